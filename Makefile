@@ -1,0 +1,60 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
+
+.DEFAULT_GOAL := help
+.PHONY: help dev demo test lint format bench wheel test-slow test-gpu test-matrix train-demo clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+dev: $(VENV)/installed ## make the virtual environment and build specds into it
+
+$(VENV)/installed: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: dev ## build a datastore from real code and watch a small model write faster with it
+	$(BIN)/specds demo
+
+test: lint ## every test there is: lints, types, Rust, Python, documentation, the wheel
+	cargo test --quiet
+	cargo bench --quiet -- --test
+	$(BIN)/pytest
+	$(MAKE) wheel
+
+lint: dev ## formatting, clippy, ruff, mypy, and the stub held against the extension
+	cargo fmt --all --check && cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	$(BIN)/ruff check && $(BIN)/ruff format --check
+	$(BIN)/mypy && $(BIN)/python -m mypy.stubtest specds._core
+
+format: dev ## format and mend what can be mended
+	cargo fmt --all && $(BIN)/ruff check --fix && $(BIN)/ruff format
+
+bench: dev ## microbenchmarks of the core on the standard library
+	cargo bench
+
+wheel: dev ## build the wheel, install it into a clean environment, try it there
+	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
+	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
+	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
+
+test-slow: dev ## the tests that take minutes
+	$(BIN)/pytest -m slow --timeout 1800
+
+test-gpu: dev ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu --timeout 1800
+
+test-matrix: dev ## the Python tests against the oldest and the newest transformers supported
+	for version in '==5.17.*' '>=5.17'; do \
+	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix "transformers$$version" --no-deps && \
+	  PYTHONPATH=target/matrix $(BIN)/pytest || exit 1; done
+
+train-demo: dev ## train the demo's tokenizer and models again (hours on a CPU)
+	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out python/specds/demo/models
+
+clean: ## remove what was built
+	rm -rf $(VENV) target build && find python -name '*.so' -delete

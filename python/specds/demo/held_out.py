@@ -1,0 +1,85 @@
+"""The modules that neither the demo model nor the demo datastore has seen: every figure comes from them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from specds.corpora import Document, stdlib_documents
+
+HELD_OUT = frozenset(
+    {
+        "argparse",
+        "bisect",
+        "calendar",
+        "cmd",
+        "concurrent",
+        "configparser",
+        "csv",
+        "fractions",
+        "heapq",
+        "json",
+        "mailbox",
+        "queue",
+        "sched",
+        "shelve",
+        "shlex",
+        "smtplib",
+        "statistics",
+        "tarfile",
+        "textwrap",
+        "wsgiref",
+        "zipapp",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The beginning of a held-out module's text, cut where a function's body begins."""
+
+    name: str
+    text: str
+
+
+def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]:
+    """Draws prompts from the held-out modules, one a module before any module gives a second.
+
+    Args:
+        count: How many.
+        characters: The most of the text before the cut that a prompt keeps, in whole lines.
+        seed: Chooses the functions.
+    """
+    seen = {document.name for document in stdlib_documents(without=HELD_OUT)}
+    modules = [
+        document
+        for document in stdlib_documents()
+        if document.name not in seen and "test" not in document.name
+    ]
+    generator = random.Random(seed)
+    rounds = [_cuts(document, generator) for document in modules]
+    chosen = [cut for turn in zip_longest(*rounds) for cut in turn if cut is not None]
+    return [
+        Prompt(f"{document.name}:{line}", _tail(document.text, line, characters))
+        for document, line in chosen[:count]
+    ]
+
+
+def _cuts(document: Document, generator: random.Random) -> list[tuple[Document, int]]:
+    """The document's function definitions in a random order, each as the number of its last line."""
+    lines = document.text.splitlines()
+    cuts = [
+        number
+        for number, line in enumerate(lines, start=1)
+        if line.lstrip().startswith("def ") and line.rstrip().endswith(":") and number > 20
+    ]
+    return [(document, number) for number in generator.sample(cuts, len(cuts))]
+
+
+def _tail(text: str, last_line: int, characters: int) -> str:
+    lines = text.splitlines(keepends=True)[:last_line]
+    kept = len(lines)
+    while kept > 0 and sum(map(len, lines[kept - 1 :])) <= characters:
+        kept -= 1
+    return "".join(lines[kept:]).rstrip("\n")

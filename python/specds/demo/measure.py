@@ -1,0 +1,163 @@
+"""Completes prompts with `model.generate` and with specds, and compares text and time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from specds.stats import GenerationStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.demo.held_out import Prompt
+    from specds.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One prompt completed both ways.
+
+    Attributes:
+        token_ids: The tokens that specds emitted after the prompt.
+        drafted: For each of them, whether it was drafted and accepted.
+        identical: Whether `model.generate` wrote the same tokens.
+        plain_s: Seconds that `model.generate` took.
+        specds_s: Seconds that specds took.
+    """
+
+    prompt: Prompt
+    token_ids: list[int]
+    drafted: list[bool]
+    identical: bool
+    plain_s: float
+    specds_s: float
+
+
+@dataclass
+class Comparison:
+    """`model.generate` against specds over some prompts, with the same settings."""
+
+    mode: str
+    completions: list[Completion] = field(default_factory=list)
+    stats: GenerationStats = field(default_factory=GenerationStats)
+
+    @property
+    def identical(self) -> bool:
+        """Whether every completion was the same, token for token."""
+        return all(completion.identical for completion in self.completions)
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens over all prompts."""
+        return sum(len(completion.token_ids) for completion in self.completions)
+
+    @property
+    def plain_tokens_per_s(self) -> float:
+        """New tokens a second with `model.generate`, prefill included."""
+        return self.num_tokens / sum(completion.plain_s for completion in self.completions)
+
+    @property
+    def specds_tokens_per_s(self) -> float:
+        """New tokens a second with specds, prefill included."""
+        return self.num_tokens / sum(completion.specds_s for completion in self.completions)
+
+    @property
+    def speed_up(self) -> float:
+        """How many times faster specds was, whole run against whole run."""
+        return self.specds_tokens_per_s / self.plain_tokens_per_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything measured, as plain values."""
+        return {
+            "mode": self.mode,
+            "identical": self.identical,
+            "num_prompts": len(self.completions),
+            "num_tokens": self.num_tokens,
+            "plain_tokens_per_s": self.plain_tokens_per_s,
+            "specds_tokens_per_s": self.specds_tokens_per_s,
+            "speed_up": self.speed_up,
+            "stats": self.stats.to_dict(),
+            "prompts": [
+                {
+                    "name": c.prompt.name,
+                    "identical": c.identical,
+                    "num_tokens": len(c.token_ids),
+                    "speed_up": c.plain_s / c.specds_s,
+                }
+                for c in self.completions
+            ],
+        }
+
+
+def compare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    *,
+    mode: str,
+    max_nodes: int,
+    seed: int = 0,
+    on_completion: Callable[[], None] = lambda: None,
+    **settings: Any,
+) -> Comparison:
+    """Runs every prompt both ways in turn, so that a drift of the machine's speed hits both.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+        drafter: Proposes the token trees.
+        prompts: What to complete.
+        mode: The name of these settings in the report.
+        max_nodes: Node budget of a draft.
+        seed: Both ways start each prompt from the same state of the random generator.
+        on_completion: Called after each prompt.
+        settings: Passed to `model.generate` and to `specds.generate` alike.
+    """
+    import torch
+
+    from specds.generate import generate
+
+    comparison = Comparison(mode)
+    warm_up = dict(settings, max_new_tokens=8)
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        warming = number == 0
+        arguments = warm_up if warming else settings
+        ids = tokenizer(prompt.text, return_tensors="pt")["input_ids"].to(model.device)
+        arguments = {**arguments, "attention_mask": torch.ones_like(ids)}
+        plain, plain_s = _timed(seed + number, partial(model.generate, ids, **arguments))
+        output, specds_s = _timed(
+            seed + number,
+            partial(generate, model, ids, drafter, max_nodes=max_nodes, **arguments),
+        )
+        if warming:
+            continue
+        length = ids.shape[1]
+        comparison.stats += output.stats
+        comparison.completions.append(
+            Completion(
+                prompt,
+                output.sequences[0, length:].tolist(),
+                list(output.drafted),
+                plain.tolist() == output.sequences.tolist(),
+                plain_s,
+                specds_s,
+            )
+        )
+        on_completion()
+    return comparison
+
+
+def _timed(seed: int, run: Callable[[], Any]) -> tuple[Any, float]:
+    import torch
+
+    torch.manual_seed(seed)
+    started = time.perf_counter()
+    result = run()
+    return result, time.perf_counter() - started

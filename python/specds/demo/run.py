@@ -1,0 +1,106 @@
+"""`specds demo`: build a datastore from real code, complete held-out prompts both ways, compare."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from specds import display
+from specds.build import BuildReport, build_datastore
+from specds.corpora import open_corpus
+from specds.demo.held_out import HELD_OUT, Prompt, prompts
+from specds.demo.measure import Comparison, compare
+from specds.drafter import RestDrafter
+from specds.loading import load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
+}
+
+
+def run_demo(
+    num_prompts: int, max_new_tokens: int, max_nodes: int, seed: int, *, as_json: bool = False
+) -> None:
+    """Runs the demo and prints what it measured.
+
+    Args:
+        num_prompts: How many held-out prompts.
+        max_new_tokens: Tokens for each of them.
+        max_nodes: Node budget of a draft.
+        seed: Chooses the prompts, and seeds the sampling.
+        as_json: Print one JSON document instead of text and tables.
+    """
+    chosen = prompts(num_prompts, seed=seed)
+    model, tokenizer = load_model("demo", device="cpu")
+    with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
+        report = _build(tokenizer, Path(folder, "stdlib.specds"))
+        if not as_json:
+            display.out.print(display.build_table(report))
+        drafter = RestDrafter(report.path)
+        comparisons = _compare(model, tokenizer, drafter, chosen, max_new_tokens, max_nodes, seed)
+    if as_json:
+        build = asdict(report) | {
+            "bytes_per_token": report.bytes_per_token,
+            "tokens_per_s": report.tokens_per_s,
+        }
+        display.print_json({"build": build, "modes": [c.to_dict() for c in comparisons]})
+    else:
+        for comparison in comparisons:
+            _show_text(tokenizer, comparison)
+        display.out.print(display.comparison_table(comparisons))
+
+
+def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+    corpus = open_corpus("stdlib", without=HELD_OUT)
+    with display.progress_bar() as progress:
+        return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
+
+
+def _compare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    drafter: RestDrafter,
+    chosen: list[Prompt],
+    max_new_tokens: int,
+    max_nodes: int,
+    seed: int,
+) -> list[Comparison]:
+    columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=display.err) as progress:
+        comparisons = []
+        for mode, settings in MODES.items():
+            task = progress.add_task(f"completing prompts, {mode}", total=len(chosen))
+            comparisons.append(
+                compare(
+                    model,
+                    tokenizer,
+                    drafter,
+                    chosen,
+                    mode=mode,
+                    max_nodes=max_nodes,
+                    seed=seed,
+                    on_completion=lambda task=task: progress.advance(task),
+                    max_new_tokens=max_new_tokens,
+                    **settings,
+                )
+            )
+        return comparisons
+
+
+def _show_text(tokenizer: PreTrainedTokenizerBase, comparison: Comparison) -> None:
+    display.out.rule(f"{comparison.mode}: drafted and accepted tokens are green")
+    for completion in comparison.completions[:2]:
+        prompt = completion.prompt
+        display.out.print(f"{prompt.name}", style="bold")
+        display.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim", markup=False)
+        text = display.coloured(tokenizer, completion.token_ids, completion.drafted)
+        display.out.print(text, soft_wrap=True)
+        display.out.print()

@@ -1,0 +1,195 @@
+"""What the command line shows: coloured text, tables and progress, all by rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.progress import Task
+    from transformers import PreTrainedTokenizerBase
+
+    from specds.build import BuildReport
+    from specds.demo.measure import Comparison
+    from specds.stats import GenerationStats
+
+out = Console()
+err = Console(stderr=True)
+
+DRAFTED_STYLE = "bold green"
+
+
+def print_json(value: Any) -> None:
+    """Writes one JSON document to standard output, for programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def fail(message: str) -> None:
+    """Writes one error line to standard error."""
+    err.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        unit = task.fields.get("unit", "")
+        if not task.speed or not unit:
+            return Text("")
+        return Text(f"{quantity(task.speed)}{unit}/s", style="progress.data.speed")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows a bar a stage on standard error; yields what to call with stage, done and total."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    units = {"tokenise": "B", "sort": " tokens", "write": " tokens"}
+    with Progress(*columns, console=err) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total, unit=units.get(stage, ""))
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield show
+
+
+def quantity(value: float) -> str:
+    """A number with three digits and a decimal prefix: ``12.3 M``."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}".rstrip() if prefix else f"{value:.3g}"
+        value /= 1000
+    return f"{value:.3g} T"
+
+
+def build_table(report: BuildReport) -> Table:
+    """The summary of a build."""
+    table = _facts(f"Datastore {report.path}")
+    table.add_row("documents", f"{report.num_documents:,}")
+    table.add_row("tokens", f"{report.num_tokens:,}")
+    table.add_row("text", f"{quantity(report.text_bytes)}B")
+    table.add_row("on disk", f"{quantity(report.num_bytes)}B")
+    table.add_row("bytes/token", f"{report.bytes_per_token:.2f}")
+    table.add_row("time", f"{report.tokenise_s:.1f} s tokenise + {report.index_s:.1f} s index")
+    table.add_row("tokens/s", quantity(report.tokens_per_s))
+    table.add_row("peak memory", f"{quantity(report.peak_memory_bytes)}B")
+    for reason, count in report.skipped.items():
+        table.add_row("skipped", f"{count:,} files: {reason}")
+    return table
+
+
+def coloured(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], drafted: Sequence[bool]
+) -> Text:
+    """The text of tokens, green where a token was drafted and accepted."""
+    text, shown = Text(), ""
+    for end in range(1, len(token_ids) + 1):
+        if end < len(token_ids) and drafted[end] == drafted[end - 1]:
+            continue
+        # Decoded from the start each time: a character may span tokens.
+        whole = tokenizer.decode(token_ids[:end])
+        text.append(whole[len(shown) :], DRAFTED_STYLE if drafted[end - 1] else None)
+        shown = whole
+    return text
+
+
+def stats_table(stats: GenerationStats) -> Table:
+    """What drafting was worth in one run."""
+    table = _facts("Drafting")
+    for name, value in _drafting_rows(stats):
+        table.add_row(name, value)
+    return table
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """`model.generate` against specds, one column for each way of choosing tokens."""
+    table = Table(title="specds against model.generate", title_justify="left")
+    table.add_column("")
+    for comparison in comparisons:
+        table.add_column(comparison.mode, justify="right")
+    columns = [_comparison_rows(comparison) for comparison in comparisons]
+    for rows in zip(*columns, strict=True):
+        table.add_row(rows[0][0], *(value for _, value in rows))
+    return table
+
+
+def _comparison_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    return [
+        ("identical output", "yes" if comparison.identical else "NO"),
+        ("model.generate, tokens/s", f"{comparison.plain_tokens_per_s:.0f}"),
+        ("specds, tokens/s", f"{comparison.specds_tokens_per_s:.0f}"),
+        ("speed-up", f"{comparison.speed_up:.2f}x"),
+        *_drafting_rows(comparison.stats),
+    ]
+
+
+def _drafting_rows(stats: GenerationStats) -> list[tuple[str, str]]:
+    drafts = max(stats.num_drafts, 1)
+    shares = dict(stats.shares)
+    shares["the rest"] = 1 - sum(shares.values())
+    return [
+        ("mean acceptance length", f"{stats.mean_acceptance_length:.2f}"),
+        ("nodes per draft", f"{stats.num_draft_tokens / drafts:.1f}"),
+        ("time per draft", f"{stats.draft_s / drafts * 1e6:.0f} µs"),
+        *((f"share of time: {name}", f"{share:.1%}") for name, share in shares.items()),
+    ]
+
+
+def facts_table(title: str, facts: dict[str, Any]) -> Table:
+    """Names and values, one row each."""
+    table = _facts(title)
+    for name, value in facts.items():
+        table.add_row(name, _fact(value))
+    return table
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def lookup_table(result: dict[str, Any]) -> Table:
+    """The longest match of a lookup and what followed it."""
+    length, count = result["match_length"], result["match_count"]
+    table = Table(
+        title=f"{length} tokens matched, {count:,} times: {result['match_text']!r}",
+        title_justify="left",
+    )
+    table.add_column("count", justify="right")
+    table.add_column("token", justify="right")
+    table.add_column("text")
+    for row in result["continuations"]:
+        table.add_row(f"{row['count']:,}", str(row["token_id"]), repr(row["text"]))
+    return table
+
+
+def _facts(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    return table

@@ -1,0 +1,123 @@
+"""Drafters: each opens a session for a request, and the session drafts token trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from specds._core import Datastore, RestSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    import numpy as np
+
+    from specds._core import TokenTree
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One request as a drafter sees it: draft, observe what was accepted, and so on until finish."""
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        """Drafts at most `max_nodes` likely continuations of the context, best nodes first.
+
+        Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
+        """
+        ...
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Appends the tokens that the target model emitted (accepted ones and the bonus token)."""
+        ...
+
+    def finish(self) -> None:
+        """Ends the request. Called once, also when generation fails."""
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Shared by requests, one session each."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """One more than the largest token id it can draft; None where that is not known."""
+        ...
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
+        """Starts a request with its prompt, a non-empty sequence of token ids."""
+        ...
+
+
+@dataclass(frozen=True)
+class RestConfig:
+    """Limits of REST's drafting; the defaults are the paper's, but for the samples.
+
+    Attributes:
+        max_match: The longest suffix of the context that is looked up (n_max).
+        min_match: A shorter match drafts nothing.
+        continuation: Tokens taken after each occurrence of the match (m).
+        max_samples: Occurrences looked at, evenly spread over all of them. The paper takes the
+            first 5,000 it finds; an even spread of 256 drafts as well and costs less.
+    """
+
+    max_match: int = 16
+    min_match: int = 1
+    continuation: int = 10
+    max_samples: int = 256
+
+
+class RestDrafter:
+    """Retrieval-based drafting as in REST (He et al. 2024): `rest.txt`, Algorithm 1.
+
+    Looks up the longest suffix of the context in a datastore and drafts the most frequent
+    continuations as a tree. Safe to share by threads.
+
+    Args:
+        datastore: An open datastore, or the path of one.
+        config: The limits.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        FormatError: What is there cannot be read.
+    """
+
+    def __init__(
+        self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
+    ) -> None:
+        opened = datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
+        self.datastore = opened
+        self.config = config or RestConfig()
+
+    @property
+    def vocab_size(self) -> int:
+        """The vocabulary size of the datastore's tokenizer."""
+        return self.datastore.vocab_size
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> _RestSession:
+        """Starts a request.
+
+        Raises:
+            ValueError: The prompt is empty or holds an id outside the vocabulary.
+        """
+        if len(prompt_ids) == 0:
+            raise ValueError("the prompt is empty: give at least one token")
+        core = RestSession(
+            self.datastore,
+            max_match=self.config.max_match,
+            min_match=self.config.min_match,
+            continuation=self.config.continuation,
+            max_samples=self.config.max_samples,
+        )
+        core.observe(prompt_ids)
+        return _RestSession(core)
+
+
+class _RestSession:
+    def __init__(self, core: RestSession) -> None:
+        self.draft = core.draft
+        self.observe = core.observe
+
+    def finish(self) -> None:
+        """Nothing outlives a request."""

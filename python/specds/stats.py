@@ -1,0 +1,102 @@
+"""What a generation did and where its time went, in vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
+from typing import Any
+
+_PHASES = ("prefill_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
+
+
+@dataclass
+class GenerationStats:
+    """Counts and times of one request, or of several merged.
+
+    Every target forward after the prefill verifies one draft. A forward whose draft is empty (a
+    budget of 0, or a drafter that found nothing) counts as a draft of 0 tokens, so `num_drafts` is
+    the number of target forwards after the prefill.
+
+    A draft yields its accepted tokens and one bonus token, unless a stop falls on an accepted token:
+    then the request ends without a bonus. For each request `num_emitted_tokens` is hence
+    ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the prefill), or one less.
+
+    Attributes:
+        num_drafts: Target forwards after the prefill.
+        num_draft_tokens: Nodes verified, after a draft was cut to the budget and to `max_length`.
+        num_accepted_tokens: Emitted tokens that had been drafted.
+        num_accepted_tokens_per_pos: How many drafts had at least ``i + 1`` tokens accepted.
+        num_emitted_tokens: Tokens generated, the prefill's included.
+        prefill_s: Time of the forwards over the prompt.
+        draft_s: Time in `Session.draft`.
+        forward_s: Time of the target forwards over trees, their inputs and masks included.
+        accept_s: Time of logits processors, token choice, stopping criteria and the streamer.
+        compact_s: Time to keep the accepted states of the KV cache.
+        observe_s: Time in `Session.observe`.
+        total_s: Time of the request from prefill to the last token.
+    """
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+    num_emitted_tokens: int = 0
+    prefill_s: float = 0.0
+    draft_s: float = 0.0
+    forward_s: float = 0.0
+    accept_s: float = 0.0
+    compact_s: float = 0.0
+    observe_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target forward, bonus token included: ``1 + num_accepted_tokens / num_drafts``.
+
+        1.0 where nothing was drafted. The prefill and its token are not counted.
+        """
+        if self.num_drafts == 0:
+            return 1.0
+        return 1 + self.num_accepted_tokens / self.num_drafts
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Fraction of `total_s` spent in each phase, by phase name (`prefill`, `draft`, ...).
+
+        What is left to 1 is the loop itself.
+        """
+        total = self.total_s or 1.0
+        return {name.removesuffix("_s"): getattr(self, name) / total for name in _PHASES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All counts, times and derived figures, as plain values."""
+        derived = {"mean_acceptance_length": self.mean_acceptance_length, "shares": self.shares}
+        return asdict(self) | derived
+
+    def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
+        """Counts one target forward and what was accepted of its draft."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_draft_tokens
+        self.num_accepted_tokens += num_accepted_tokens
+        per_pos = self.num_accepted_tokens_per_pos
+        per_pos.extend([0] * (num_accepted_tokens - len(per_pos)))
+        for position in range(num_accepted_tokens):
+            per_pos[position] += 1
+
+    def merge(self, other: GenerationStats) -> None:
+        """Adds the counts and times of `other` to these."""
+        for name in (item.name for item in fields(self)):
+            if name != "num_accepted_tokens_per_pos":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.num_accepted_tokens_per_pos = [
+            mine + theirs
+            for mine, theirs in zip_longest(
+                self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0
+            )
+        ]
+
+    def __add__(self, other: GenerationStats) -> GenerationStats:
+        merged = GenerationStats()
+        merged.merge(self)
+        merged.merge(other)
+        return merged

@@ -1,0 +1,211 @@
+"""What is emitted: the target's own next tokens, for as long as the tree had foreseen them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import LogitsProcessorList, StoppingCriteriaList
+    from transformers.generation.streamers import BaseStreamer
+
+    from specds._core import TokenTree
+
+
+@dataclass(frozen=True)
+class _HostStop:
+    """The usual stopping criteria as plain numbers: 0.1 us a token instead of 40."""
+
+    max_length: int | None
+    eos_token_ids: frozenset[int]
+
+    @classmethod
+    def of(cls, criteria: StoppingCriteriaList) -> _HostStop | None:
+        """None where `criteria` holds anything but a length and end-of-sequence tokens."""
+        lengths: list[int] = []
+        eos: set[int] = set()
+        for criterion in criteria:
+            if type(criterion) is EosTokenCriteria:
+                eos.update(criterion.eos_token_id.flatten().tolist())
+            elif type(criterion) is MaxLengthCriteria and not _warns(criterion):
+                lengths.append(criterion.max_length)
+            else:
+                return None
+        return cls(min(lengths, default=None), frozenset(eos))
+
+    def __call__(self, length: int, token: int) -> bool:
+        return token in self.eos_token_ids or (
+            self.max_length is not None and length >= self.max_length
+        )
+
+
+def _warns(criterion: MaxLengthCriteria) -> bool:
+    """Whether the criterion also reminds of the model's own limit when that is passed."""
+    limit = criterion.max_position_embeddings
+    return limit is not None and criterion.max_length > limit
+
+
+class Emitter:
+    """Does with each emitted token what plain `generate` does, in its order: append, test, stream.
+
+    Args:
+        token_ids: int64 `(1, prompt_length)`, the prompt.
+        max_length: Most tokens, prompt included.
+        stopping_criteria: Called once per emitted token, with the tokens so far.
+        streamer: Gets each token as int64 `(1,)` on the CPU.
+        scores: The scores of the emitted tokens, kept by the `Sampler`, for the criteria.
+    """
+
+    def __init__(
+        self,
+        token_ids: torch.Tensor,
+        max_length: int,
+        stopping_criteria: StoppingCriteriaList,
+        streamer: BaseStreamer | None = None,
+        scores: list[torch.Tensor] | None = None,
+    ) -> None:
+        self.emitted: list[int] = []
+        self.finished = False
+        self._prompt_length = token_ids.shape[1]
+        self._buffer = token_ids.new_empty((1, max(max_length, self._prompt_length + 1)))
+        self._buffer[:, : self._prompt_length] = token_ids
+        self._num_stored = self._prompt_length
+        self._stopping_criteria = stopping_criteria
+        self._host_stop = _HostStop.of(stopping_criteria)
+        self._streamer = streamer
+        self._scores = scores
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, prompt included."""
+        return self._prompt_length + len(self.emitted)
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """All tokens, int64 `(1, length)`: a view that later tokens do not change."""
+        length = self.length
+        if self._num_stored < length:
+            if length > self._buffer.shape[1]:
+                self._buffer = torch.cat([self._buffer, torch.empty_like(self._buffer)], dim=1)
+            new = self.emitted[self._num_stored - self._prompt_length :]
+            self._buffer[0, self._num_stored : length] = self._buffer.new_tensor(new)
+            self._num_stored = length
+        return self._buffer[:, :length]
+
+    def emit(self, token: int) -> None:
+        """Appends `token`, sets `finished` where a criterion stops there, streams the token."""
+        self.emitted.append(token)
+        if self._host_stop is not None:
+            self.finished = self._host_stop(self.length, token)
+        else:
+            scores = None if self._scores is None else tuple(self._scores)
+            self.finished = bool(self._stopping_criteria(self.token_ids, scores))
+        if self._streamer is not None:
+            self._streamer.put(torch.tensor([token]))
+
+
+class Sampler:
+    """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
+
+    Args:
+        logits_processor: The processors that transformers made for the request.
+        do_sample: Sample from the processed scores; otherwise take the largest.
+        keep_scores: Keep the processed scores of each call in `scores`.
+        keep_logits: Keep the logits of each call in `logits`.
+    """
+
+    def __init__(
+        self,
+        logits_processor: LogitsProcessorList,
+        *,
+        do_sample: bool,
+        keep_scores: bool = False,
+        keep_logits: bool = False,
+    ) -> None:
+        self._logits_processor = logits_processor
+        self._do_sample = do_sample
+        self.scores: list[torch.Tensor] | None = [] if keep_scores else None
+        self.logits: list[torch.Tensor] | None = [] if keep_logits else None
+
+    @property
+    def is_argmax(self) -> bool:
+        """Whether a call is the argmax of the logits and nothing else, so `accept_greedy` applies."""
+        return (
+            not self._do_sample
+            and len(self._logits_processor) == 0
+            and self.scores is None
+            and self.logits is None
+        )
+
+    def __call__(self, token_ids: torch.Tensor, logits: torch.Tensor) -> int:
+        """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`."""
+        # In float32 and on the device of `token_ids`, as transformers does: ties and the random
+        # generator are then those of plain decoding.
+        row = logits[None].to(token_ids.device, torch.float32, copy=True)
+        scores = self._logits_processor(token_ids, row)
+        if self.scores is not None:
+            self.scores.append(scores)
+        if self.logits is not None:
+            self.logits.append(row)
+        if self._do_sample:
+            probs = torch.nn.functional.softmax(scores, dim=-1)
+            return int(torch.multinomial(probs, num_samples=1))
+        return int(scores.argmax(dim=-1))
+
+
+def walk(
+    logits: torch.Tensor,
+    tree: TokenTree | None,
+    emitter: Emitter,
+    choose: Callable[[torch.Tensor, torch.Tensor], int],
+) -> list[int]:
+    """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
+
+    At each node one token is chosen from the target's distribution there. Where a child carries it,
+    the walk goes on from that child; where none does, that same token is the bonus token. A token
+    is never chosen again after a mismatch: a second draw would favour what the tree lacks. Every
+    emitted token is so one draw given its prefix, whatever the tree was, and `choose` is called
+    exactly as often and with the same prefixes as by plain decoding.
+
+    Args:
+        logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
+        tree: The draft; None where it is empty.
+        emitter: Gets the tokens, and ends the walk where it is finished.
+        choose: Next token given all tokens so far and a row of logits.
+
+    Returns:
+        The accepted nodes, root to leaf. All but the last emitted token are theirs; a walk that
+        finished on an accepted node has emitted no bonus token.
+    """
+    return _follow(tree, emitter, lambda node: choose(emitter.token_ids, logits[node + 1]))
+
+
+def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter) -> list[int]:
+    """`walk` for greedy decoding without processors: one argmax over all nodes, one device copy.
+
+    Arguments and result are those of `walk`.
+    """
+    choices = logits.to(torch.float32).argmax(dim=-1).tolist()
+    return _follow(tree, emitter, lambda node: choices[node + 1])
+
+
+def _follow(
+    tree: TokenTree | None, emitter: Emitter, choice_after: Callable[[int], int]
+) -> list[int]:
+    path: list[int] = []
+    node = -1
+    nodes = iter(() if tree is None else enumerate(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)))
+    while True:
+        token = choice_after(node)
+        emitter.emit(token)
+        # Children come after their parent, so one pass over the nodes serves the whole walk.
+        node = next((child for child, edge in nodes if edge == (node, token)), -1)
+        if node >= 0:
+            path.append(node)
+        if node < 0 or emitter.finished:
+            return path

@@ -1,0 +1,147 @@
+"""Who may see whom: the attention mask of one forward pass over a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specds.verify.cache import round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    FirstVisible = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+def first_visible(layer_type: str, config: Any) -> FirstVisible | None:
+    """How far back the layers of one type see: the first visible position of each query position.
+
+    None for full attention.
+
+    Raises:
+        ValueError: `layer_type` is none of full, sliding and chunked attention.
+    """
+    if layer_type == "full_attention":
+        return None
+    if layer_type == "sliding_attention":
+        window = int(config.sliding_window)
+        return lambda positions: np.maximum(positions - window + 1, 0)
+    if layer_type == "chunked_attention":
+        chunk = int(config.attention_chunk_size)
+        return lambda positions: positions // chunk * chunk
+    raise ValueError(f"layer type {layer_type!r} has no tree mask")
+
+
+class _LayerTypeMask:
+    """The additive mask of one layer type, kept between steps.
+
+    Of the prefix's columns a step writes only the new ones and the band where the windows of the
+    nodes end; the rest is as the step before left it.
+    """
+
+    def __init__(self, first: FirstVisible | None, num_rows: int, options: dict[str, Any]) -> None:
+        self._first = first
+        self._num_rows = num_rows
+        self._options = options
+        self._hidden = torch.finfo(options["dtype"]).min
+        self._allocate(0)
+
+    def _allocate(self, num_columns: int) -> None:
+        self._rows = torch.zeros((self._num_rows, round_up(num_columns)), **self._options)
+        self._length = 0  # columns before it are prefix, and written
+        self._band = (0, 0)  # columns before its start are hidden to all rows, after its end to none
+
+    def build(
+        self, visible: NDArray[np.bool_], positions: NDArray[np.int64], length: int
+    ) -> torch.Tensor:
+        num_nodes = len(positions)
+        end = length + num_nodes
+        if end > self._rows.shape[1]:
+            self._allocate(2 * end)
+        self._rows[:, self._length : length] = 0
+        self._length = length
+        if self._first is not None:
+            first = self._first(positions)
+            visible = visible & (positions >= first[:, None])
+            self._write_band(first, length)
+        block = self._rows[:num_nodes, length:end]
+        shown = torch.from_numpy(visible).to(block.device)
+        block.fill_(self._hidden).masked_fill_(shown, 0)
+        return self._rows[None, None, :num_nodes, :end]
+
+    def _write_band(self, first: NDArray[np.int64], length: int) -> None:
+        start, end = (min(int(bound), length) for bound in (first.min(), first.max()))
+        self._rows[:, self._band[0] : self._band[1]] = 0
+        self._rows[:, self._band[0] : start] = self._hidden
+        if start < end:
+            out_of_window = np.arange(start, end) < first[:, None]
+            band = self._rows[: len(first), start:end]
+            band.masked_fill_(torch.from_numpy(out_of_window).to(band.device), self._hidden)
+        self._band = (start, end)
+
+
+class MaskBuilder:
+    """Builds the masks that `model` takes for a tree, in buffers that are reused.
+
+    The masks are additive, in the model's dtype: the one form that every attention implementation
+    reads alike. Windows are by position, so that two nodes of one depth see equally far back.
+
+    Args:
+        config: The model's text configuration.
+        max_nodes: Most nodes of a tree, its root (the last accepted token) not counted.
+        dtype: Dtype of the model's activations.
+        device: Device of the model's inputs.
+    """
+
+    def __init__(
+        self, config: Any, max_nodes: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        options = {"dtype": dtype, "device": device}
+        # The rule by which transformers decides whether a model takes one mask or one per type.
+        self._by_layer_type = hasattr(config, "layer_types")
+        self._masks = {
+            layer_type: _LayerTypeMask(first_visible(layer_type, config), max_nodes + 1, options)
+            for layer_type in sorted(set(layer_types(config)))
+        }
+
+    def build(
+        self, ancestors: NDArray[np.bool_], depths: NDArray[np.int64], length: int
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """The mask of a root and its tree behind `length` committed tokens.
+
+        Writes O(nodes * (nodes + tokens since the last call)) elements, whatever the length.
+
+        Args:
+            ancestors: bool `(num_nodes, num_nodes)`, ancestor-or-self.
+            depths: int64 `(num_nodes,)`, 1 for a child of the root.
+            length: Committed tokens, not less than in the call before.
+
+        Returns:
+            `(1, 1, 1 + num_nodes, length + 1 + num_nodes)`, or one of these per layer type. They
+            are views, good until the next call.
+        """
+        visible = np.zeros((len(depths) + 1,) * 2, dtype=np.bool_)
+        visible[:, 0] = True
+        visible[1:, 1:] = ancestors
+        positions = np.concatenate(([length], length + depths))
+        masks = {
+            layer_type: mask.build(visible, positions, length)
+            for layer_type, mask in self._masks.items()
+        }
+        if self._by_layer_type:
+            return masks
+        (mask,) = masks.values()
+        return mask
+
+
+def layer_types(config: Any) -> list[str]:
+    """The attention type of each layer of a text configuration."""
+    if hasattr(config, "layer_types"):
+        return list(config.layer_types)
+    if getattr(config, "sliding_window", None) is not None:
+        return ["sliding_attention"] * int(config.num_hidden_layers)
+    return ["full_attention"] * int(config.num_hidden_layers)

@@ -1,0 +1,114 @@
+"""How is a tree checked: one forward pass of the target model over the last token and its tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specds.verify.cache import TreeCache
+from specds.verify.masks import MaskBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from specds._core import TokenTree
+
+# Slots allocated ahead of the prompt; requests that run on double the cache when they get there, so
+# that a large `max_length` which is never reached costs no memory.
+_FIRST_SLOTS = 1024
+
+
+class Runner:
+    """The target model of one request, with the KV cache and the masks it needs.
+
+    Call `prefill` once, then `verify` and `commit` in turn.
+
+    Args:
+        model: The target model.
+        prompt_length: Tokens that `prefill` will get.
+        max_length: Most tokens of the request, prompt included.
+        max_nodes: Most nodes of a tree.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, prompt_length: int, max_length: int, max_nodes: int
+    ) -> None:
+        config = model.config.get_text_config(decoder=True)
+        self._model = model
+        self._last_logits: dict[str, Any] = (
+            {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        )
+        num_slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
+        self.cache = TreeCache(config.num_hidden_layers, num_slots)
+        self._masks = MaskBuilder(config, max_nodes, dtype=model.dtype, device=model.device)
+
+    def prefill(self, token_ids: torch.Tensor, chunk_size: int | None = None) -> torch.Tensor:
+        """Runs the prompt through the model and its own causal masks.
+
+        Args:
+            token_ids: int64 `(1, prompt_length)`, at least one token.
+            chunk_size: Tokens per forward pass; None for all in one, which needs the most memory.
+
+        Returns:
+            The logits after the last token, `(1, vocab_size)`.
+        """
+        token_ids = token_ids.to(self._model.device)
+        positions = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
+        step = chunk_size or token_ids.shape[1]
+        for chunk, chunk_positions in zip(
+            token_ids.split(step, dim=1), positions.split(step, dim=1), strict=True
+        ):
+            logits = self._forward(chunk, chunk_positions, None, **self._last_logits)
+            self.cache.advance(chunk.shape[1])
+        return logits[-1:]
+
+    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
+        """Runs the last emitted token and its tree through the model, in one forward pass.
+
+        Args:
+            token_id: The last emitted token, the only one whose states are not in the cache.
+            tree: The draft. None is an empty one: that pass is plain decoding, with no mask of ours.
+
+        Returns:
+            Logits `(1 + num_nodes, vocab_size)`: row 0 after `token_id`, row ``1 + i`` after node
+            `i` of the tree.
+        """
+        length = self.cache.length
+        num_nodes = 0 if tree is None else len(tree)
+        inputs = np.empty((2, 1, 1 + num_nodes), dtype=np.int64)
+        inputs[:, 0, 0] = token_id, length
+        mask = None
+        if tree is not None:
+            depths = tree.depths()
+            inputs[0, 0, 1:] = tree.token_ids
+            inputs[1, 0, 1:] = length + depths
+            mask = self._masks.build(tree.mask(), depths, length)
+        token_ids, positions = torch.from_numpy(inputs).to(self._model.device)
+        return self._forward(token_ids, positions, mask)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the states of the last verified token and of the tree nodes `path`, root to leaf."""
+        self.cache.commit([0, *(1 + node for node in path)])
+
+    def _forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | dict[str, torch.Tensor] | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        output = self._model(
+            input_ids=token_ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            return_dict=True,
+            **kwargs,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits

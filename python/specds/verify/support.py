@@ -1,0 +1,310 @@
+"""Which models can a tree be verified on, and how is that known."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import transformers
+from transformers.generation.configuration_utils import GenerationMode
+
+from specds.verify.masks import layer_types
+from specds.verify.runner import Runner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from transformers import GenerationConfig, PreTrainedModel
+
+MIN_TRANSFORMERS = (5, 17)
+"""Oldest release whose cache and mask interfaces this package uses."""
+
+# What `generate` itself prepares for every decoder.
+_PREPARED_KWARGS = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+_ATTENTION = {"sdpa", "eager"}
+# Scaling that depends on the largest position of a pass, which a tree's deepest node would decide.
+_ROPE_BY_LENGTH = {"dynamic", "longrope"}
+
+
+class UnsupportedModelError(ValueError):
+    """A tree cannot be verified on this model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What `check_model` found.
+
+    Attributes:
+        ok: Whether a tree can be verified on the model.
+        reasons: Why not; empty where `ok`.
+        max_error: Largest difference of a logit between one pass over a tree and plain passes over
+            its paths; None where a reason was known without running the model.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+    max_error: float | None
+
+
+def check_model(model: PreTrainedModel, prompt_length: int | None = None) -> Support:
+    """Checks a model by its configuration, then by running it over a small tree.
+
+    The logits of one pass over six nodes are held against plain passes over the tree's paths that
+    use neither our cache nor our masks: three forward passes over some twenty tokens.
+
+    Args:
+        model: The model to check.
+        prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
+            shortest window where that is at most 512 tokens: a wrong window shows only past it.
+    """
+    reasons = unsupported_reasons(model)
+    if reasons:
+        return Support(False, tuple(reasons), None)
+    if prompt_length is None:
+        prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
+    try:
+        difference, spread = tree_error(model, prompt_length)
+    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+        return Support(False, (f"a forward pass over a tree failed: {error}",), None)
+    # Half of the dtype's digits: rounding stays far below, a wrong mask or position far above.
+    allowed = torch.finfo(model.dtype).eps ** 0.5 * spread
+    if difference <= allowed:
+        return Support(True, (), difference)
+    reason = f"logits over a tree differ from plain ones by {difference:.2g}, above {allowed:.2g}"
+    return Support(False, (reason,), difference)
+
+
+_checked: WeakKeyDictionary[torch.nn.Module, Support] = WeakKeyDictionary()
+
+
+def require_support(model: PreTrainedModel, *, self_check: bool = True) -> None:
+    """Refuses a model on which a tree cannot be verified.
+
+    The configuration is looked at in every call; the model is run once in its life, and only with
+    `self_check`.
+
+    Raises:
+        UnsupportedModelError: With the reasons.
+        ImportError: The installed transformers is too old.
+    """
+    require_transformers()
+    reasons = tuple(unsupported_reasons(model))
+    if not reasons and self_check:
+        if model not in _checked:
+            _checked[model] = check_model(model)
+        reasons = _checked[model].reasons
+    if reasons:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot verify a token tree: {'; '.join(reasons)}"
+        )
+
+
+def require_transformers(version: str = transformers.__version__) -> None:
+    """Refuses a transformers release older than `MIN_TRANSFORMERS`.
+
+    Raises:
+        ImportError: Naming the version found and the way out.
+    """
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_TRANSFORMERS:
+        needed = ".".join(map(str, MIN_TRANSFORMERS))
+        raise ImportError(
+            f"specds needs transformers {needed} or newer, found {version}: "
+            f"run `pip install 'transformers>={needed}'`"
+        )
+
+
+def require_arguments(
+    input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, Any]
+) -> None:
+    """Refuses what a request asks of `generate` and a tree cannot do.
+
+    Args:
+        input_ids: The prompt, as `generate` prepared it.
+        generation_config: The configuration, likewise.
+        model_kwargs: What `generate` would hand to the model's forward.
+
+    Raises:
+        ValueError: Naming the argument.
+    """
+    mode = generation_config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        raise ValueError(f"generation mode {mode.value!r} cannot be used with drafts of a tree")
+    if generation_config.num_return_sequences > 1:
+        raise ValueError("num_return_sequences must be 1: call once per sequence")
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name):
+            raise ValueError(f"{name} cannot be used: rejected nodes have them too")
+    if not generation_config.use_cache:
+        raise ValueError("use_cache must not be False: a tree is verified against a KV cache")
+    if generation_config.cache_implementation not in (None, "dynamic"):
+        raise ValueError(
+            f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
+            "trees need a cache of their own"
+        )
+    if input_ids.shape[0] != 1 or input_ids.shape[1] == 0:
+        raise ValueError(
+            f"input_ids must have shape (1, prompt_length > 0), got {tuple(input_ids.shape)}: "
+            "call once per prompt"
+        )
+    _require_model_kwargs(input_ids, model_kwargs)
+
+
+def _require_model_kwargs(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+    if model_kwargs.get("attention_mask") is not None:
+        raise ValueError("attention_mask has zeros: pass the prompt without padding")
+    if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
+        raise ValueError("past_key_values cannot be used: trees need a cache of their own")
+    positions = model_kwargs.get("position_ids")
+    if positions is not None and not torch.equal(
+        positions.flatten().cpu(), torch.arange(input_ids.shape[1])
+    ):
+        raise ValueError("position_ids must count from 0, as they do by default")
+    for name, value in model_kwargs.items():
+        if value is not None and name not in _PREPARED_KWARGS:
+            raise ValueError(f"{name} cannot be used: only tokens are verified over a tree")
+
+
+def unsupported_reasons(model: PreTrainedModel) -> list[str]:
+    """Why a tree cannot be verified on a model, as far as its configuration tells."""
+    config = model.config.get_text_config(decoder=True)
+    return [
+        *_state_reasons(model, config),
+        *_position_reasons(model, config),
+        *_attention_reasons(model, config),
+    ]
+
+
+def _state_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    reasons = []
+    if model.config.is_encoder_decoder:
+        reasons.append("it is an encoder-decoder model")
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    if others:
+        reasons.append(f"layers of type {', '.join(others)} keep a state that cannot drop a branch")
+    elif model._is_stateful or not model._supports_default_dynamic_cache():
+        reasons.append("its recurrent state cannot drop a rejected branch")
+    if model.training:
+        reasons.append("it is in training mode, where dropout is random: call `model.eval()`")
+    return reasons
+
+
+def _position_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    reasons = []
+    if _has_alibi(config):
+        reasons.append("its alibi biases count cache slots, not positions in the tree")
+    elif "position_ids" not in inspect.signature(model.forward).parameters:
+        reasons.append("its forward takes no `position_ids`")
+    for scaling in _rope_parameters(config):
+        rope_type = scaling.get("rope_type")
+        if rope_type in _ROPE_BY_LENGTH:
+            reasons.append(f"rope type {rope_type} depends on the length of the deepest branch")
+        if "mrope_section" in scaling:
+            reasons.append("its rotary positions have several dimensions (mrope)")
+    return reasons
+
+
+def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    reasons = []
+    implementation = config._attn_implementation
+    if implementation not in _ATTENTION:
+        reasons.append(
+            f"attention {implementation!r} takes no tree mask: load the model with "
+            "`attn_implementation='sdpa'` or 'eager'"
+        )
+    if "local" in getattr(config, "attention_layers", ()):
+        reasons.append("its local attention counts cache slots, not positions in the tree")
+    return reasons
+
+
+def _has_alibi(config: Any) -> bool:
+    attention = getattr(config, "attn_config", None)  # mpt nests its attention settings
+    return (
+        config.model_type == "bloom"
+        or bool(getattr(config, "alibi", False))
+        or bool(getattr(attention, "alibi", False))
+    )
+
+
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """The rope settings of a configuration: one dictionary, or one per layer type."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return nested or [parameters]
+
+
+def _prompt_length(config: Any) -> int:
+    windows = {
+        "sliding_attention": getattr(config, "sliding_window", None),
+        "chunked_attention": getattr(config, "attention_chunk_size", None),
+    }
+    crossed = [
+        window + 3
+        for layer_type in set(layer_types(config))
+        if (window := windows.get(layer_type)) is not None and window <= 512
+    ]
+    return max([12, *crossed])
+
+
+# Two branches that fork below the root and one that forks at it, each three tokens deep. The nodes
+# of a path stand apart, so that a mask that goes by slots instead of ancestors is caught.
+_PARENTS = np.array([-1, -1, 0, 0, 1, 2, 3, 4])
+_PATHS = ((0, 2, 5), (0, 3, 6), (1, 4, 7))
+
+
+class _CheckTree:
+    """The tree of the self-check, in the interface of `TokenTree` that `Runner` reads."""
+
+    def __init__(self, token_ids: NDArray[np.int64]) -> None:
+        self.token_ids = token_ids
+
+    def __len__(self) -> int:
+        return len(_PARENTS)
+
+    def depths(self) -> NDArray[np.int64]:
+        return self.mask().sum(axis=1)
+
+    def mask(self) -> NDArray[np.bool_]:
+        visible = np.zeros((len(self), len(self)), dtype=np.bool_)
+        for path in _PATHS:
+            for i, node in enumerate(path):
+                visible[node, list(path[: i + 1])] = True
+        return visible
+
+
+@torch.no_grad()
+def tree_error(model: PreTrainedModel, prompt_length: int) -> tuple[float, float]:
+    """Runs a small tree both ways, see `check_model`.
+
+    Returns:
+        The largest difference of a logit, and the standard deviation of the plain logits, on whose
+        scale the difference counts.
+    """
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    num_tokens = prompt_length + 1 + len(_PARENTS)
+    # Spread over the vocabulary, distinct where it is large enough, the same in every run.
+    token_ids = (np.arange(num_tokens) * 7919 + 13) % vocab_size
+    known, nodes = token_ids[: prompt_length + 1], token_ids[prompt_length + 1 :]
+    paths = np.stack([np.concatenate((known, nodes[list(path)])) for path in _PATHS])
+    plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
+
+    runner = Runner(
+        model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(_PARENTS)
+    )
+    runner.prefill(torch.from_numpy(known[None, :-1]))
+    rows = runner.verify(int(known[-1]), _CheckTree(nodes))  # type: ignore[arg-type]
+    depth = len(_PATHS[0])
+    of_tree = torch.stack([rows[[0, *(1 + node for node in path)]] for path in _PATHS])
+    expected = plain[:, -depth - 1 :].float()
+    difference = (of_tree.float() - expected).abs().max()
+    return float(difference), float(expected.std())

@@ -1,0 +1,294 @@
+//! What followed this context before?
+
+use std::cmp::Reverse;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::shard::Shard;
+
+pub use crate::corpus::{DatastoreBuilder, DatastoreOptions};
+pub use crate::format::{FORMAT_VERSION, SectionManifest};
+pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardManifest};
+pub use crate::shard::Stage;
+
+/// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
+///
+/// It is built by a [`DatastoreBuilder`], never changes, and can be shared
+/// by threads (in an [`Arc`](std::sync::Arc)) and by processes (they map the same files).
+///
+/// Damaged files are found by [`open`](Self::open) as far as it looks, by [`verify`](Self::verify)
+/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated while
+/// they are mapped: as with every mapped file, the system then ends the process.
+#[derive(Debug)]
+pub struct Datastore {
+    path: PathBuf,
+    manifest: Manifest,
+    shards: Vec<Shard>,
+}
+
+/// Where the longest suffix of a context occurs in a datastore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Match {
+    /// The length of that suffix in tokens; 0 where there is none.
+    pub length: usize,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Match {
+    /// How often it occurs.
+    pub fn count(&self) -> u64 {
+        self.ranges.iter().map(|range| range.len() as u64).sum()
+    }
+}
+
+/// What followed a match: rows of tokens in lexicographic order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Continuations {
+    tokens: Vec<u32>,
+    rows: Vec<Range<usize>>,
+}
+
+impl Continuations {
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        self.rows.iter().map(|row| &self.tokens[row.clone()])
+    }
+
+    fn sort(&mut self) {
+        let row = |row: &Range<usize>| &self.tokens[row.clone()];
+        self.rows.sort_unstable_by(|a, b| row(a).cmp(row(b)));
+    }
+}
+
+impl Datastore {
+    /// Opens the datastore at `path`. Reads headers and small tables, not the corpus: O(vocabulary)
+    /// a shard, whatever the number of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotADatastore`], [`Error::Version`], or one of the variants that say which file is
+    /// missing, truncated, changed, corrupt or from elsewhere.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let manifest = Manifest::read(path)?;
+        let shards = (0..manifest.shards.len())
+            .map(|index| Shard::open(path, &manifest, index))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            path: path.to_owned(),
+            manifest,
+            shards,
+        })
+    }
+
+    /// Checks every byte against its checksum, and every section against the tokens: what passes is
+    /// exactly what a build of the same corpus gives. O(n) time, 4 bytes of memory a token of the
+    /// largest shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checksum`] or [`Error::Corrupt`] with the first file that is damaged.
+    pub fn verify(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Shard::verify)
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// All tokens, separators included.
+    pub fn num_tokens(&self) -> u64 {
+        self.manifest.num_tokens
+    }
+
+    /// All documents.
+    pub fn num_documents(&self) -> u64 {
+        self.manifest.num_documents
+    }
+
+    /// Tokens are below this.
+    pub fn vocab_size(&self) -> u32 {
+        self.manifest.vocab_size
+    }
+
+    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    pub fn separator(&self) -> u32 {
+        self.manifest.separator
+    }
+
+    /// The length of all its files.
+    pub fn num_bytes(&self) -> u64 {
+        let sections = self
+            .manifest
+            .shards
+            .iter()
+            .flat_map(ShardManifest::sections);
+        sections.map(|(_, section)| section.file_len()).sum::<u64>() + self.manifest.file_len()
+    }
+
+    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in a
+    /// document. No match contains the separator: the context counts from its last separator on.
+    ///
+    /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
+    /// O(log n) comparisons in each shard, and O(context) to check it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where the context has a token outside the vocabulary,
+    /// [`Error::InvalidArgument`] unless `1 <= min_match <= max_match`.
+    pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
+        check_match_lengths(max_match, min_match)?;
+        self.check_tokens(context)?;
+        let document = context.rsplit(|&token| token == self.separator()).next();
+        let context = document.unwrap_or_default();
+        let mut found = Match::default();
+        self.find_longest(context, max_match.min(context.len()), min_match, &mut found);
+        Ok(found)
+    }
+
+    /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
+    /// the separator, which is left out where it is not in the vocabulary.
+    ///
+    /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
+    /// even stride through the match's occurrences in lexicographic order, one shard after the
+    /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of
+    /// each of `max_samples` equal parts. O(samples · (`length` + log samples)).
+    pub fn continuations(&self, found: &Match, length: usize, max_samples: usize) -> Continuations {
+        let mut continuations = Continuations::default();
+        self.sample(found, length, max_samples, &mut continuations);
+        continuations
+    }
+
+    /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
+    /// then token ascending. O(d log n) for d distinct tokens.
+    pub fn next_tokens(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+        let mut counts: Vec<(u32, u64)> = Vec::new();
+        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            let ranks = ranks.clone();
+            shard.next_tokens(ranks, found.length, |token, count| {
+                counts.push((token, count));
+            });
+        }
+        counts.sort_unstable();
+        counts.dedup_by(|next, kept| {
+            let is_same = next.0 == kept.0;
+            kept.1 += if is_same { next.1 } else { 0 };
+            is_same
+        });
+        counts.sort_by_key(|&(_, count)| Reverse(count));
+        counts.truncate(top_k);
+        counts
+    }
+
+    /// Whether a session may see these tokens.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let vocab_size = self.vocab_size();
+        match tokens.iter().find(|&&token| token >= vocab_size) {
+            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
+    /// `max_match` tokens, not more than there are. The longest is tried first: it is the likeliest
+    /// where the context follows the corpus.
+    pub(crate) fn find_longest(
+        &self,
+        context: &[u32],
+        max_match: usize,
+        min_match: usize,
+        found: &mut Match,
+    ) {
+        let suffix = |length| &context[context.len() - length..];
+        found.ranges.clear();
+        found.ranges.resize(self.shards.len(), 0..0);
+        let mut longest = min_match - 1;
+        let mut longest_shard = None;
+        for (index, shard) in self.shards.iter().enumerate() {
+            let mut limit = max_match;
+            let mut length = if index == 0 { max_match } else { longest + 1 };
+            while longest < limit {
+                let ranks = shard.find(suffix(length));
+                if ranks.is_empty() {
+                    limit = length - 1;
+                } else {
+                    longest = length;
+                    longest_shard = Some(index);
+                    found.ranges[index] = ranks;
+                }
+                length = longest + limit.saturating_sub(longest).div_ceil(2);
+            }
+        }
+        found.length = if longest_shard.is_some() { longest } else { 0 };
+        for (index, shard) in self.shards.iter().enumerate() {
+            if longest_shard.is_some_and(|longest| longest != index) {
+                found.ranges[index] = shard.find(suffix(longest));
+            }
+        }
+    }
+
+    /// As [`Self::continuations`], into memory that is there already.
+    pub(crate) fn sample(
+        &self,
+        found: &Match,
+        length: usize,
+        max_samples: usize,
+        continuations: &mut Continuations,
+    ) {
+        let Continuations { tokens, rows } = continuations;
+        tokens.clear();
+        rows.clear();
+        let mut occurrences = strided(found.count(), max_samples).peekable();
+        let mut num_before = 0;
+        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            let num_up_to = num_before + ranks.len() as u64;
+            while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
+                let index = usize::try_from(occurrence - num_before).expect("below a range's length");
+                let start = tokens.len();
+                shard.continuation(ranks.start + index, found.length, length, tokens);
+                rows.push(start..tokens.len());
+            }
+            num_before = num_up_to;
+        }
+        continuations.sort();
+    }
+}
+
+/// The middles of equal parts of `0..count`, as many as `max_samples` allows:
+/// floor((2 i + 1) count / (2 samples)), by quotient and remainder so that no product overflows.
+fn strided(count: u64, max_samples: usize) -> impl Iterator<Item = u64> {
+    let samples = count.min(max_samples as u64);
+    let parts = samples.max(1);
+    let (quotient, remainder) = (count / parts, count % parts);
+    let half = quotient * parts;
+    (0..samples).map(move |i| i * quotient + (half + (2 * i + 1) * remainder) / (2 * parts))
+}
+
+/// Whether the bounds of a match's length are usable.
+pub(crate) fn check_match_lengths(max_match: usize, min_match: usize) -> Result<()> {
+    if min_match == 0 {
+        return Err(Error::invalid("min_match", "must be at least 1"));
+    }
+    if min_match > max_match {
+        let reason = format!("must be at least `min_match`: {min_match}, not {max_match}");
+        return Err(Error::invalid("max_match", reason));
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! What can go wrong, and the way out of each.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of a fallible operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can go wrong while a datastore is built, opened, checked or asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on a file: its own words say why.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder that was worked on.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+
+    /// The target is already there: choose another path, or ask to overwrite it.
+    #[error("{path} exists already: choose another path or ask to overwrite it")]
+    Exists {
+        /// The target of the build.
+        path: PathBuf,
+    },
+
+    /// The path holds no datastore: check it, or build one there.
+    ///
+    /// Also the answer to overwriting something that is not a datastore: move that away first.
+    #[error("{path} is not a datastore: check the path or build one with `specds build`")]
+    NotADatastore {
+        /// The path that was opened or was to be overwritten.
+        path: PathBuf,
+    },
+
+    /// The file is of another format version: build the datastore again with this version, or
+    /// open it with the version that built it.
+    #[error(
+        "{path} has format version {found}, this version reads {expected}: rebuild it with `specds build`"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The format version that is read here.
+        expected: u32,
+        /// The format version that the file states.
+        found: u32,
+    },
+
+    /// The file is shorter or longer than it should be: copy it again, or rebuild the datastore.
+    #[error(
+        "{path} has {found} bytes where {expected} were written: copy it again or rebuild the datastore"
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The length it was written with, in bytes.
+        expected: u64,
+        /// Its length now, in bytes.
+        found: u64,
+    },
+
+    /// The file contradicts itself or its neighbours: rebuild the datastore.
+    #[error("{path} is corrupt: {reason}: rebuild the datastore")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// The bytes of the file are not those that were written: copy it again, or rebuild the
+    /// datastore.
+    #[error("{path} has changed since it was written: copy it again or rebuild the datastore")]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// The file belongs to another datastore or another place in this one: copy the whole folder
+    /// again, or rebuild the datastore.
+    #[error("{path} belongs elsewhere: copy the whole datastore again or rebuild it")]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A build was finished without a single token: add documents first.
+    #[error("the corpus is empty: add at least one document with tokens")]
+    EmptyCorpus,
+
+    /// A token is outside the vocabulary: check that tokens and datastore are of one tokenizer.
+    #[error(
+        "token {token} is outside the vocabulary of {vocab_size}: tokens and datastore must be of one tokenizer"
+    )]
+    TokenOutOfRange {
+        /// The token.
+        token: u32,
+        /// The size of the vocabulary: tokens are below it.
+        vocab_size: u32,
+    },
+
+    /// A document does not fit into a shard: split the document, or raise `max_shard_tokens`.
+    #[error(
+        "a document takes {found} tokens, separator included, and a shard holds {limit}: split it or raise `max_shard_tokens`"
+    )]
+    TooManyTokens {
+        /// The tokens of the document, its separator included.
+        found: u64,
+        /// The tokens that a shard may hold.
+        limit: u64,
+    },
+
+    /// An argument is not usable: the reason says what it must be.
+    #[error("`{name}` {reason}")]
+    InvalidArgument {
+        /// The argument.
+        name: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+
+    /// There is not enough memory to sort a shard: lower `max_shard_tokens`.
+    #[error("no memory for {num_bytes} bytes to sort a shard: lower `max_shard_tokens`")]
+    OutOfMemory {
+        /// The size of the allocation that failed.
+        num_bytes: u64,
+    },
+
+    /// The caller's progress function stopped the build: nothing is left of it.
+    #[error("the build was stopped")]
+    Stopped,
+
+    /// An earlier write of this build failed: start the build again.
+    #[error("an earlier write of this build failed: start it again")]
+    BuildFailed,
+}
+
+impl Error {
+    /// Ties what the operating system said to the path that was worked on.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(crate) fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Corrupt {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
+        Self::InvalidArgument {
+            name,
+            reason: reason.into(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Drafts for speculative decoding, looked up in a datastore.
+//!
+//! A large language model checks a dozen drafted tokens in about the time it takes to write one. This
+//! crate drafts them without a model: it looks up what followed the present context before.
+//!
+//! ```text
+//! documents -> DatastoreBuilder -> Datastore -> lookup -> Match -> continuations -> TokenTree
+//! ```
+//!
+//! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once, mapped
+//!   read-only, shared by threads and processes.
+//! * [`draft`]: one request; it observes the context and drafts from it.
+//! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
+//! * [`error`]: what can go wrong and the way out.
+//!
+//! # Examples
+//!
+//! ```
+//! # fn main() -> specds::error::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("example");
+//! use std::ops::ControlFlow;
+//! use std::sync::Arc;
+//!
+//! use specds::datastore::{DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
+//! use specds::draft::{RestConfig, RestSession};
+//!
+//! let options = DatastoreOptions {
+//!     vocab_size: 100,
+//!     separator: 100,
+//!     tokenizer_name: "example".to_owned(),
+//!     tokenizer_fingerprint: String::new(),
+//!     corpus: vec!["two documents".to_owned()],
+//!     max_shard_tokens: MAX_SHARD_TOKENS,
+//!     overwrite: false,
+//! };
+//! let mut builder = DatastoreBuilder::create(&path, options)?;
+//! builder.add_documents(&[1, 2, 3, 4, 1, 2, 3, 5], &[4, 4])?;
+//! let datastore = builder.finish(&mut |_stage, _done, _total| ControlFlow::Continue(()))?;
+//!
+//! let mut session = RestSession::new(Arc::new(datastore), RestConfig::default())?;
+//! session.observe(&[9, 1, 2])?;
+//! let tree = session.draft(16)?;
+//! assert_eq!(session.match_length(), 2);
+//! assert_eq!(tree.token_ids(), [3, 4, 5]);
+//! assert_eq!(tree.parents(), [-1, 0, 0]);
+//! assert_eq!(tree.probs(), [1.0, 0.5, 0.5]);
+//! # Ok(())
+//! # }
+//! ```
+
+#![warn(missing_docs)]
+
+#[cfg(target_endian = "big")]
+compile_error!("datastores are little-endian and are mapped as they are");
+
+mod corpus;
+pub mod datastore;
+pub mod draft;
+pub mod error;
+mod format;
+mod manifest;
+mod shard;
+mod suffix;
+mod tokens;
+pub mod tree;
+mod trie;

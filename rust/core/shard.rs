@@ -1,0 +1,352 @@
+//! Where in one shard does a pattern occur?
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::path::Path;
+
+use crate::error::Result;
+use crate::format::{Access, Kind, Place, Section, SectionManifest, SectionWriter};
+use crate::manifest::{Manifest, ShardManifest};
+use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes, position_bits};
+use crate::tokens::{TokenWidth, Tokens};
+
+/// One shard of a datastore: its tokens and the order of their suffixes.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    tokens: Tokens,
+    suffixes: Suffixes,
+    firsts: Section,
+    keys: Tokens,
+    documents: Section,
+    vocab_size: u32,
+    separator: u32,
+}
+
+/// The name of the folder of a shard.
+pub(crate) fn folder_name(index: usize) -> String {
+    format!("shard-{index:05}")
+}
+
+/// What a shard's index is built from: its complete token and document sections.
+pub(crate) struct ShardText {
+    pub(crate) tokens: SectionManifest,
+    pub(crate) documents: SectionManifest,
+}
+
+/// What a build is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Sorting suffixes: counted in tokens, reported after each shard.
+    Sort,
+    /// Writing the sorted suffixes: counted in tokens.
+    Write,
+    /// Waiting until the files are on the disk: counted in files.
+    Sync,
+}
+
+impl Stage {
+    /// Its name in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sort => "sort",
+            Self::Write => "write",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+/// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
+/// the shard's tokens are done, and stops the work with an error.
+pub(crate) fn write_index(
+    folder: &Path,
+    text: ShardText,
+    vocab_size: u32,
+    width: TokenWidth,
+    progress: &mut dyn FnMut(Stage, u64) -> Result<()>,
+) -> Result<ShardManifest> {
+    let ShardText {
+        tokens: text,
+        documents,
+    } = text;
+    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, width);
+    let positions = suffix::sort(&tokens)?;
+    progress(Stage::Sort, text.count)?;
+
+    let bits = position_bits(text.count);
+    let mut writer = SectionWriter::create(folder, Kind::Suffixes)?;
+    suffix::pack(&positions, bits, &mut writer, &mut |done| {
+        progress(Stage::Write, done)
+    })?;
+    let suffixes = writer.finish(bits, text.count)?;
+
+    let firsts = suffix::firsts(&tokens, vocab_size).ok_or_else(|| {
+        tokens
+            .section()
+            .corrupt("a token is outside the vocabulary")
+    })?;
+    let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts), 32)?;
+
+    let sampled = positions.iter().step_by(KEY_STRIDE);
+    let keys = suffix::keys(
+        sampled.map(|position| position.cast_unsigned() as usize),
+        &tokens,
+    );
+    let keys = write(folder, Kind::Keys, &keys, width.bits())?;
+
+    Ok(ShardManifest {
+        tokens: text,
+        suffixes,
+        firsts,
+        keys,
+        documents,
+    })
+}
+
+fn write(folder: &Path, kind: Kind, payload: &[u8], bits: u16) -> Result<SectionManifest> {
+    let mut writer = SectionWriter::create(folder, kind)?;
+    writer.write(payload)?;
+    writer.finish(bits, payload.len() as u64 * 8 / u64::from(bits))
+}
+
+impl Shard {
+    /// Maps shard `index` of the datastore at `datastore`. O(vocabulary).
+    pub(crate) fn open(datastore: &Path, manifest: &Manifest, index: usize) -> Result<Self> {
+        let folder = datastore.join(folder_name(index));
+        let sections = &manifest.shards[index];
+        let shard = u16::try_from(index).expect("a manifest is checked for its number of shards");
+        let open = |kind, section| {
+            let place = Place {
+                build_id: manifest.build_id(),
+                shard,
+                kind,
+            };
+            Section::open(&folder, place, section)
+        };
+        let width = manifest.token_width();
+        let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
+        let bits = sections.suffixes.element_bits;
+        let suffixes = Suffixes::new(
+            open(Kind::Suffixes, &sections.suffixes)?,
+            tokens.len(),
+            bits,
+        );
+        let shard = Self {
+            tokens,
+            suffixes,
+            firsts: open(Kind::Firsts, &sections.firsts)?,
+            keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
+            documents: open(Kind::Documents, &sections.documents)?,
+            vocab_size: manifest.vocab_size,
+            separator: manifest.separator,
+        };
+        shard.check_firsts()?;
+        shard.advise(Access::Random)?;
+        Ok(shard)
+    }
+
+    fn check_firsts(&self) -> Result<()> {
+        let (firsts, _) = self.firsts.payload().as_chunks();
+        let mut firsts = firsts
+            .iter()
+            .map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        if firsts.next_back() == Some(self.tokens.len()) && firsts.is_sorted() {
+            Ok(())
+        } else {
+            Err(self
+                .firsts
+                .corrupt("its numbers do not rise to the number of tokens"))
+        }
+    }
+
+    fn advise(&self, access: Access) -> Result<()> {
+        self.tokens.section().advise(access)?;
+        self.suffixes.section().advise(access)
+    }
+
+    /// Whether every byte is what was written and every section follows from the tokens. O(n) time,
+    /// 4 bytes a token.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.advise(Access::Sequential)?;
+        let result = self
+            .verify_checksums()
+            .and_then(|()| self.verify_contents());
+        self.advise(Access::Random)?;
+        result
+    }
+
+    fn verify_checksums(&self) -> Result<()> {
+        let (tokens, keys) = (self.tokens.section(), self.keys.section());
+        let sections = [
+            tokens,
+            self.suffixes.section(),
+            &self.firsts,
+            keys,
+            &self.documents,
+        ];
+        sections.into_iter().try_for_each(Section::verify)
+    }
+
+    fn verify_contents(&self) -> Result<()> {
+        let firsts = suffix::firsts(&self.tokens, self.vocab_size).ok_or_else(|| {
+            self.tokens
+                .section()
+                .corrupt("a token is outside the vocabulary")
+        })?;
+        if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
+            return Err(self
+                .firsts
+                .corrupt("its numbers are not those of the tokens"));
+        }
+        suffix::verify(&self.suffixes, &self.tokens)?;
+        let sampled = (0..self.tokens.len()).step_by(KEY_STRIDE);
+        let sampled = sampled.filter_map(|rank| self.suffixes.get(rank));
+        if self.keys.section().payload() != suffix::keys(sampled, &self.tokens) {
+            return Err(self
+                .keys
+                .section()
+                .corrupt("its keys are not those of the suffixes"));
+        }
+        let (ends, _) = self.documents.payload().as_chunks();
+        let ends = ends.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
+        let are_ends = ends.clone().all(|end| is_end(end) == Some(self.separator));
+        let is_whole = ends.clone().next_back() == Some(self.tokens.len() as u64);
+        if are_ends && is_whole && ends.is_sorted_by(|before, after| before < after) {
+            Ok(())
+        } else {
+            Err(self
+                .documents
+                .corrupt("its documents are not those of the tokens"))
+        }
+    }
+
+    /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
+    /// separator. O(log n) comparisons, most of them with keys.
+    pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
+        let first = pattern[0] as usize;
+        let (start, end) = (self.num_below(first), self.num_below(first + 1));
+        if pattern.len() == 1 || start >= end {
+            return start..end;
+        }
+        // Every suffix has a separator, and none is in the pattern: so a comparison ends before the
+        // zeros that fill up a key, and keys order as their suffixes do.
+        let prefix = &pattern[..pattern.len().min(KEY_LEN)];
+        let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
+        let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
+        let below = partition(keys.clone(), |index| key(index) == Ordering::Less);
+        let above = partition(below..keys.end, |index| key(index) == Ordering::Equal);
+
+        let suffix = |rank| self.compare(rank, pattern);
+        let (after, before) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
+        // A key that equals a short pattern is in the range; one that equals the beginning of a
+        // longer pattern may lie on any side of it.
+        let is_whole = prefix.len() == pattern.len();
+        let lower = if is_whole {
+            after..(below * KEY_STRIDE).min(before)
+        } else {
+            after..before
+        };
+        let lower = partition(lower, |rank| suffix(rank) == Ordering::Less);
+        let upper = if is_whole {
+            rank_after(above).max(lower)..before
+        } else {
+            lower..before
+        };
+        lower..partition(upper, |rank| suffix(rank) == Ordering::Equal)
+    }
+
+    fn num_below(&self, token: usize) -> usize {
+        let (firsts, _) = self.firsts.payload().as_chunks();
+        firsts.get(token).map_or(self.tokens.len(), |bytes| {
+            u32::from_le_bytes(*bytes) as usize
+        })
+    }
+
+    fn compare(&self, rank: usize, pattern: &[u32]) -> Ordering {
+        let position = self.suffixes.get(rank);
+        position.map_or(Ordering::Less, |position| {
+            self.tokens.compare(position, pattern)
+        })
+    }
+
+    /// Appends up to `length` tokens that follow the first `depth` tokens of a suffix: up to and
+    /// with the separator, or up to it where it is not in the vocabulary.
+    pub(crate) fn continuation(
+        &self,
+        rank: usize,
+        depth: usize,
+        length: usize,
+        continuation: &mut Vec<u32>,
+    ) {
+        let Some(position) = self.suffixes.get(rank) else {
+            return;
+        };
+        let end = continuation.len().saturating_add(length);
+        self.tokens.visit(position.saturating_add(depth), |token| {
+            let is_token = token < self.vocab_size && continuation.len() < end;
+            if is_token {
+                continuation.push(token);
+            }
+            is_token && token != self.separator
+        });
+    }
+
+    /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
+    /// `ranks`, which they share, and with how many suffixes it follows; by token.
+    /// O(d log n) for d distinct tokens.
+    pub(crate) fn next_tokens(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+        mut visit: impl FnMut(u32, u64),
+    ) {
+        let next = |rank| {
+            self.tokens
+                .get(self.suffixes.get(rank)?.checked_add(depth)?)
+        };
+        let mut start = ranks.start;
+        while start < ranks.end {
+            let token = next(start);
+            let end = gallop(start..ranks.end, |rank| next(rank) == token);
+            if let Some(token) = token.filter(|&token| token < self.vocab_size) {
+                visit(token, (end - start) as u64);
+            }
+            start = end;
+        }
+    }
+}
+
+/// The rank after that of the last key before the key `index`.
+fn rank_after(index: usize) -> usize {
+    index
+        .checked_sub(1)
+        .map_or(0, |before| before * KEY_STRIDE + 1)
+}
+
+/// The end of the part of `range` where `is_before` holds, which is its beginning.
+fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
+    let Range { mut start, mut end } = range;
+    while start < end {
+        let middle = start + (end - start) / 2;
+        if is_before(middle) {
+            start = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    start
+}
+
+/// The same as [`partition`] in O(log of the part's length), where it holds at the start.
+fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
+    let mut step = 1;
+    let mut start = range.start;
+    while range.end - start > step && is_before(start + step) {
+        start += step;
+        step *= 2;
+    }
+    partition(
+        start + 1..range.end.min(start.saturating_add(step)),
+        is_before,
+    )
+}

@@ -1,0 +1,113 @@
+//! How is a token stored?
+
+use std::cmp::Ordering;
+
+use crate::format::Section;
+
+/// How many bytes a token takes: one width for a whole datastore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenWidth {
+    Two,
+    Four,
+}
+
+impl TokenWidth {
+    /// The smallest width that holds every token of the vocabulary and the separator.
+    pub(crate) fn of(vocab_size: u32, separator: u32) -> Self {
+        let largest = separator.max(vocab_size.saturating_sub(1));
+        if largest <= u16::MAX.into() {
+            Self::Two
+        } else {
+            Self::Four
+        }
+    }
+
+    pub(crate) fn num_bytes(self) -> usize {
+        match self {
+            Self::Two => 2,
+            Self::Four => 4,
+        }
+    }
+
+    pub(crate) fn bits(self) -> u16 {
+        match self {
+            Self::Two => 16,
+            Self::Four => 32,
+        }
+    }
+
+    /// Appends tokens to `bytes` as they are stored. They fit: the caller has checked them.
+    pub(crate) fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
+        for token in tokens {
+            bytes.extend_from_slice(&token.to_le_bytes()[..self.num_bytes()]);
+        }
+    }
+}
+
+/// An array of stored tokens.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    section: Section,
+    width: TokenWidth,
+}
+
+impl Tokens {
+    pub(crate) fn new(section: Section, width: TokenWidth) -> Self {
+        Self { section, width }
+    }
+
+    pub(crate) fn section(&self) -> &Section {
+        &self.section
+    }
+
+    pub(crate) fn width(&self) -> TokenWidth {
+        self.width
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.section.payload().len() / self.width.num_bytes()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<u32> {
+        match self.width {
+            TokenWidth::Two => from::<2>(&self.section, index).next(),
+            TokenWidth::Four => from::<4>(&self.section, index).next(),
+        }
+    }
+
+    /// How the tokens from `index` on compare to `pattern`, as far as the pattern goes.
+    pub(crate) fn compare(&self, index: usize, pattern: &[u32]) -> Ordering {
+        match self.width {
+            TokenWidth::Two => compare(from::<2>(&self.section, index), pattern),
+            TokenWidth::Four => compare(from::<4>(&self.section, index), pattern),
+        }
+    }
+
+    /// Calls `visit` with the tokens from `index` on for as long as it returns true.
+    pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
+        let _ = match self.width {
+            TokenWidth::Two => from::<2>(&self.section, index).all(visit),
+            TokenWidth::Four => from::<4>(&self.section, index).all(visit),
+        };
+    }
+}
+
+fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl Iterator<Item = u32> {
+    let (words, _) = section.payload().as_chunks::<WIDTH>();
+    words.get(index..).unwrap_or_default().iter().map(|word| {
+        let mut bytes = [0; 4];
+        bytes[..WIDTH].copy_from_slice(word);
+        u32::from_le_bytes(bytes)
+    })
+}
+
+fn compare(mut tokens: impl Iterator<Item = u32>, pattern: &[u32]) -> Ordering {
+    for wanted in pattern {
+        match tokens.next() {
+            None => return Ordering::Less,
+            Some(token) if token != *wanted => return token.cmp(wanted),
+            Some(_) => {}
+        }
+    }
+    Ordering::Equal
+}

@@ -1,0 +1,49 @@
+//! The one way in for integer arrays: anything that numpy reads as integers, each value checked.
+
+use numpy::{
+    AllowTypeChange, PyArrayDescrMethods, PyArrayLike1, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
+///
+/// numpy's own conversions would turn -1 into 4294967295 and 1.5 into 1: here both are errors.
+pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<T>>
+where
+    T: TryFrom<i64>,
+{
+    let array = value
+        .py()
+        .import("numpy")?
+        .call_method1("asarray", (value,))?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    if array.ndim() != 1 {
+        let shape = array.shape();
+        return Err(PyValueError::new_err(format!(
+            "`{name}` must have one dimension, its shape is {shape:?}"
+        )));
+    }
+    if array.len() == 0 {
+        return Ok(Vec::new()); // of any dtype: numpy makes an empty list float64
+    }
+    let kind = array.dtype().kind();
+    if !matches!(kind, b'i' | b'u') {
+        let dtype = array.dtype();
+        return Err(PyTypeError::new_err(format!(
+            "`{name}` must hold integers, its dtype is {dtype}"
+        )));
+    }
+    let array: PyArrayLike1<'_, i64, AllowTypeChange> = array.extract()?;
+    array
+        .as_array()
+        .iter()
+        .map(|&value| {
+            T::try_from(value).map_err(|_| {
+                PyValueError::new_err(format!(
+                    "`{name}` holds {value}, which is no token id or length"
+                ))
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,34 @@
+//! The one map from errors of the core to Python exceptions.
+
+use pyo3::PyErr;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyFileExistsError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use specds::error::Error;
+
+create_exception!(
+    specds,
+    FormatError,
+    PyValueError,
+    "A datastore's files are truncated, corrupt, foreign, or of a newer format."
+);
+
+pub(crate) fn py_err(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        // With its number and path, OSError becomes FileNotFoundError, PermissionError, ...
+        Error::Io { path, source } => match source.raw_os_error() {
+            Some(number) => PyOSError::new_err((number, source.to_string(), path)),
+            None => PyOSError::new_err(message),
+        },
+        Error::Exists { .. } => PyFileExistsError::new_err(message),
+        Error::NotADatastore { .. }
+        | Error::Version { .. }
+        | Error::Truncated { .. }
+        | Error::Corrupt { .. }
+        | Error::Checksum { .. }
+        | Error::Mismatch { .. } => FormatError::new_err(message),
+        Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
+        Error::BuildFailed => PyRuntimeError::new_err(message),
+        _ => PyValueError::new_err(message),
+    }
+}

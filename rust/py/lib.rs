@@ -1,0 +1,30 @@
+//! The Python binding: arrays in, arrays out, the interpreter released while Rust works. No logic.
+#![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
+
+mod arrays;
+mod datastore;
+mod draft;
+mod error;
+mod tree;
+
+use pyo3::prelude::*;
+
+/// The compiled core: datastores, lookups and the drafters that need no model.
+#[pymodule(gil_used = false)]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::datastore::{Datastore, DatastoreBuilder, Match};
+    #[pymodule_export]
+    use super::draft::RestSession;
+    #[pymodule_export]
+    use super::error::FormatError;
+    #[pymodule_export]
+    use super::tree::TokenTree;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

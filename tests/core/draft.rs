@@ -1,0 +1,102 @@
+//! Sessions: observe, draft.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::draft::{RestConfig, RestSession};
+use specds::error::Error;
+use tempfile::tempdir;
+
+use crate::oracle::{corpora, draft, shift};
+use crate::{build, options};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn every_draft_of_a_session_equals_the_oracle_and_a_fresh_session(
+        oracle in corpora(),
+        pieces in vec((vec(0_u32..4, 0..5), any::<bool>()), 1..10),
+        max_match in 1_usize..7,
+        min_match in 1_usize..4,
+        continuation in 1_usize..6,
+        max_samples in prop_oneof![1_usize..8, Just(256)],
+        max_nodes in 0_usize..20,
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let max_match = max_match.max(min_match);
+        let config = RestConfig { max_match, min_match, continuation, max_samples };
+        let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
+        let mut context = Vec::new();
+        for (piece, is_drafted) in pieces {
+            let piece: Vec<_> = shift(&piece, oracle.vocab_size);
+            session.observe(&piece).unwrap();
+            context.extend(piece);
+            if is_drafted {
+                let tree = session.draft(max_nodes).unwrap();
+                let (pattern, _) = oracle.lookup(&context, max_match, min_match);
+                prop_assert_eq!(session.match_length(), pattern.len());
+                let continuations = oracle.continuations(&pattern, continuation, max_samples);
+                prop_assert_eq!(&tree, &draft(&continuations, max_nodes));
+
+                let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();
+                fresh.observe(&context).unwrap();
+                prop_assert_eq!(&fresh.draft(max_nodes).unwrap(), &tree);
+                prop_assert_eq!(&session.draft(max_nodes + 3).unwrap().prefix(max_nodes), &tree);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_without_context_drafts_nothing() {
+    let folder = tempdir().unwrap();
+    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1, 2]]).unwrap();
+    let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
+    assert!(session.draft(64).unwrap().is_empty());
+    assert_eq!(session.match_length(), 0);
+}
+
+#[test]
+fn observing_an_unknown_token_changes_nothing() {
+    let folder = tempdir().unwrap();
+    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1, 2, 3]]).unwrap();
+    let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
+    session.observe(&[1]).unwrap();
+    let error = session.observe(&[2, 4]).unwrap_err();
+    assert!(matches!(error, Error::TokenOutOfRange { token: 4, vocab_size: 4 }));
+    assert_eq!(session.draft(64).unwrap().token_ids(), [2, 3]);
+}
+
+#[test]
+fn unusable_configurations_are_refused_by_name() {
+    let folder = tempdir().unwrap();
+    let datastore = Arc::new(build(&folder.path().join("datastore"), options(4, 4), &[vec![1]]).unwrap());
+    let default = RestConfig::default();
+    let rows = [
+        ("min_match", RestConfig { min_match: 0, ..default }),
+        ("max_match", RestConfig { min_match: 17, ..default }),
+        ("continuation", RestConfig { continuation: 0, ..default }),
+        ("continuation", RestConfig { continuation: 1025, ..default }),
+        ("max_samples", RestConfig { max_samples: 0, ..default }),
+        ("max_samples", RestConfig { max_samples: 65_537, ..default }),
+    ];
+    for (argument, config) in rows {
+        let error = RestSession::new(Arc::clone(&datastore), config).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { name, .. } if name == argument), "{config:?}");
+    }
+}
+
+#[test]
+fn the_largest_configuration_works() {
+    let folder = tempdir().unwrap();
+    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1; 3000]]).unwrap();
+    let config = RestConfig { max_match: usize::MAX, min_match: 1, continuation: 1024, max_samples: 65_536 };
+    let mut session = RestSession::new(Arc::new(datastore), config).unwrap();
+    session.observe(&[1; 10]).unwrap();
+    assert_eq!(session.draft(usize::MAX).unwrap().len(), 1024);
+    assert_eq!(session.match_length(), 10);
+}

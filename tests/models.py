@@ -1,0 +1,239 @@
+"""Tiny random language models of several families, and drafters whose worth is known."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+import transformers
+from reference import TokenTree
+
+VOCAB_SIZE = 97
+WINDOW = 8
+
+_SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+_SPECIAL = ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+_WINDOWED = {**_SHAPE, "sliding_window": WINDOW}
+_MIXED = ["sliding_attention", "full_attention"]
+
+# name -> configuration class, its settings
+FAMILIES = {
+    "llama": ("LlamaConfig", _SHAPE),
+    "mistral": ("MistralConfig", _WINDOWED),
+    "qwen2": ("Qwen2Config", _SHAPE),
+    "qwen3": ("Qwen3Config", _SHAPE),
+    "gemma3": ("Gemma3TextConfig", {**_WINDOWED, "layer_types": _MIXED}),
+    "gpt_neox": ("GPTNeoXConfig", _SHAPE),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 256,
+            **{key: _SHAPE[key] for key in _SPECIAL},
+        },
+    ),
+    "qwen2_mixed": (
+        "Qwen2Config",
+        {**_WINDOWED, "use_sliding_window": True, "layer_types": _MIXED},
+    ),
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            **_SHAPE,
+            "intermediate_size_mlp": 48,
+            "num_local_experts": 2,
+            "attention_chunk_size": WINDOW,
+            "layer_types": ["chunked_attention", "full_attention"],
+            "no_rope_layers": [1, 0],
+        },
+    ),
+    "opt": (
+        "OPTConfig",
+        {
+            "hidden_size": 32,
+            "ffn_dim": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+            "word_embed_proj_dim": 32,
+            **{key: _SHAPE[key] for key in _SPECIAL},
+            "pad_token_id": 1,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **{k: v for k, v in _SHAPE.items() if k != "head_dim"},
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
+}
+
+
+def build(config_class: str, settings: dict, dtype=torch.float32, sharpness=6.0, **options):
+    """A random model from a configuration, the same in every run."""
+    config = getattr(transformers, config_class)(**settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        model = transformers.AutoModelForCausalLM.from_config(config, **options)
+        # Random weights of the usual size give nearly uniform logits. Larger ones give logits with
+        # clear winners, so that texts vary and drafts can be right.
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.dim() > 1:
+                    weight.normal_(std=0.5 if "embed" in name or "wte" in name else 0.25)
+                elif "norm" in name and "bias" not in name:
+                    weight.normal_(0.0 if "gemma" in config_class.lower() else 1.0, 0.1)
+            model.get_output_embeddings().weight.mul_(sharpness / 2)
+    return model.to(dtype).eval()
+
+
+@cache
+def tiny_model(family: str, dtype=torch.float32, attention="sdpa"):
+    """The model of a family in `FAMILIES`, shared by the tests: do not change it."""
+    config_class, settings = FAMILIES[family]
+    return build(config_class, settings, dtype, attn_implementation=attention)
+
+
+def prompt(length: int = 21, seed: int = 0) -> torch.Tensor:
+    """A random prompt, int64 `(1, length)`, longer than `WINDOW`."""
+    tokens = np.random.default_rng(seed).integers(3, VOCAB_SIZE, length)
+    return torch.from_numpy(tokens)[None]
+
+
+def random_tree(rng: np.random.Generator, num_nodes: int, vocab_size: int = VOCAB_SIZE):
+    """A random valid tree; parents tend to be recent, so that it is deep as well as wide."""
+    token_ids, parents, edges = [], [], set()
+    while len(token_ids) < num_nodes:
+        node = len(token_ids)
+        parent = int(rng.integers(max(-1, node - 4), node)) if rng.random() < 0.8 else -1
+        token = int(rng.integers(vocab_size))
+        if (parent, token) not in edges:
+            edges.add((parent, token))
+            token_ids.append(token)
+            parents.append(parent)
+    return TokenTree(token_ids, parents, rng.random(num_nodes))
+
+
+class Drafter:
+    """Drafts by `grow(rng, position, max_nodes) -> TokenTree`, position counting all tokens."""
+
+    def __init__(self, grow, vocab_size=VOCAB_SIZE):
+        self.grow = grow
+        self.vocab_size = vocab_size
+        self.sessions = []
+
+    def session(self, prompt_ids):
+        self.sessions.append(Session(self.grow, prompt_ids))
+        return self.sessions[-1]
+
+
+class Session:
+    def __init__(self, grow, prompt_ids):
+        self.grow = grow
+        self.token_ids = [int(token) for token in prompt_ids]
+        self.rng = np.random.default_rng(5)
+        self.budgets = []
+        self.finished = 0
+
+    def draft(self, max_nodes):
+        self.budgets.append(max_nodes)
+        return self.grow(self.rng, len(self.token_ids), max_nodes)
+
+    def observe(self, token_ids):
+        self.token_ids.extend(int(token) for token in token_ids)
+
+    def finish(self):
+        self.finished += 1
+
+
+def random_drafter():
+    """Random trees: mostly wrong, of every size."""
+    return Drafter(lambda rng, _, n: random_tree(rng, int(rng.integers(n + 1))))
+
+
+def oracle_drafter(sequence, num_wrong=0):
+    """Knows the true tokens `sequence`, and drafts them as a chain.
+
+    With `num_wrong`, each true node gets as many wrong siblings before it, and each of those
+    wrong children, so that the accepted nodes are never next to one another.
+    """
+    truth = [int(token) for token in sequence]
+
+    def grow(rng, position, max_nodes):
+        token_ids, parents, parent = [], [], -1
+        for token in truth[position:]:
+            wrong = rng.choice(VOCAB_SIZE, num_wrong + 1, replace=False)
+            wrong = [int(other) for other in wrong if other != token][:num_wrong]
+            for other in wrong:
+                parents += [parent, len(token_ids)]
+                token_ids += [other, token]
+            if len(token_ids) >= max_nodes:
+                break
+            parents.append(parent)
+            parent = len(token_ids)
+            token_ids.append(token)
+        token_ids, parents = token_ids[:max_nodes], parents[:max_nodes]
+        return TokenTree(token_ids, parents, np.full(len(token_ids), 0.5))
+
+    return Drafter(grow)
+
+
+def wrong_drafter(sequence):
+    """Never right: the true token plus one, as a chain of the full budget."""
+    truth = [int(token) for token in sequence]
+
+    def grow(_, position, max_nodes):
+        tokens = [(truth[p] + 1) % VOCAB_SIZE for p in range(position, len(truth))][:max_nodes]
+        return TokenTree(tokens, range(-1, len(tokens) - 1), np.full(len(tokens), 0.5))
+
+    return Drafter(grow)
+
+
+def mixed_drafter(sequence):
+    """The truth for a few tokens, then a random tree below it; sometimes nothing at all."""
+    truth = [int(token) for token in sequence]
+
+    def grow(rng, position, max_nodes):
+        if rng.random() < 0.2:
+            return TokenTree([], [], [])
+        tree = random_tree(rng, max_nodes)
+        token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
+        depth_known = int(rng.integers(0, 6))
+        # A path of the tree is overwritten by the truth, where no sibling has the token yet.
+        path = max(tree.paths(), key=len)[:depth_known]
+        edges = set(zip(parents, token_ids, strict=True))
+        for node, token in zip(path, truth[position:], strict=False):
+            if (parents[node], token) in edges:
+                break
+            token_ids[node] = token
+        return TokenTree(token_ids, parents, tree.probs)
+
+    return Drafter(grow)

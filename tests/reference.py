@@ -1,0 +1,123 @@
+"""Naive twins of the Rust core in plain Python: slow, short, and meant to be obviously right."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+
+class TokenTree:
+    """The interface of `specds._core.TokenTree`, node by node."""
+
+    def __init__(self, token_ids, parents, probs):
+        self.token_ids = np.array(token_ids, dtype=np.int64)
+        self.parents = np.array(parents, dtype=np.int64)
+        self.probs = np.array(probs, dtype=np.float32)
+        if not len(self.token_ids) == len(self.parents) == len(self.probs):
+            raise ValueError("token_ids, parents and probs differ in length")
+        edges = set()
+        for node in range(len(self)):
+            token, parent, prob = self.token_ids[node], self.parents[node], self.probs[node]
+            if token < 0:
+                raise ValueError(f"token_ids: node {node} has the negative token {token}")
+            if not -1 <= parent < node:
+                raise ValueError(f"parents: node {node} comes before its parent {parent}")
+            if not 0 <= prob <= 1:
+                raise ValueError(f"probs: node {node} has probability {prob}")
+            if (int(parent), int(token)) in edges:
+                raise ValueError(f"token_ids: node {node} repeats a sibling's token {token}")
+            edges.add((int(parent), int(token)))
+
+    def __len__(self):
+        return len(self.token_ids)
+
+    def path_to(self, node):
+        path = []
+        while node >= 0:
+            path.append(int(node))
+            node = self.parents[node]
+        return path[::-1]
+
+    def depths(self):
+        return np.array([len(self.path_to(node)) for node in range(len(self))], dtype=np.int64)
+
+    def mask(self):
+        mask = np.zeros((len(self), len(self)), dtype=np.bool_)
+        for node in range(len(self)):
+            mask[node, self.path_to(node)] = True
+        return mask
+
+    def paths(self):
+        leaves = [node for node in range(len(self)) if node not in self.parents]
+        return [np.array(self.path_to(leaf), dtype=np.int64) for leaf in leaves]
+
+    def prefix(self, k):
+        return TokenTree(self.token_ids[:k], self.parents[:k], self.probs[:k])
+
+
+class Datastore:
+    """Every lookup by scanning every document: quadratic, and so simple that it is right.
+
+    Args:
+        documents: Lists of token ids.
+        separator: Ends each document; equal to `vocab_size` where it is no token.
+        vocab_size: Ids are smaller.
+    """
+
+    def __init__(self, documents, separator, vocab_size):
+        self.texts = [[*document, separator] for document in documents if document]
+        self.separator = separator
+        self.vocab_size = vocab_size
+
+    def occurrences(self, tokens, length):
+        """What follows each occurrence of `tokens`: up to `length` tokens, sorted.
+
+        A continuation ends with the separator, which is kept where it is a token.
+        """
+        found = []
+        for text in self.texts:
+            for start in range(len(text) - len(tokens) + 1):
+                if text[start : start + len(tokens)] == tokens:
+                    found.append(self._until_separator(text[start + len(tokens) :])[:length])
+        return sorted(found)
+
+    def _until_separator(self, tokens):
+        end = tokens.index(self.separator)
+        return tokens[: end + 1] if self.separator < self.vocab_size else tokens[:end]
+
+    def lookup(self, context, max_match=16, min_match=1):
+        """The longest suffix that occurs, never with a separator in it, and how often it occurs."""
+        for length in range(min(max_match, len(context)), min_match - 1, -1):
+            suffix = context[len(context) - length :]
+            if self.separator not in suffix:
+                count = len(self.occurrences(suffix, 1))
+                if count:
+                    return length, count
+        return 0, 0
+
+    def next_tokens(self, suffix, top_k):
+        """The most frequent next tokens with their counts, count descending, then id ascending."""
+        counts = Counter(o[0] for o in self.occurrences(suffix, 1) if o)
+        return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top_k]
+
+    def rest(self, context, max_nodes, max_match=16, min_match=1, continuation=10, max_samples=256):
+        """REST's draft (He et al. 2024, Algorithm 1 and section 3.2) as `(token_ids, parents, probs)`."""
+        length, _ = self.lookup(context, max_match, min_match)
+        if length == 0:
+            return [], [], []
+        found = self.occurrences(context[len(context) - length :], continuation)
+        sample = even_sample(found, max_samples)
+        counts = Counter(tuple(s[:n]) for s in sample for n in range(1, len(s) + 1))
+        paths = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:max_nodes]
+        index = {path: i for i, path in enumerate(paths)}
+        parents = [index.get(path[:-1], -1) for path in paths]
+        return [p[-1] for p in paths], parents, [counts[p] / len(sample) for p in paths]
+
+
+def even_sample(items, max_samples):
+    """All items, or `max_samples` of them: the middle one of each of as many equal stretches."""
+    n = len(items)
+    if n <= max_samples:
+        return items
+    return [items[(2 * i + 1) * n // (2 * max_samples)] for i in range(max_samples)]

@@ -1,0 +1,22 @@
+"""What must work where nothing but the wheel is installed: build, open, look up and draft."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import specds
+
+assert not {"torch", "transformers", "rich", "typer"} & set(sys.modules), "import must stay light"
+
+with tempfile.TemporaryDirectory() as folder:
+    target = Path(folder, "tiny.specds")
+    with specds.DatastoreBuilder(target, vocab_size=100, separator=0) as builder:
+        builder.add_documents([5, 6, 7, 8, 5, 6, 9], [4, 3])
+        builder.finish()
+    datastore = specds.Datastore.open(target)
+    datastore.verify()
+    tree = specds.RestDrafter(datastore).session([1, 5, 6]).draft(4)
+    assert tree.token_ids.tolist() == [7, 9, 8, 0], tree.token_ids
+    assert tree.parents.tolist() == [-1, -1, 0, 1], tree.parents
+
+print(f"specds {specds.__version__}: the wheel works")

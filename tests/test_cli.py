@@ -1,0 +1,236 @@
+"""The `specds` command: what it prints, what it leaves behind, and how it fails."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from specds import cli
+
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["specds", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def datastore(tmp_path_factory):
+    """A datastore of a small text file, built by the command."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "code.txt").write_text(TEXT)
+    command = ["build", "--corpus", folder / "code.txt", "--tokenizer", "demo"]
+    subprocess.run([*SPECDS, *command, "--out", folder / "code.specds"], check=True)
+    return folder / "code.specds"
+
+
+SPECDS = [sys.executable, "-m", "specds"]
+
+
+def test_build_prints_a_summary_for_people_and_for_programs(run, tmp_path):
+    (tmp_path / "code.txt").write_text(TEXT)
+    options = ["--corpus", tmp_path / "code.txt", "--tokenizer", "demo"]
+    code, out, _ = run("build", *options, "--out", tmp_path / "a.specds")
+    assert code == 0
+    assert "bytes/token" in out
+    assert "tokens/s" in out
+    code, out, _ = run("build", *options, "--out", tmp_path / "b.specds", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["num_documents"] == 1
+    assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
+
+
+def test_build_reads_folders_and_jsonl(run, tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text(TEXT)
+    (tmp_path / "src" / "b.bin").write_bytes(b"\0\1")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"answer": TEXT}) + "\n")
+    code, out, _ = run(
+        "build", "--corpus", tmp_path / "src", "--tokenizer", "demo", "--out", tmp_path / "a"
+    )
+    assert code == 0
+    assert "not text" in out
+    code, _, _ = run(
+        "build", "--corpus", tmp_path / "rows.jsonl", "--field", "answer", "--tokenizer", "demo",
+        "--out", tmp_path / "b",
+    )  # fmt: skip
+    assert code == 0
+
+
+def test_info_and_verify(run, datastore):
+    code, out, _ = run("info", datastore, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["tokenizer"] == "demo"
+    assert facts["vocab_size"] == 4096
+    assert run("info", datastore)[0] == 0
+    code, out, _ = run("verify", datastore)
+    assert code == 0
+    assert "ok" in out
+    assert json.loads(run("verify", datastore, "--json")[1])["ok"] is True
+
+
+def test_lookup_shows_match_and_continuations(run, datastore):
+    code, out, _ = run("lookup", datastore, "zzz\n    return a", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["match_text"].endswith("return a")
+    assert result["match_count"] == 6
+    assert [(row["text"], row["count"]) for row in result["continuations"]] == [(" +", 3), (" -", 3)]
+    assert "return a" in run("lookup", datastore, "return a")[1]
+
+
+def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_model):
+    import torch
+
+    model, tokenizer = tiny_model
+    ids = tokenizer("def add(a, b):", return_tensors="pt")["input_ids"]
+    expected = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
+    )
+    options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 24]
+    code, out, _ = run("generate", *options, "--prompt", "def add(a, b):", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["token_ids"] == expected[0, ids.shape[1] :].tolist()
+    assert len(result["drafted"]) == len(result["token_ids"])
+    code, out, err = run("generate", *options, "--prompt", "def add(a, b):")
+    assert code == 0
+    assert tokenizer.decode(result["token_ids"]).strip() in out
+    assert "mean acceptance length" in err
+
+
+def test_sampled_generation_repeats_with_its_seed(run, datastore):
+    options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 16, "--json"]
+    arguments = ["generate", *options, "--prompt", "def ", "--temperature", 1.0]
+    first, again, other = (
+        json.loads(run(*arguments, "--seed", seed)[1])["token_ids"] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["build", "--corpus", "x"], 2, "Missing option '--tokenizer'"),
+        (["nonsense"], 2, "No such command 'nonsense'"),
+        (["lookup", "--top", "0", "a", "b"], 2, "--top"),
+        (["build", "--corpus", "nowhere", "--tokenizer", "demo", "--out", "o"], 1, "no corpus `nowhere`"),
+        (["build", "--corpus", "stdlib", "--tokenizer", "/no/such", "--out", "o"], 1, "no tokenizer"),
+        (["info", "missing.specds"], 1, "missing.specds"),
+        (["info", "."], 1, "is not a datastore"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_and_its_exit_code_says_whose(run, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    got, out, err = run(*arguments)
+    assert got == code
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+
+
+def test_existing_output_is_kept_unless_overwritten(run, tmp_path):
+    (tmp_path / "code.txt").write_text(TEXT)
+    arguments = ["build", "--corpus", tmp_path / "code.txt", "--tokenizer", "demo", "--out", tmp_path / "o"]
+    assert run(*arguments)[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "o").rglob("*") if path.is_file()}
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert "--overwrite" in err
+    assert before == {path: path.read_bytes() for path in before}
+    assert run(*arguments, "--overwrite")[0] == 0
+    assert run("verify", tmp_path / "o")[0] == 0
+
+
+def test_empty_corpus_leaves_nothing(run, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    code, _, err = run(
+        "build", "--corpus", tmp_path / "empty.txt", "--tokenizer", "demo", "--out", tmp_path / "o"
+    )
+    assert code == 1
+    assert "empty" in err
+    assert os.listdir(tmp_path) == ["empty.txt"]
+
+
+def test_another_tokenizer_is_refused(run, datastore, tmp_path, demo_tokenizer):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a").save_pretrained(tmp_path)
+    code, _, err = run("lookup", datastore, "a b", "--tokenizer", tmp_path)
+    assert code == 1
+    assert "was built with the tokenizer `demo`" in err
+
+
+def test_interrupted_build_leaves_no_trace(tmp_path):
+    build = subprocess.Popen(
+        [*SPECDS, "build", "--corpus", "stdlib", "--tokenizer", "demo", "--out", "o.specds"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not os.listdir(tmp_path) and build.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.listdir(tmp_path), "the build has begun to write"
+    build.send_signal(signal.SIGINT)
+    _, err = build.communicate(timeout=60)
+    assert build.returncode == 130
+    assert "error: interrupted" in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
+    (tmp_path / "code.txt").write_text(TEXT * 2000)
+
+    def limit_file_size():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+
+    done = subprocess.run(
+        [*SPECDS, "build", "--corpus", "code.txt", "--tokenizer", "demo", "--out", "o.specds"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit_file_size,
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["code.txt"]
+
+
+def test_help_shows_examples(run):
+    for command in ("build", "info", "verify", "lookup", "generate", "demo"):
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert f"specds {command}" in out.split("Example")[1]
+
+
+def test_version(run):
+    import specds
+
+    assert run("--version")[1].strip() == f"specds {specds.__version__}"
+
+
+def test_module_runs_as_the_command():
+    done = subprocess.run([*SPECDS, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("specds ")

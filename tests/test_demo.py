@@ -1,0 +1,85 @@
+"""The demo: what it holds out, what it ships, and that what it prints is what it measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+import specds.demo
+from specds.corpora import stdlib_documents
+from specds.demo.held_out import HELD_OUT, prompts
+
+MODELS = Path(specds.demo.__file__).parent / "models"
+
+
+def test_prompts_come_from_modules_that_were_held_out():
+    seen = {document.name for document in stdlib_documents(without=HELD_OUT)}
+    chosen = prompts(30)
+    assert len(chosen) == 30
+    for prompt in chosen:
+        assert prompt.name.rsplit(":", 1)[0] not in seen
+        assert prompt.text.rstrip().endswith(":")
+        assert len(prompt.text) <= 700
+    assert prompts(30) == chosen
+    assert prompts(30, seed=1) != chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("main", 5e6, 8e6), ("small", 1e6, 2e6), ("tiny", 2e5, 5e5)]
+)
+def test_shipped_models_are_small_and_in_half_precision(name, least, most):
+    from safetensors import safe_open
+
+    path = MODELS / name / "model.safetensors"
+    assert path.stat().st_size <= 12_000_000
+    with safe_open(path, "np") as weights:
+        tensors = [weights.get_tensor(key) for key in weights.keys()]  # noqa: SIM118
+    assert {str(tensor.dtype) for tensor in tensors} == {"float16"}
+    assert least <= sum(tensor.size for tensor in tensors) <= most
+
+
+def test_shipped_models_share_one_tokenizer():
+    texts = {(MODELS / name / "tokenizer.json").read_text() for name in ("main", "small", "tiny")}
+    assert len(texts) == 1
+
+
+def test_shipped_model_predicts_held_out_code(demo_tokenizer):
+    """Far better than 8 bits a byte of chance, on text it never saw."""
+    import math
+
+    import torch
+    from specds.loading import load_model
+
+    model, tokenizer = load_model("demo", device="cpu")
+    text = prompts(1, characters=2000)[0].text
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        nats = model(ids, labels=ids).loss.item() * (ids.shape[1] - 1)
+    assert nats / math.log(2) / len(text.encode()) < 2.0
+
+
+def test_demo_prints_what_it_measured(capsys):
+    from specds.demo.run import run_demo
+
+    run_demo(2, 24, 16, 0, as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["build"]["num_documents"] > 500
+    assert [mode["mode"].split(",")[0] for mode in report["modes"]] == ["greedy", "sampled"]
+    for mode in report["modes"]:
+        assert mode["identical"] is True
+        stats = mode["stats"]
+        assert mode["num_tokens"] == stats["num_emitted_tokens"] > 0
+        assert stats["mean_acceptance_length"] >= 1
+        assert stats["num_draft_tokens"] <= 16 * stats["num_drafts"]
+        assert mode["speed_up"] == pytest.approx(
+            mode["specds_tokens_per_s"] / mode["plain_tokens_per_s"]
+        )
+
+
+def test_demo_shows_text_and_tables(capsys):
+    from specds.demo.run import run_demo
+
+    run_demo(1, 16, 16, 0)
+    out = capsys.readouterr().out
+    for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
+                     "nodes per draft", "time per draft", "share of time: forward"):  # fmt: skip
+        assert expected in out
