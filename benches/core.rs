@@ -1,1 +1,358 @@
-fn main() {}
+//! Build, lookup and draft on the Python standard library, or on the Python files below the folder
+//! that `SPECDS_BENCH_CORPUS` names. Answers are compared with scans before anything is timed.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "the figures that divan has no place for"
+)]
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use divan::{Bencher, counter::ItemsCount};
+use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
+use specds::draft::{RestConfig, RestSession};
+use specds::tree::TokenTree;
+use tempfile::TempDir;
+
+const VOCAB_SIZE: u32 = u16::MAX as u32;
+const SEPARATOR: u32 = VOCAB_SIZE;
+const HELD_OUT: usize = 50;
+const MAX_NODES: usize = 64;
+
+static CORPUS: LazyLock<Corpus> = LazyLock::new(Corpus::read);
+static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
+
+fn main() {
+    check_answers();
+    print_sizes();
+    print_replay();
+    divan::main();
+}
+
+/// Token ids of files: every 50th is held out, to draft for.
+struct Corpus {
+    documents: Vec<Vec<u32>>,
+    held_out: Vec<Vec<u32>>,
+}
+
+impl Corpus {
+    fn read() -> Self {
+        let mut paths = Vec::new();
+        collect(&corpus_folder(), &mut paths);
+        paths.sort();
+        let texts: Vec<_> = paths
+            .iter()
+            .filter_map(|path| fs::read_to_string(path).ok())
+            .collect();
+        let vocabulary = vocabulary(&texts);
+        let id = |word| vocabulary.get(word).copied().unwrap_or(VOCAB_SIZE - 1);
+        let documents = texts
+            .iter()
+            .map(|text| words(text).map(id).collect())
+            .enumerate();
+        let (held_out, documents): (Vec<_>, Vec<_>) =
+            documents.partition(|(index, _)| index % HELD_OUT == 0);
+        let second = |files: Vec<(usize, Vec<u32>)>| files.into_iter().map(|(_, file)| file);
+        Self {
+            documents: second(documents).collect(),
+            held_out: second(held_out).collect(),
+        }
+    }
+
+    fn num_tokens(&self) -> usize {
+        self.documents
+            .iter()
+            .map(|document| document.len() + 1)
+            .sum()
+    }
+}
+
+fn corpus_folder() -> PathBuf {
+    if let Some(folder) = env::var_os("SPECDS_BENCH_CORPUS") {
+        return folder.into();
+    }
+    let program = "import sysconfig; print(sysconfig.get_path('stdlib'), end='')";
+    let output = Command::new("python3").args(["-c", program]).output();
+    let folder = output
+        .expect("python3 must run: its standard library is the corpus")
+        .stdout;
+    String::from_utf8(folder).expect("a path in UTF-8").into()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a readable folder").flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        if kind.is_ok_and(|kind| kind.is_dir()) {
+            if !path.ends_with("site-packages") {
+                collect(&path, paths);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "py") {
+            paths.push(path);
+        }
+    }
+}
+
+/// Identifiers, numbers, runs of white space, and single other characters.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let class = |c: char| match c {
+        'A'..='Z' | 'a'..='z' | '_' => 0,
+        '0'..='9' => 1,
+        c if c.is_whitespace() => 2,
+        _ => 3,
+    };
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let first = class(rest.chars().next()?);
+        let is_end = |(index, c): &(usize, char)| *index > 0 && (first == 3 || class(*c) != first);
+        let end = rest
+            .char_indices()
+            .find(is_end)
+            .map_or(rest.len(), |(index, _)| index);
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
+}
+
+/// Ids by frequency; the last one is for all words beyond.
+fn vocabulary(texts: &[String]) -> HashMap<&str, u32> {
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for word in texts.iter().flat_map(|text| words(text)) {
+        *counts.entry(word).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|&(word, count)| (std::cmp::Reverse(count), word));
+    counts
+        .into_iter()
+        .map(|(word, _)| word)
+        .zip(0..VOCAB_SIZE - 1)
+        .collect()
+}
+
+struct Built {
+    datastore: Arc<Datastore>,
+    elapsed: Duration,
+    _folder: TempDir,
+}
+
+impl Built {
+    fn new(max_shard_tokens: u64) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let start = Instant::now();
+        let datastore = Arc::new(build(&folder.path().join("datastore"), max_shard_tokens));
+        Self {
+            datastore,
+            elapsed: start.elapsed(),
+            _folder: folder,
+        }
+    }
+}
+
+fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
+    let options = DatastoreOptions {
+        vocab_size: VOCAB_SIZE,
+        separator: SEPARATOR,
+        tokenizer_name: String::new(),
+        tokenizer_fingerprint: String::new(),
+        corpus: Vec::new(),
+        max_shard_tokens,
+        overwrite: false,
+    };
+    let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
+    for document in &CORPUS.documents {
+        builder
+            .add_documents(document, &[document.len()])
+            .expect("room on the disk");
+    }
+    builder
+        .finish(&mut |_, _, _| ControlFlow::Continue(()))
+        .expect("a datastore")
+}
+
+/// The beginnings of held-out files, up to 25 consecutive ones each.
+fn contexts() -> Vec<&'static [u32]> {
+    let beginnings = |file: &'static Vec<u32>| {
+        let middle = file.len() / 2;
+        (middle..file.len().min(middle + 25)).map(move |end| &file[..end])
+    };
+    CORPUS.held_out.iter().flat_map(beginnings).collect()
+}
+
+fn end(context: &[u32]) -> &[u32] {
+    &context[context
+        .len()
+        .saturating_sub(RestConfig::default().max_match)..]
+}
+
+fn check_answers() {
+    for context in contexts().into_iter().map(end).step_by(97).take(12) {
+        let found = BUILT
+            .datastore
+            .lookup(context, 16, 1)
+            .expect("known tokens");
+        let occurrences = |length: usize| {
+            let pattern = &context[context.len() - length..];
+            let windows = CORPUS
+                .documents
+                .iter()
+                .flat_map(|document| document.windows(length));
+            windows.filter(|window| *window == pattern).count() as u64
+        };
+        let next = BUILT.datastore.next_tokens(&found, 1);
+        if found.length > 0 {
+            assert_eq!(
+                found.count(),
+                occurrences(found.length),
+                "occurrences of the match"
+            );
+            assert!(
+                next.iter().all(|&(_, count)| count <= found.count()),
+                "counts of the next"
+            );
+        }
+        if found.length < context.len() {
+            assert_eq!(occurrences(found.length + 1), 0, "no match is longer");
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn print_sizes() {
+    let num_tokens = CORPUS.num_tokens() as f64;
+    let seconds = BUILT.elapsed.as_secs_f64();
+    let bytes_per_token = BUILT.datastore.num_bytes() as f64 / num_tokens;
+    println!(
+        "corpus: {:.1} M tokens in {} files",
+        num_tokens / 1e6,
+        CORPUS.documents.len()
+    );
+    println!(
+        "build: {seconds:.2} s, {:.1} M tokens a second",
+        num_tokens / seconds / 1e6
+    );
+    println!("size: {bytes_per_token:.3} bytes a token");
+}
+
+/// Times of drafts over held-out files, each the best of five passes: others use the machine too.
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn print_replay() {
+    let (mut times, num_emitted) = replay();
+    for _ in 0..4 {
+        let (again, _) = replay();
+        times = times
+            .into_iter()
+            .zip(again)
+            .map(|(time, again)| time.min(again))
+            .collect();
+    }
+    times.sort_unstable();
+    let percentile = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e6;
+    let (p50, p90, p99) = (percentile(50), percentile(90), percentile(99));
+    let num_drafts = times.len() as f64;
+    let mean = times.iter().sum::<Duration>().as_secs_f64() * 1e6 / num_drafts;
+    println!(
+        "draft, {MAX_NODES} nodes: p50 {p50:.1} µs, p90 {p90:.1}, p99 {p99:.1}, mean {mean:.1}"
+    );
+    println!(
+        "tokens a draft, bonus included: {:.2}",
+        num_emitted as f64 / num_drafts
+    );
+}
+
+/// Drafts as a decoder would: observes the accepted tokens and one more. Gives the time of each
+/// draft, and how many tokens were observed.
+fn replay() -> (Vec<Duration>, usize) {
+    let mut times = Vec::new();
+    let mut num_emitted = 0;
+    for file in &CORPUS.held_out {
+        let mut session = session();
+        let (prompt, mut answer) = file.split_at(file.len() / 2);
+        session.observe(prompt).expect("known tokens");
+        for _ in 0..25 {
+            let start = Instant::now();
+            let tree = session.draft(MAX_NODES).expect("a draft");
+            times.push(start.elapsed());
+            let (emitted, rest) =
+                answer.split_at(answer.len().min(num_accepted(&tree, answer) + 1));
+            session.observe(emitted).expect("known tokens");
+            num_emitted += emitted.len();
+            answer = rest;
+        }
+    }
+    (times, num_emitted)
+}
+
+fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
+    let mut last = -1;
+    let mut depth = 0;
+    for (node, (&token, &parent)) in (0..).zip(tree.token_ids().iter().zip(tree.parents())) {
+        if parent == last && tokens.get(depth) == Some(&token) {
+            (last, depth) = (node, depth + 1);
+        }
+    }
+    depth
+}
+
+fn session() -> RestSession {
+    RestSession::new(Arc::clone(&BUILT.datastore), RestConfig::default()).expect("the defaults")
+}
+
+#[divan::bench(sample_count = 3)]
+fn build_datastore(bencher: Bencher) {
+    let num_tokens = ItemsCount::new(CORPUS.num_tokens());
+    bencher
+        .counter(num_tokens)
+        .bench(|| Built::new(MAX_SHARD_TOKENS));
+}
+
+#[divan::bench]
+fn open_datastore(bencher: Bencher) {
+    bencher.bench(|| Datastore::open(BUILT.datastore.path()).expect("a datastore"));
+}
+
+#[divan::bench]
+fn look_up(bencher: Bencher) {
+    let contexts = contexts();
+    let mut contexts = contexts.iter().cycle();
+    bencher
+        .with_inputs(|| end(contexts.next().expect("a context")))
+        .bench_local_values(|context| BUILT.datastore.lookup(context, 16, 1));
+}
+
+#[divan::bench(args = [64, 256, 1024])]
+fn sample_continuations(bencher: Bencher, max_samples: usize) {
+    let lookup = |context| {
+        BUILT
+            .datastore
+            .lookup(end(context), 16, 1)
+            .expect("known tokens")
+    };
+    let matches: Vec<Match> = contexts().into_iter().map(lookup).collect();
+    let mut matches = matches.iter().cycle();
+    bencher
+        .with_inputs(|| matches.next().expect("a match"))
+        .bench_local_values(|found| BUILT.datastore.continuations(found, 10, max_samples));
+}
+
+/// The first draft of a session: lookup without a hint, memory not yet allocated.
+#[divan::bench(args = [16, 64])]
+fn draft(bencher: Bencher, max_nodes: usize) {
+    let contexts = contexts();
+    let mut contexts = contexts.iter().cycle();
+    let input = || {
+        let mut session = session();
+        session
+            .observe(contexts.next().expect("a context"))
+            .expect("known tokens");
+        session
+    };
+    bencher
+        .with_inputs(input)
+        .bench_local_values(|mut session| session.draft(max_nodes));
+}

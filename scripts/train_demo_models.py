@@ -1,4 +1,4 @@
-"""Trains the demo's tokenizer and language models on the standard library of the running interpreter.
+"""Trains the demo's tokenizer and models on the standard library of the running interpreter.
 
     python scripts/train_demo_models.py --out python/specds/demo/models
 
@@ -28,7 +28,9 @@ CURVES = Path(__file__).parent / "curves"
 VOCAB_SIZE = 4096
 CONTEXT = 512
 BATCH_TOKENS = 8192
-EVAL_TOKENS = 60_000  # held-out tokens scored for the curve while training; the last figure scores all
+EVAL_TOKENS = (
+    60_000  # held-out tokens scored for the curve while training; the last figure scores all
+)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def bits_per_byte(model: LlamaForCausalLM, tokens: np.ndarray, num_bytes: int) -
 
 
 def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: int, log: Path):
-    """Trains one model: Muon for the matrices, AdamW for the rest, one warm-up and a linear decay."""
+    """Trains one model, Muon for its matrices and AdamW for the rest; yields it now and then."""
     torch.manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = new_model(size, 0).to(device)
@@ -164,7 +166,8 @@ def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: 
             model.eval()
             measured = bits_per_byte(model, probe, probe_bytes)
             model.train()
-            line = f"{step + 1},{np.mean(recent):.4f},{measured:.4f},{time.perf_counter() - started:.0f}"
+            elapsed = time.perf_counter() - started
+            line = f"{step + 1},{np.mean(recent):.4f},{measured:.4f},{elapsed:.0f}"
             print(line, flush=True)
             with log.open("a") as file:
                 file.write(line + "\n")
@@ -173,7 +176,7 @@ def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: 
 
 
 def batch_starts(length: int, rows: int, steps: int, seed: int) -> np.ndarray:
-    """Start positions ``(steps, rows)``: epochs of shuffled, non-overlapping windows, shifted each time."""
+    """Start positions ``(steps, rows)``: epochs of shuffled windows that do not overlap."""
     generator = np.random.default_rng(seed)
     starts: list[np.ndarray] = []
     while sum(map(len, starts)) < rows * steps:
@@ -184,7 +187,9 @@ def batch_starts(length: int, rows: int, steps: int, seed: int) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="one folder a model")
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seed", type=int, default=0)
@@ -222,10 +227,25 @@ def main() -> None:
         }
         print(name, report, flush=True)
         (CURVES / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+    plot_curves()
+
+
+def plot_curves() -> None:
+    """Draws the curves of all sizes trained so far: held-out bits per byte against tokens seen."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for name in SIZES:
+        if (log := CURVES / f"{name}.csv").exists():
+            steps, _, held_out, _ = np.loadtxt(log, delimiter=",", skiprows=1, ndmin=2).T
+            axes.plot(steps * BATCH_TOKENS / 1e6, held_out, label=name)
+    axes.set(xlabel="training tokens (millions)", ylabel="held-out bits per byte")
+    axes.legend()
+    figure.savefig(CURVES / "held_out.svg")
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Writes the weights in half precision beside the tokenizer, as `from_pretrained` reads them."""
+    """Writes the weights in half precision and the tokenizer, as `from_pretrained` reads them."""
     state = {name: tensor.detach().half() for name, tensor in model.state_dict().items()}
     half = LlamaForCausalLM(model.config).half()
     half.load_state_dict(state)

@@ -7,10 +7,13 @@ from functools import cache
 import numpy as np
 import torch
 import transformers
+
 from reference import TokenTree
 
 VOCAB_SIZE = 97
 WINDOW = 8
+# Two layers of width 32 lose more by handing work to a second thread than they gain.
+torch.set_num_threads(1)
 
 _SHAPE = {
     "hidden_size": 32,
@@ -218,7 +221,7 @@ def wrong_drafter(sequence):
 
 
 def mixed_drafter(sequence):
-    """The truth for a few tokens, then a random tree below it; sometimes nothing at all."""
+    """Random trees with a few true tokens along one path; sometimes nothing at all."""
     truth = [int(token) for token in sequence]
 
     def grow(rng, position, max_nodes):
@@ -226,13 +229,11 @@ def mixed_drafter(sequence):
             return TokenTree([], [], [])
         tree = random_tree(rng, max_nodes)
         token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
-        depth_known = int(rng.integers(0, 6))
-        # A path of the tree is overwritten by the truth, where no sibling has the token yet.
-        path = max(tree.paths(), key=len)[:depth_known]
         edges = set(zip(parents, token_ids, strict=True))
+        path = max(tree.paths(), key=len)[: int(rng.integers(6))]
         for node, token in zip(path, truth[position:], strict=False):
             if (parents[node], token) in edges:
-                break
+                break  # a sibling has the true token already
             token_ids[node] = token
         return TokenTree(token_ids, parents, tree.probs)
 

@@ -71,20 +71,21 @@ class Datastore:
         self.vocab_size = vocab_size
 
     def occurrences(self, tokens, length):
-        """What follows each occurrence of `tokens`: up to `length` tokens, sorted.
+        """What follows each occurrence of `tokens`: up to `length` tokens, in the order of the text.
 
-        A continuation ends with the separator, which is kept where it is a token.
+        A continuation ends with the separator, which counts in the order by its id, and which is
+        kept where it is a token.
         """
         found = []
         for text in self.texts:
             for start in range(len(text) - len(tokens) + 1):
                 if text[start : start + len(tokens)] == tokens:
-                    found.append(self._until_separator(text[start + len(tokens) :])[:length])
-        return sorted(found)
-
-    def _until_separator(self, tokens):
-        end = tokens.index(self.separator)
-        return tokens[: end + 1] if self.separator < self.vocab_size else tokens[:end]
+                    after = text[start + len(tokens) :]
+                    found.append(after[: after.index(self.separator) + 1][:length])
+        return [
+            [token for token in continuation if token < self.vocab_size]
+            for continuation in sorted(found)
+        ]
 
     def lookup(self, context, max_match=16, min_match=1):
         """The longest suffix that occurs, never with a separator in it, and how often it occurs."""

@@ -1,7 +1,6 @@
 """The `specds` command: what it prints, what it leaves behind, and how it fails."""
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -9,9 +8,14 @@ import sys
 import time
 
 import pytest
+
 from specds import cli
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -91,7 +95,10 @@ def test_lookup_shows_match_and_continuations(run, datastore):
     assert code == 0
     assert result["match_text"].endswith("return a")
     assert result["match_count"] == 6
-    assert [(row["text"], row["count"]) for row in result["continuations"]] == [(" +", 3), (" -", 3)]
+    assert [(row["text"], row["count"]) for row in result["continuations"]] == [
+        (" +", 3),
+        (" -", 3),
+    ]
     assert "return a" in run("lookup", datastore, "return a")[1]
 
 
@@ -124,19 +131,24 @@ def test_sampled_generation_repeats_with_its_seed(run, datastore):
     assert first == again != other
 
 
+BUILD = ["build", "--out", "o"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["build", "--corpus", "x"], 2, "Missing option '--tokenizer'"),
         (["nonsense"], 2, "No such command 'nonsense'"),
         (["lookup", "--top", "0", "a", "b"], 2, "--top"),
-        (["build", "--corpus", "nowhere", "--tokenizer", "demo", "--out", "o"], 1, "no corpus `nowhere`"),
-        (["build", "--corpus", "stdlib", "--tokenizer", "/no/such", "--out", "o"], 1, "no tokenizer"),
+        ([*BUILD, "--corpus", "nowhere", "--tokenizer", "demo"], 1, "no corpus `nowhere`"),
+        ([*BUILD, "--corpus", "stdlib", "--tokenizer", "/no/such"], 1, "no tokenizer"),
         (["info", "missing.specds"], 1, "missing.specds"),
         (["info", "."], 1, "is not a datastore"),
     ],
-)  # fmt: skip
-def test_an_error_is_one_line_and_its_exit_code_says_whose(run, tmp_path, monkeypatch, arguments, code, message):
+)
+def test_an_error_is_one_line_and_its_exit_code_says_whose(
+    run, tmp_path, monkeypatch, arguments, code, message
+):
     monkeypatch.chdir(tmp_path)
     got, out, err = run(*arguments)
     assert got == code
@@ -148,7 +160,15 @@ def test_an_error_is_one_line_and_its_exit_code_says_whose(run, tmp_path, monkey
 
 def test_existing_output_is_kept_unless_overwritten(run, tmp_path):
     (tmp_path / "code.txt").write_text(TEXT)
-    arguments = ["build", "--corpus", tmp_path / "code.txt", "--tokenizer", "demo", "--out", tmp_path / "o"]
+    arguments = [
+        "build",
+        "--corpus",
+        tmp_path / "code.txt",
+        "--tokenizer",
+        "demo",
+        "--out",
+        tmp_path / "o",
+    ]
     assert run(*arguments)[0] == 0
     before = {path: path.read_bytes() for path in (tmp_path / "o").rglob("*") if path.is_file()}
     code, _, err = run(*arguments)
@@ -166,7 +186,7 @@ def test_empty_corpus_leaves_nothing(run, tmp_path):
     )
     assert code == 1
     assert "empty" in err
-    assert os.listdir(tmp_path) == ["empty.txt"]
+    assert names(tmp_path) == ["empty.txt"]
 
 
 def test_another_tokenizer_is_refused(run, datastore, tmp_path, demo_tokenizer):
@@ -188,14 +208,14 @@ def test_interrupted_build_leaves_no_trace(tmp_path):
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not os.listdir(tmp_path) and build.poll() is None and time.monotonic() < deadline:
+    while not names(tmp_path) and build.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert os.listdir(tmp_path), "the build has begun to write"
+    assert names(tmp_path), "the build has begun to write"
     build.send_signal(signal.SIGINT)
     _, err = build.communicate(timeout=60)
     assert build.returncode == 130
     assert "error: interrupted" in err
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
@@ -215,7 +235,7 @@ def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
-    assert os.listdir(tmp_path) == ["code.txt"]
+    assert names(tmp_path) == ["code.txt"]
 
 
 def test_help_shows_examples(run):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from reference import Datastore as Oracle
 from specds import Datastore, DatastoreBuilder, FormatError, RestDrafter, TokenTree
 from specds.drafter import RestConfig
@@ -91,11 +92,15 @@ def test_wide_tokens_are_found(tmp_path):
     assert store.next_tokens(match, 5)[0].tolist() == [131_000]
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64]
+)
 def test_any_integer_dtype_is_read(tmp_path, dtype):
     store = build(tmp_path / "d", [[1, 2, 3]])
     assert store.lookup(np.array([1, 2], dtype)).length == 2
-    assert store.lookup(np.array([9, 1, 9, 2], dtype)[1::2] * 0 + np.array([1, 2], dtype)).length == 2
+    assert (
+        store.lookup(np.array([9, 1, 9, 2], dtype)[1::2] * 0 + np.array([1, 2], dtype)).length == 2
+    )
 
 
 def test_torch_tensors_and_strided_arrays_are_read(tmp_path):
@@ -253,7 +258,7 @@ def test_tree_views_equal_the_oracle():
         ([1, 2], [-1], None, "parents"),
         ([1], [0], None, "parent"),
         ([1, 2], [-1, -2], None, "parent"),
-        ([1, 1], [-1, -1], None, "sibling"),
+        ([1, 1], [-1, -1], None, "comes twice below"),
         ([1], [-1], [1.5], "prob"),
         ([1], [-1], [float("nan")], "prob"),
         ([1], [-1], [0.5, 0.5], "prob"),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 import specds.demo
 from specds.corpora import stdlib_documents
 from specds.demo.held_out import HELD_OUT, prompts
@@ -47,6 +48,7 @@ def test_shipped_model_predicts_held_out_code(demo_tokenizer):
     import math
 
     import torch
+
     from specds.loading import load_model
 
     model, tokenizer = load_model("demo", device="cpu")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from specds.loading import LoadingError, load_model, load_tokenizer
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 

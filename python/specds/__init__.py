@@ -2,7 +2,7 @@
 
 Tokens go one way: corpus -> datastore -> lookup -> draft -> token tree -> verify -> accept.
 
-Importing this package needs numpy alone; what needs torch and transformers is imported on first use.
+Importing this package needs numpy alone; torch and transformers are imported on first use.
 """
 
 from __future__ import annotations

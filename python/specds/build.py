@@ -7,13 +7,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from specds._core import DatastoreBuilder
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from os import PathLike
 
     from transformers import PreTrainedTokenizerBase
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 1 << 20
 
 
-class Progress(Protocol):
-    """Told how far a build has come; `done` and `total` count bytes of text, then tokens."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None: ...
+Progress: TypeAlias = "Callable[[str, int, int], object]"
+"""Told a stage, how far it has come and how far it has to go: bytes of text, then tokens."""
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,9 @@ def build(
     """Build a datastore from a corpus.
 
     Examples:
-
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
 
-        specds build --corpus answers.jsonl --field completion --tokenizer ./vicuna --out answers.specds
+        specds build --corpus answers.jsonl --field answer --tokenizer ./vicuna --out a.specds
     """
     from specds.build import build_datastore
     from specds.corpora import open_corpus
@@ -87,7 +86,6 @@ def info(datastore: _DATASTORE, as_json: _JSON = False) -> None:
     """Show what a datastore holds and what it was built from.
 
     Example:
-
         specds info stdlib.specds
     """
     from specds import Datastore
@@ -117,7 +115,6 @@ def verify(datastore: _DATASTORE, as_json: _JSON = False) -> None:
     """Read a whole datastore and check every byte of it.
 
     Example:
-
         specds verify stdlib.specds
     """
     from specds import Datastore
@@ -145,7 +142,6 @@ def lookup(
     """Look up what followed the end of a text in the corpus.
 
     Example:
-
         specds lookup stdlib.specds "for i in range("
     """
     from specds import Datastore
@@ -193,14 +189,13 @@ def generate(
     """Complete a prompt; drafted and accepted tokens are green.
 
     Examples:
-
         specds generate --model demo --datastore stdlib.specds --prompt "def main("
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
+    from specds.drafter import RestDrafter
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
-    from specds.drafter import RestDrafter
 
     drafter = RestDrafter(datastore)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
@@ -255,7 +250,6 @@ def demo(
     greedy and sampled, and compares text and time.
 
     Example:
-
         specds demo --prompts 4
     """
     from specds.demo.run import run_demo
@@ -272,17 +266,18 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         code = app(standalone_mode=False)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         display.fail("interrupted")
         code = 130
-    except Exception as error:
-        usage = hasattr(error, "exit_code") and hasattr(error, "format_message")
-        display.fail(error.format_message() if usage else _one_line(error))
-        code = error.exit_code if usage else 1
+    except Exception as error:  # the last resort of a command: whatever it is, one line
+        # Only the parser's own errors, of usage, know how to show themselves.
+        show = getattr(error, "format_message", None)
+        display.fail(show() if show else _one_line(error))
+        code = 2 if show else 1
     sys.exit(code or 0)
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    known = (ValueError, OSError, ImportError)
-    return text if isinstance(error, known) else f"{type(error).__name__}: {text}"
+    text = " ".join(str(error).split())
+    expected = isinstance(error, (ValueError, OSError, ImportError)) and text
+    return text if expected else f"{type(error).__name__}: {text}"

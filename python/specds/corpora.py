@@ -1,4 +1,4 @@
-"""Where the documents of a datastore come from: the standard library, folders, text and JSONL files."""
+"""Where documents come from: the standard library, folders, text and JSONL files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import os
 import sysconfig
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
 
 MAX_FILE_BYTES = 1 << 20
 """A larger file in a folder is data or generated code; it is skipped and counted."""
@@ -24,7 +27,7 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One text that no match may reach across, the name it is reported under, its size when read."""
+    """One text that no match may reach across, its name in reports, and its size on disk."""
 
     name: str
     text: str

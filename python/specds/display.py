@@ -111,7 +111,7 @@ def coloured(
         if end < len(token_ids) and drafted[end] == drafted[end - 1]:
             continue
         # Decoded from the start each time: a character may span tokens.
-        whole = tokenizer.decode(token_ids[:end])
+        whole = str(tokenizer.decode(list(token_ids[:end])))
         text.append(whole[len(shown) :], DRAFTED_STYLE if drafted[end - 1] else None)
         shown = whole
     return text

@@ -21,7 +21,7 @@ class Session(Protocol):
     """One request as a drafter sees it: draft, observe what was accepted, and so on until finish."""
 
     def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` likely continuations of the context, best nodes first.
+        """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
 
         Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import (
+        DynamicCache,
         GenerationConfig,
         LogitsProcessorList,
         PreTrainedModel,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.drafter import Drafter, Session
-    from specds.verify.cache import TreeCache
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GenerationOutput:
         drafted: For each emitted token, whether it had been drafted.
         scores: With `output_scores`, the processed scores `(1, vocab_size)` of each emitted token.
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
-        past_key_values: The states of all tokens but the last.
+        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last.
     """
 
     sequences: torch.Tensor
@@ -51,7 +51,7 @@ class GenerationOutput:
     drafted: list[bool]
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
-    past_key_values: TreeCache
+    past_key_values: DynamicCache | None
 
 
 def generate(
@@ -100,7 +100,7 @@ def generate(
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
     options = _Options(drafter, max_nodes, self_check, profile, streamer)
-    output: GenerationOutput = model.generate(
+    output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
     return output
@@ -136,9 +136,9 @@ def custom_generate(
         if not generation_config.return_dict_in_generate:
             return output.sequences
         return GenerateDecoderOnlyOutput(
-            sequences=output.sequences,
-            scores=output.scores,
-            logits=output.logits,
+            sequences=output.sequences,  # type: ignore[arg-type]
+            scores=output.scores,  # type: ignore[arg-type]
+            logits=output.logits,  # type: ignore[arg-type]
             past_key_values=output.past_key_values,
         )
 
@@ -168,8 +168,8 @@ def _run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop."""
-    require_arguments(input_ids, generation_config, model_kwargs)
     require_support(model, self_check=options.self_check)
+    require_arguments(input_ids, generation_config, model_kwargs)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
     returns_dict = generation_config.return_dict_in_generate
@@ -180,7 +180,7 @@ def _run(
         keep_logits=returns_dict and generation_config.output_logits,
     )
     max_length = generation_config.max_length
-    emitter = Emitter(input_ids, max_length, stopping_criteria, options.streamer, sampler.scores)
+    emitter = Emitter(input_ids, stopping_criteria, options.streamer, sampler.scores)
     runner = Runner(
         model,
         prompt_length=input_ids.shape[1],
@@ -188,7 +188,7 @@ def _run(
         max_nodes=options.max_nodes,
     )
     if options.streamer is not None:
-        options.streamer.put(input_ids.cpu())
+        options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     session = options.drafter.session(input_ids[0].tolist())
     try:
         request = _Request(
@@ -199,14 +199,14 @@ def _run(
     finally:
         session.finish()
     if options.streamer is not None:
-        options.streamer.end()
+        options.streamer.end()  # type: ignore[no-untyped-call]
     return GenerationOutput(
         sequences=emitter.token_ids,
         stats=request.stats,
         drafted=request.drafted,
         scores=None if sampler.scores is None else tuple(sampler.scores),
         logits=None if sampler.logits is None else tuple(sampler.logits),
-        past_key_values=runner.cache,
+        past_key_values=runner.cache.committed() if returns_dict else None,
     )
 
 
@@ -231,19 +231,17 @@ class _Request:
         stats, emitter, watch = self.stats, self.emitter, _Stopwatch(self.stats, clock)
         logits = self.runner.prefill(input_ids, chunk_size)
         watch.lap("prefill_s")
-        self._accept(logits, None)
+        _, emitted = self._accept(logits, None)
         watch.lap("accept_s")
-        self.session.observe(emitter.emitted)
+        self.session.observe(emitted)
         watch.lap("observe_s")
         while not emitter.finished:
-            num_before = len(emitter.emitted)
             tree = self._draft()
             watch.lap("draft_s")
-            logits = self.runner.verify(emitter.emitted[-1], tree)
+            logits = self.runner.verify(emitted[-1], tree)
             watch.lap("forward_s")
-            path = self._accept(logits, tree)
+            path, emitted = self._accept(logits, tree)
             watch.lap("accept_s")
-            emitted = emitter.emitted[num_before:]
             self.runner.commit(path[: len(emitted) - 1])
             watch.lap("compact_s")
             self.session.observe(emitted)
@@ -256,7 +254,7 @@ class _Request:
         """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
         # The deepest node that can still be emitted: the pass itself gives one token more.
         max_depth = self.max_length - self.emitter.length - 1
-        if self.max_nodes == 0 or max_depth == 0:
+        if self.max_nodes == 0 or max_depth <= 0:
             return None
         tree = self.session.draft(self.max_nodes)
         num_nodes = min(len(tree), self.max_nodes)
@@ -270,15 +268,16 @@ class _Request:
         _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
         return tree
 
-    def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
+    def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> tuple[list[int], list[int]]:
+        """Emits what the target chose; returns the accepted nodes and the emitted tokens."""
         num_before = len(self.emitter.emitted)
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
             path = walk(logits, tree, self.emitter, self.sampler)
-        num_emitted = len(self.emitter.emitted) - num_before
-        self.drafted += [index < len(path) for index in range(num_emitted)]
-        return path
+        emitted = self.emitter.emitted[num_before:]
+        self.drafted += [index < len(path) for index in range(len(emitted))]
+        return path, emitted
 
 
 class _Stopwatch:

@@ -1,4 +1,4 @@
-"""Models and tokenizers by name: the ones that ship with specds, local folders, the Hugging Face hub."""
+"""Models and tokenizers by name: those that ship with specds, local folders, names on the hub."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ class GenerationStats:
     budget of 0, or a drafter that found nothing) counts as a draft of 0 tokens, so `num_drafts` is
     the number of target forwards after the prefill.
 
-    A draft yields its accepted tokens and one bonus token, unless a stop falls on an accepted token:
-    then the request ends without a bonus. For each request `num_emitted_tokens` is hence
+    A draft yields its accepted tokens and one bonus token, unless a stop falls on an accepted
+    token: then the request ends without a bonus. For each request `num_emitted_tokens` is hence
     ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the prefill), or one less.
 
     Attributes:
@@ -51,9 +51,10 @@ class GenerationStats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per target forward, bonus token included: ``1 + num_accepted_tokens / num_drafts``.
+        """Tokens per target forward, bonus token included.
 
-        1.0 where nothing was drafted. The prefill and its token are not counted.
+        ``1 + num_accepted_tokens / num_drafts``, and 1.0 where there was no forward but the
+        prefill, which is not counted, nor is its token.
         """
         if self.num_drafts == 0:
             return 1.0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
 
+
 class TokenizerError(ValueError):
     """A tokenizer is not the one that a datastore was built with."""
 
@@ -26,7 +27,7 @@ def vocab_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The SHA-256 (hex) of the vocabulary in id order: equal exactly where the ids mean the same."""
+    """The SHA-256 (hex) of the vocabulary in id order: equal where the ids mean the same."""
     items = sorted((index, token) for token, index in tokenizer.get_vocab().items())
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 

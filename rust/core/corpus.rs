@@ -25,7 +25,8 @@ pub struct DatastoreOptions {
     pub separator: u32,
     /// The name of the tokenizer, for people.
     pub tokenizer_name: String,
-    /// The fingerprint of the tokenizer, for programs: a datastore of another tokenizer drafts nonsense.
+    /// The fingerprint of the tokenizer, for programs: a datastore of another tokenizer drafts
+    /// nonsense.
     pub tokenizer_fingerprint: String,
     /// Where the corpus comes from: one line a source.
     pub corpus: Vec<String>,
@@ -137,13 +138,14 @@ impl DatastoreBuilder {
     }
 
     /// Adds documents: their tokens one after the other, and the number of tokens of each. The
-    /// separator is added after each; a document without tokens is skipped. Writes to disk; O(tokens).
+    /// separator is added after each; a document without tokens is skipped. Writes to disk;
+    /// O(tokens).
     ///
     /// # Errors
     ///
-    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a shard,
-    /// [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and the build
-    /// can go on. [`Error::Io`]: then it cannot.
+    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a
+    /// shard, [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and
+    /// the build can go on. [`Error::Io`]: then it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         self.check_documents(tokens, lengths)?;
@@ -170,11 +172,11 @@ impl DatastoreBuilder {
         self.num_documents
     }
 
-    /// Sorts and writes what was added, moves it to its path and opens it. O(tokens) time; 4 bytes of
-    /// memory a token of the largest shard, 8 where tokens take 32 bits.
+    /// Sorts and writes what was added, moves it to its path and opens it. O(tokens) time; 4 bytes
+    /// of memory a token of the largest shard, 8 where tokens take 32 bits.
     ///
-    /// `progress` is called with a stage, how much of it is done, and how much it is in all; breaking
-    /// from it stops the build.
+    /// `progress` is called with a stage, how much of it is done, and how much it is in all;
+    /// breaking from it stops the build.
     ///
     /// # Errors
     ///
@@ -393,7 +395,8 @@ fn check_target(target: &Path, overwrite: bool) -> Result<()> {
     }
 }
 
-/// A folder beside `target`, so that it can be renamed to it, with the permissions of any new folder.
+/// A folder beside `target`, so that it can be renamed to it, with the permissions of any new
+/// folder.
 fn temporary_folder(target: &Path, purpose: &str) -> Result<TempDir> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(Error::invalid("path", "must name a folder below another"));

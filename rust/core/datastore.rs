@@ -18,8 +18,8 @@ pub use crate::shard::Stage;
 /// by threads (in an [`Arc`](std::sync::Arc)) and by processes (they map the same files).
 ///
 /// Damaged files are found by [`open`](Self::open) as far as it looks, by [`verify`](Self::verify)
-/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated while
-/// they are mapped: as with every mapped file, the system then ends the process.
+/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated
+/// while they are mapped: as with every mapped file, the system then ends the process.
 #[derive(Debug)]
 pub struct Datastore {
     path: PathBuf,
@@ -43,10 +43,12 @@ impl Match {
 }
 
 /// What followed a match: rows of tokens in lexicographic order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Continuations {
     tokens: Vec<u32>,
     rows: Vec<Range<usize>>,
+    /// Where the rows of a shard begin in it, while they are collected.
+    positions: Vec<usize>,
 }
 
 impl Continuations {
@@ -67,7 +69,7 @@ impl Continuations {
 
     fn sort(&mut self) {
         let row = |row: &Range<usize>| &self.tokens[row.clone()];
-        self.rows.sort_unstable_by(|a, b| row(a).cmp(row(b)));
+        self.rows.sort_by(|a, b| row(a).cmp(row(b)));
     }
 }
 
@@ -143,8 +145,8 @@ impl Datastore {
         sections.map(|(_, section)| section.file_len()).sum::<u64>() + self.manifest.file_len()
     }
 
-    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in a
-    /// document. No match contains the separator: the context counts from its last separator on.
+    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
+    /// a document. No match contains the separator: the context counts from its last separator on.
     ///
     /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
     /// O(log n) comparisons in each shard, and O(context) to check it.
@@ -168,11 +170,12 @@ impl Datastore {
     ///
     /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
     /// even stride through the match's occurrences in lexicographic order, one shard after the
-    /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of
-    /// each of `max_samples` equal parts. O(samples · (`length` + log samples)).
+    /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the
+    /// middle of each of `max_samples` equal parts. O(samples · (`length` + log samples)).
     pub fn continuations(&self, found: &Match, length: usize, max_samples: usize) -> Continuations {
         let mut continuations = Continuations::default();
         self.sample(found, length, max_samples, &mut continuations);
+        continuations.sort();
         continuations
     }
 
@@ -244,7 +247,12 @@ impl Datastore {
         }
     }
 
-    /// As [`Self::continuations`], into memory that is there already.
+    /// As [`Self::continuations`], into memory that is there already, and in the order of suffixes:
+    /// what shares a beginning stands together, but a row that is the beginning of another one may
+    /// stand after it.
+    ///
+    /// All positions come before all tokens, so that the processor waits for many at a time: nearly
+    /// every read misses its caches.
     pub(crate) fn sample(
         &self,
         found: &Match,
@@ -252,22 +260,33 @@ impl Datastore {
         max_samples: usize,
         continuations: &mut Continuations,
     ) {
-        let Continuations { tokens, rows } = continuations;
+        let Continuations {
+            tokens,
+            rows,
+            positions,
+        } = continuations;
         tokens.clear();
         rows.clear();
         let mut occurrences = strided(found.count(), max_samples).peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            positions.clear();
             let num_up_to = num_before + ranks.len() as u64;
             while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
-                let index = usize::try_from(occurrence - num_before).expect("below a range's length");
+                let index =
+                    usize::try_from(occurrence - num_before).expect("below a range's length");
+                positions.push(shard.position(ranks.start + index));
+            }
+            for position in positions.iter() {
                 let start = tokens.len();
-                shard.continuation(ranks.start + index, found.length, length, tokens);
-                rows.push(start..tokens.len());
+                let position = position.saturating_add(found.length);
+                rows.push(start..start + shard.continuation(position, length, tokens));
             }
             num_before = num_up_to;
         }
-        continuations.sort();
+        if self.shards.len() > 1 {
+            continuations.sort();
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::datastore::{Continuations, Datastore, Match, check_match_lengths};
 use crate::error::{Error, Result};
 use crate::tree::TokenTree;
-use crate::trie::Trie;
+use crate::trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
 /// How a [`RestSession`] drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +34,10 @@ impl Default for RestConfig {
 }
 
 impl RestConfig {
-    const MAX_CONTINUATION: usize = 1 << 10;
-    const MAX_SAMPLES: usize = 1 << 16;
-
     fn check(&self) -> Result<()> {
         check_match_lengths(self.max_match, self.min_match)?;
-        check_limit("continuation", self.continuation, Self::MAX_CONTINUATION)?;
-        check_limit("max_samples", self.max_samples, Self::MAX_SAMPLES)
+        check_limit("continuation", self.continuation, MAX_DEPTH)?;
+        check_limit("max_samples", self.max_samples, MAX_CONTINUATIONS)
     }
 }
 
@@ -58,10 +55,10 @@ fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
 /// One request that is drafted for from a datastore alone: REST (He et al., 2024).
 ///
 /// The longest suffix of the context that occurs in the datastore is looked up, its continuations
-/// become a trie weighted by count, and the trie's most frequent nodes are the draft. Two things differ
-/// from the paper's program, as they cost it accepted tokens: the continuations are an even sample of all
-/// occurrences, not the lexicographically first; and the nodes are the most frequent ones, exactly as
-/// many as asked for.
+/// become a trie weighted by count, and the trie's most frequent nodes are the draft. Two things
+/// differ from the paper's program, as they cost it accepted tokens: the continuations are an even
+/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent
+/// ones, exactly as many as asked for.
 ///
 /// The same datastore and the same context give the same tree, always.
 #[derive(Debug)]
@@ -101,7 +98,8 @@ impl RestSession {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary; the context is then as it was.
+    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary; the context is then as it
+    /// was.
     pub fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         self.datastore.check_tokens(tokens)?;
         let separator = self.datastore.separator();
@@ -119,15 +117,16 @@ impl RestSession {
         Ok(())
     }
 
-    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the most frequent
-    /// first, so that a prefix of the tree is the best smaller tree. A node's probability is its
-    /// share of the sampled continuations. Empty where nothing matches.
+    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the most
+    /// frequent first, so that a prefix of the tree is the best smaller tree. A node's probability
+    /// is its share of the sampled continuations. Empty where nothing matches.
     ///
     /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
     ///
     /// # Errors
     ///
-    /// None today: a session over several sources may have some.
+    /// Does not fail: what a damaged datastore gives is a worse draft. The result is what the draft
+    /// of any session is.
     pub fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
         let RestConfig {
             min_match,

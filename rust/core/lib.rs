@@ -1,14 +1,14 @@
 //! Drafts for speculative decoding, looked up in a datastore.
 //!
-//! A large language model checks a dozen drafted tokens in about the time it takes to write one. This
-//! crate drafts them without a model: it looks up what followed the present context before.
+//! A large language model checks a dozen drafted tokens in about the time it takes to write one.
+//! This crate drafts them without a model: it looks up what followed the present context before.
 //!
 //! ```text
 //! documents -> DatastoreBuilder -> Datastore -> lookup -> Match -> continuations -> TokenTree
 //! ```
 //!
-//! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once, mapped
-//!   read-only, shared by threads and processes.
+//! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
+//!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.

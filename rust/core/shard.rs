@@ -1,6 +1,5 @@
 //! Where in one shard does a pattern occur?
 
-use std::cmp::Ordering;
 use std::ops::Range;
 use std::path::Path;
 
@@ -40,7 +39,7 @@ pub enum Stage {
     Sort,
     /// Writing the sorted suffixes: counted in tokens.
     Write,
-    /// Waiting until the files are on the disk: counted in files.
+    /// Waiting until the files are on the disk: counted in shards.
     Sync,
 }
 
@@ -233,26 +232,42 @@ impl Shard {
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
-        let below = partition(keys.clone(), |index| key(index) == Ordering::Less);
-        let above = partition(below..keys.end, |index| key(index) == Ordering::Equal);
+        let below = partition(keys.clone(), |index| key(index).is_lt());
+        let above = gallop(below..keys.end, |index| key(index).is_eq());
 
-        let suffix = |rank| self.compare(rank, pattern);
-        let (after, before) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
-        // A key that equals a short pattern is in the range; one that equals the beginning of a
-        // longer pattern may lie on any side of it.
-        let is_whole = prefix.len() == pattern.len();
-        let lower = if is_whole {
-            after..(below * KEY_STRIDE).min(before)
+        let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
+        let is_match = |rank| self.tokens.compare(self.position(rank), pattern).is_eq();
+        if pattern.len() > KEY_LEN {
+            let lower = self.below(start..end, pattern);
+            lower..gallop(lower..end, is_match)
         } else {
-            after..before
-        };
-        let lower = partition(lower, |rank| suffix(rank) == Ordering::Less);
-        let upper = if is_whole {
-            rank_after(above).max(lower)..before
-        } else {
-            lower..before
-        };
-        lower..partition(upper, |rank| suffix(rank) == Ordering::Equal)
+            // The keys that equal the pattern are those of suffixes in the range.
+            let lower = self.below(start..(below * KEY_STRIDE).min(end), pattern);
+            lower..gallop(rank_after(above).max(lower)..end, is_match)
+        }
+    }
+
+    /// The first rank of `ranks` whose suffix is not below `pattern`.
+    ///
+    /// Splits the range in eight, not in two: nearly every read misses the processor's caches, and
+    /// those of one round are made at the same time (a draft takes 11.6 µs instead of 13.1).
+    fn below(&self, ranks: Range<usize>, pattern: &[u32]) -> usize {
+        const WAYS: usize = 8;
+        let Range { mut start, mut end } = ranks;
+        while start < end {
+            let step = (end - start).div_ceil(WAYS);
+            let mut positions = [0; WAYS];
+            let lasts = (start + step - 1..end).step_by(step);
+            let num_parts = lasts.len();
+            for (position, last) in positions.iter_mut().zip(lasts) {
+                *position = self.position(last);
+            }
+            let compare = |position: &usize| self.tokens.compare(*position, pattern);
+            let parts = positions[..num_parts].iter().map(compare);
+            start += step * parts.take_while(|order| order.is_lt()).count();
+            end = end.min(start + step - 1);
+        }
+        start
     }
 
     fn num_below(&self, token: usize) -> usize {
@@ -262,33 +277,27 @@ impl Shard {
         })
     }
 
-    fn compare(&self, rank: usize, pattern: &[u32]) -> Ordering {
-        let position = self.suffixes.get(rank);
-        position.map_or(Ordering::Less, |position| {
-            self.tokens.compare(position, pattern)
-        })
+    /// Where the suffix of this rank begins, past the end where a damaged file says so.
+    pub(crate) fn position(&self, rank: usize) -> usize {
+        self.suffixes.get(rank).unwrap_or(usize::MAX)
     }
 
-    /// Appends up to `length` tokens that follow the first `depth` tokens of a suffix: up to and
-    /// with the separator, or up to it where it is not in the vocabulary.
+    /// Appends up to `length` tokens from `position` on, and gives how many of them belong
+    /// together: up to and with the separator, or up to it where it is not in the vocabulary.
     pub(crate) fn continuation(
         &self,
-        rank: usize,
-        depth: usize,
+        position: usize,
         length: usize,
         continuation: &mut Vec<u32>,
-    ) {
-        let Some(position) = self.suffixes.get(rank) else {
-            return;
-        };
-        let end = continuation.len().saturating_add(length);
-        self.tokens.visit(position.saturating_add(depth), |token| {
-            let is_token = token < self.vocab_size && continuation.len() < end;
-            if is_token {
-                continuation.push(token);
-            }
-            is_token && token != self.separator
-        });
+    ) -> usize {
+        let start = continuation.len();
+        self.tokens.extend(position, length, continuation);
+        let tokens = &continuation[start..];
+        let is_last = |&token: &u32| token == self.separator || token >= self.vocab_size;
+        match tokens.iter().position(is_last) {
+            Some(last) => last + usize::from(tokens[last] < self.vocab_size),
+            None => tokens.len(),
+        }
     }
 
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
@@ -337,16 +346,13 @@ fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     start
 }
 
-/// The same as [`partition`] in O(log of the part's length), where it holds at the start.
+/// The same as [`partition`], in O(log of the part's length).
 fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
+    let Range { mut start, end } = range;
     let mut step = 1;
-    let mut start = range.start;
-    while range.end - start > step && is_before(start + step) {
+    while step <= end - start && is_before(start + step - 1) {
         start += step;
         step *= 2;
     }
-    partition(
-        start + 1..range.end.min(start.saturating_add(step)),
-        is_before,
-    )
+    partition(start..end.min(start + step - 1), is_before)
 }

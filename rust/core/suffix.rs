@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use crate::format::{Section, SectionWriter};
 use crate::tokens::{TokenWidth, Tokens};
 
-/// Every 256th suffix has a key: rarer keys stay in the processor's cache, denser ones do not.
+/// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
+/// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
+/// every 64th).
 pub(crate) const KEY_STRIDE: usize = 256;
 
 /// The number of tokens in a key.

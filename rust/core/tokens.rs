@@ -83,6 +83,14 @@ impl Tokens {
         }
     }
 
+    /// Appends up to `length` tokens from `index` on.
+    pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
+        match self.width {
+            TokenWidth::Two => tokens.extend(from::<2>(&self.section, index).take(length)),
+            TokenWidth::Four => tokens.extend(from::<4>(&self.section, index).take(length)),
+        }
+    }
+
     /// Calls `visit` with the tokens from `index` on for as long as it returns true.
     pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
         let _ = match self.width {
@@ -92,7 +100,7 @@ impl Tokens {
     }
 }
 
-fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl Iterator<Item = u32> {
+fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl ExactSizeIterator<Item = u32> {
     let (words, _) = section.payload().as_chunks::<WIDTH>();
     words.get(index..).unwrap_or_default().iter().map(|word| {
         let mut bytes = [0; 4];

@@ -1,0 +1,315 @@
+//! The builder: what it takes, what it refuses, and what it leaves behind.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_VOCAB_SIZE, Stage};
+use specds::error::Error;
+use tempfile::tempdir;
+
+use crate::files::read_all;
+use crate::{build, options, silent};
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_dropped_builder_leaves_nothing() {
+    let folder = tempdir().unwrap();
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), options(4, 4)).unwrap();
+    builder.add_documents(&[1, 2, 3], &[3]).unwrap();
+    assert_eq!(names(folder.path()).len(), 1);
+    drop(builder);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn a_corpus_without_tokens_is_refused_and_leaves_nothing() {
+    let folder = tempdir().unwrap();
+    for lengths in [vec![], vec![0, 0]] {
+        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options(4, 4)).unwrap();
+        builder.add_documents(&[], &lengths).unwrap();
+        assert!(matches!(
+            builder.finish(&mut silent),
+            Err(Error::EmptyCorpus)
+        ));
+        assert!(names(folder.path()).is_empty());
+    }
+}
+
+#[test]
+fn a_build_stopped_at_any_point_leaves_the_old_datastore() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
+    let mut calls = 0;
+    for last in 0.. {
+        let options = DatastoreOptions {
+            max_shard_tokens: 4,
+            overwrite: true,
+            ..options(4, 4)
+        };
+        let mut builder = DatastoreBuilder::create(&path, options).unwrap();
+        builder.add_documents(&[3, 3, 3, 3], &[2, 2]).unwrap();
+        calls = 0;
+        let finished = builder.finish(&mut |_, _, _| {
+            calls += 1;
+            if calls > last {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let Err(error) = finished else { break };
+        assert!(matches!(error, Error::Stopped));
+        assert_eq!(names(folder.path()), ["d"]);
+        assert_eq!(Datastore::open(&path).unwrap().num_tokens(), 3);
+    }
+    assert!(calls > 5);
+    assert_eq!(names(folder.path()), ["d"]);
+    assert_eq!(Datastore::open(&path).unwrap().num_tokens(), 6);
+}
+
+#[test]
+fn progress_rises_to_the_total_in_every_stage() {
+    let folder = tempdir().unwrap();
+    let options = DatastoreOptions {
+        max_shard_tokens: 5,
+        ..options(4, 4)
+    };
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+    builder.add_documents(&[1; 12], &[3, 3, 3, 3]).unwrap();
+    let mut heard = Vec::new();
+    let mut progress = |stage, done, total| {
+        heard.push((stage, done, total));
+        ControlFlow::Continue(())
+    };
+    builder.finish(&mut progress).unwrap();
+    for (stage, total) in [(Stage::Sort, 16), (Stage::Write, 16), (Stage::Sync, 4)] {
+        let here: Vec<_> = heard.iter().filter(|(other, ..)| *other == stage).collect();
+        assert!(here.iter().all(|&&(_, done, of)| done <= of && of == total));
+        assert!(here.is_sorted_by_key(|(_, done, _)| done));
+        assert_eq!(here.last().unwrap().1, total, "{}", stage.name());
+    }
+}
+
+#[test]
+fn what_is_there_already_is_refused_at_once_and_at_the_end() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let mut late = DatastoreBuilder::create(&path, options(4, 4)).unwrap();
+    late.add_documents(&[3], &[1]).unwrap();
+    build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
+    assert!(matches!(
+        DatastoreBuilder::create(&path, options(4, 4)),
+        Err(Error::Exists { .. })
+    ));
+    assert!(
+        matches!(late.finish(&mut silent), Err(Error::Exists { path: named }) if named == path)
+    );
+    assert_eq!(Datastore::open(&path).unwrap().num_tokens(), 3);
+    assert_eq!(names(folder.path()), ["d"]);
+}
+
+#[test]
+fn overwriting_replaces_a_datastore_under_its_readers() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let old = build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
+    let overwrite = DatastoreOptions {
+        overwrite: true,
+        ..options(4, 4)
+    };
+    let new = build(&path, overwrite.clone(), &[vec![1, 3]]).unwrap();
+    for (datastore, next) in [(old, 2), (new, 3)] {
+        let found = datastore.lookup(&[1], 16, 1).unwrap();
+        assert_eq!(datastore.next_tokens(&found, 10), [(next, 1)]);
+    }
+    assert_eq!(names(folder.path()), ["d"]);
+
+    let manifest = path.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(
+        &manifest,
+        text.replace("\"format_version\": 1", "\"format_version\": 99"),
+    )
+    .unwrap();
+    build(&path, overwrite, &[vec![1, 3]])
+        .unwrap()
+        .verify()
+        .unwrap();
+}
+
+#[test]
+fn overwriting_spares_what_is_not_a_datastore() {
+    let folder = tempdir().unwrap();
+    let overwrite = DatastoreOptions {
+        overwrite: true,
+        ..options(4, 4)
+    };
+    fs::write(folder.path().join("file"), "a letter").unwrap();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    fs::write(
+        folder.path().join("folder/manifest.json"),
+        "{\"format\": \"other\"}",
+    )
+    .unwrap();
+    for name in ["file", "folder"] {
+        let error =
+            DatastoreBuilder::create(folder.path().join(name), overwrite.clone()).unwrap_err();
+        assert!(matches!(error, Error::NotADatastore { .. }));
+    }
+    assert_eq!(names(folder.path()), ["file", "folder"]);
+    build(&folder.path().join("new"), overwrite, &[vec![1]]).unwrap();
+}
+
+#[test]
+fn a_refused_call_adds_nothing_and_the_build_goes_on() {
+    let folder = tempdir().unwrap();
+    let options = DatastoreOptions {
+        max_shard_tokens: 4,
+        ..options(4, 4)
+    };
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+    builder.add_documents(&[1, 2], &[1, 1]).unwrap();
+    let rows: [(&[u32], &[usize], &str); 7] = [
+        (&[1, 4], &[2], "token 4 is outside the vocabulary of 4"),
+        (&[1, u32::MAX], &[1, 1], "token 4294967295"),
+        (
+            &[1, 2],
+            &[1],
+            "`lengths` must add up to the number of tokens, 2",
+        ),
+        (&[1, 2], &[1, 2], "`lengths`"),
+        (&[1, 2], &[], "`lengths`"),
+        (&[1, 2], &[usize::MAX, 3], "`lengths`"),
+        (
+            &[1, 2, 1, 2, 3, 1],
+            &[2, 4],
+            "a document takes 5 tokens, separator included, and a shard holds 4",
+        ),
+    ];
+    for (tokens, lengths, message) in rows {
+        let error = builder
+            .add_documents(tokens, lengths)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(message), "{error}");
+        assert_eq!((builder.num_tokens(), builder.num_documents()), (4, 2));
+    }
+    builder.add_documents(&[3, 1, 3], &[0, 3, 0]).unwrap();
+    let datastore = builder.finish(&mut silent).unwrap();
+    assert_eq!((datastore.num_tokens(), datastore.num_documents()), (8, 3));
+    assert_eq!(datastore.manifest().shards.len(), 2);
+    datastore.verify().unwrap();
+}
+
+#[test]
+fn unusable_options_are_refused_by_name() {
+    let folder = tempdir().unwrap();
+    let shard = |max_shard_tokens| DatastoreOptions {
+        max_shard_tokens,
+        ..options(4, 4)
+    };
+    let rows = [
+        ("vocab_size", options(0, 0)),
+        ("vocab_size", options(MAX_VOCAB_SIZE + 1, 0)),
+        ("separator", options(4, 5)),
+        ("max_shard_tokens", shard(1)),
+        ("max_shard_tokens", shard(1 << 31)),
+    ];
+    for (argument, options) in rows {
+        let error = DatastoreBuilder::create(folder.path().join("d"), options).unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidArgument { name, .. } if name == argument),
+            "{error}"
+        );
+    }
+    let error = DatastoreBuilder::create("/", options(4, 4)).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }));
+    let error = DatastoreBuilder::create(folder.path().join("no/d"), options(4, 4)).unwrap_err();
+    assert!(matches!(error, Error::Io { path, .. } if path == folder.path().join("no")));
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn tokens_are_as_wide_as_the_vocabulary_needs() {
+    let folder = tempdir().unwrap();
+    let rows = [
+        (1, 0, 16),
+        (65_536, 65_535, 16),
+        (65_536, 65_536, 32),
+        (65_537, 0, 32),
+    ];
+    for (vocab_size, separator, bits) in rows {
+        let path = folder.path().join(format!("{vocab_size}-{separator}"));
+        let datastore = build(
+            &path,
+            options(vocab_size, separator),
+            &[vec![vocab_size - 1]],
+        )
+        .unwrap();
+        assert_eq!(datastore.manifest().shards[0].tokens.element_bits, bits);
+        datastore.verify().unwrap();
+    }
+}
+
+#[test]
+fn the_same_corpus_gives_the_same_bytes_however_it_is_added() {
+    let folder = tempdir().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    build(&one, options(4, 3), &[vec![1, 2, 3, 1], vec![], vec![2]]).unwrap();
+    let mut builder = DatastoreBuilder::create(&other, options(4, 3)).unwrap();
+    builder.add_documents(&[1, 2, 3, 1], &[4]).unwrap();
+    builder.add_documents(&[2], &[1]).unwrap();
+    builder.finish(&mut silent).unwrap();
+    assert_eq!(read_all(&one), read_all(&other));
+}
+
+#[test]
+fn another_corpus_or_origin_gives_another_build_id() {
+    let folder = tempdir().unwrap();
+    let origin = DatastoreOptions {
+        corpus: vec!["elsewhere".to_owned()],
+        ..options(4, 3)
+    };
+    let rows = [
+        (options(4, 3), vec![vec![1, 2], vec![1]]),
+        (options(4, 3), vec![vec![1], vec![2, 1]]),
+        (options(4, 4), vec![vec![1, 2], vec![1]]),
+        (origin, vec![vec![1, 2], vec![1]]),
+    ];
+    let mut build_ids: Vec<_> = (rows.into_iter().enumerate())
+        .map(|(row, (options, documents))| {
+            let datastore =
+                build(&folder.path().join(row.to_string()), options, &documents).unwrap();
+            datastore.manifest().build_id.clone()
+        })
+        .collect();
+    build_ids.sort();
+    build_ids.dedup();
+    assert_eq!(build_ids.len(), 4);
+}
+
+#[test]
+fn the_size_on_disk_is_that_of_the_files() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let options = DatastoreOptions {
+        max_shard_tokens: 5,
+        ..options(4, 4)
+    };
+    let datastore = build(&path, options, &[vec![1, 2, 3], vec![1, 1]]).unwrap();
+    let sum: usize = read_all(&path).values().map(Vec::len).sum();
+    assert_eq!(datastore.num_bytes(), sum as u64);
+    assert_eq!(datastore.path(), path);
+    assert_eq!((datastore.vocab_size(), datastore.separator()), (4, 4));
+    assert_eq!(datastore.manifest().corpus, ["a\tline", "another"]);
+}

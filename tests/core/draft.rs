@@ -12,7 +12,7 @@ use crate::oracle::{corpora, draft, shift};
 use crate::{build, options};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn every_draft_of_a_session_equals_the_oracle_and_a_fresh_session(
@@ -54,7 +54,12 @@ proptest! {
 #[test]
 fn a_session_without_context_drafts_nothing() {
     let folder = tempdir().unwrap();
-    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1, 2]]).unwrap();
+    let datastore = build(
+        &folder.path().join("datastore"),
+        options(4, 4),
+        &[vec![1, 2]],
+    )
+    .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
     assert!(session.draft(64).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
@@ -63,38 +68,99 @@ fn a_session_without_context_drafts_nothing() {
 #[test]
 fn observing_an_unknown_token_changes_nothing() {
     let folder = tempdir().unwrap();
-    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1, 2, 3]]).unwrap();
+    let datastore = build(
+        &folder.path().join("datastore"),
+        options(4, 4),
+        &[vec![1, 2, 3]],
+    )
+    .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
     session.observe(&[1]).unwrap();
     let error = session.observe(&[2, 4]).unwrap_err();
-    assert!(matches!(error, Error::TokenOutOfRange { token: 4, vocab_size: 4 }));
+    assert!(matches!(
+        error,
+        Error::TokenOutOfRange {
+            token: 4,
+            vocab_size: 4
+        }
+    ));
     assert_eq!(session.draft(64).unwrap().token_ids(), [2, 3]);
 }
 
 #[test]
 fn unusable_configurations_are_refused_by_name() {
     let folder = tempdir().unwrap();
-    let datastore = Arc::new(build(&folder.path().join("datastore"), options(4, 4), &[vec![1]]).unwrap());
+    let datastore =
+        Arc::new(build(&folder.path().join("datastore"), options(4, 4), &[vec![1]]).unwrap());
     let default = RestConfig::default();
     let rows = [
-        ("min_match", RestConfig { min_match: 0, ..default }),
-        ("max_match", RestConfig { min_match: 17, ..default }),
-        ("continuation", RestConfig { continuation: 0, ..default }),
-        ("continuation", RestConfig { continuation: 1025, ..default }),
-        ("max_samples", RestConfig { max_samples: 0, ..default }),
-        ("max_samples", RestConfig { max_samples: 65_537, ..default }),
+        (
+            "min_match",
+            RestConfig {
+                min_match: 0,
+                ..default
+            },
+        ),
+        (
+            "max_match",
+            RestConfig {
+                min_match: 17,
+                ..default
+            },
+        ),
+        (
+            "continuation",
+            RestConfig {
+                continuation: 0,
+                ..default
+            },
+        ),
+        (
+            "continuation",
+            RestConfig {
+                continuation: 1025,
+                ..default
+            },
+        ),
+        (
+            "max_samples",
+            RestConfig {
+                max_samples: 0,
+                ..default
+            },
+        ),
+        (
+            "max_samples",
+            RestConfig {
+                max_samples: 65_537,
+                ..default
+            },
+        ),
     ];
     for (argument, config) in rows {
         let error = RestSession::new(Arc::clone(&datastore), config).unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { name, .. } if name == argument), "{config:?}");
+        assert!(
+            matches!(error, Error::InvalidArgument { name, .. } if name == argument),
+            "{config:?}"
+        );
     }
 }
 
 #[test]
 fn the_largest_configuration_works() {
     let folder = tempdir().unwrap();
-    let datastore = build(&folder.path().join("datastore"), options(4, 4), &[vec![1; 3000]]).unwrap();
-    let config = RestConfig { max_match: usize::MAX, min_match: 1, continuation: 1024, max_samples: 65_536 };
+    let datastore = build(
+        &folder.path().join("datastore"),
+        options(4, 4),
+        &[vec![1; 3000]],
+    )
+    .unwrap();
+    let config = RestConfig {
+        max_match: usize::MAX,
+        min_match: 1,
+        continuation: 1024,
+        max_samples: 65_536,
+    };
     let mut session = RestSession::new(Arc::new(datastore), config).unwrap();
     session.observe(&[1; 10]).unwrap();
     assert_eq!(session.draft(usize::MAX).unwrap().len(), 1024);

@@ -1,0 +1,479 @@
+//! Lies: every file is cut, flipped, swapped and forged, and is refused without a panic.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use specds::datastore::{Datastore, DatastoreOptions, Manifest, SectionManifest, ShardManifest};
+use specds::error::Error;
+use tempfile::{TempDir, tempdir};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::{build, options};
+
+const HEADER: usize = 64;
+const PAYLOAD: usize = 4096;
+const SECTIONS: [&str; 5] = [
+    "tokens.bin",
+    "suffixes.bin",
+    "firsts.bin",
+    "keys.bin",
+    "documents.bin",
+];
+
+/// All files below `folder`, by their path from there.
+pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_owned();
+                files.insert(name, fs::read(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Emptying a file first, as `fs::write` does, makes some file systems wait for the disk.
+fn write_in_place(path: &Path, content: &[u8]) {
+    let mut file = File::options().write(true).open(path).unwrap();
+    file.write_all(content).unwrap();
+    file.set_len(content.len() as u64).unwrap();
+}
+
+/// A datastore of two shards that differ in their tokens alone.
+struct Victim {
+    folder: TempDir,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Victim {
+    fn new() -> Self {
+        Self::of(&[vec![1, 2, 0, 1], vec![1, 0, 2, 1]])
+    }
+
+    fn of(documents: &[Vec<u32>]) -> Self {
+        let folder = tempdir().unwrap();
+        let options = DatastoreOptions {
+            max_shard_tokens: 5,
+            ..options(4, 4)
+        };
+        build(&folder.path().join("d"), options, documents).unwrap();
+        let files = read_all(&folder.path().join("d"));
+        Self { folder, files }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("d")
+    }
+
+    fn open(&self) -> Result<Datastore, Error> {
+        Datastore::open(self.path())
+    }
+
+    /// What `check` says of the datastore while file `name` has this content.
+    fn with<T>(&self, name: &Path, content: &[u8], check: impl FnOnce(&Self) -> T) -> T {
+        let path = self.path().join(name);
+        write_in_place(&path, content);
+        let said = check(self);
+        write_in_place(&path, &self.files[name]);
+        said
+    }
+
+    fn sections(&self) -> impl Iterator<Item = (&PathBuf, &Vec<u8>)> {
+        self.files
+            .iter()
+            .filter(|(name, _)| name.extension().is_some_and(|end| end == "bin"))
+    }
+
+    fn manifest(&self) -> Manifest {
+        serde_json::from_slice(&self.files[Path::new("manifest.json")]).unwrap()
+    }
+}
+
+/// Asks everything there is to ask; nothing may panic, and no drafted token may be unknown.
+fn ask(datastore: &Datastore) {
+    for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
+        let found = datastore.lookup(context, 16, 1).unwrap();
+        for (token, _) in datastore.next_tokens(&found, 10) {
+            assert!(token < datastore.vocab_size());
+        }
+        for continuation in datastore.continuations(&found, 10, 100).iter() {
+            assert!(
+                continuation
+                    .iter()
+                    .all(|&token| token < datastore.vocab_size())
+            );
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_header_or_padding_is_found_at_open() {
+    let victim = Victim::new();
+    for (name, content) in victim.sections() {
+        let padding = (HEADER..PAYLOAD)
+            .step_by(61)
+            .chain(content.len() - 8..content.len());
+        for byte in (0..HEADER).chain(padding) {
+            for bit in 0..8 {
+                let mut flipped = content.clone();
+                flipped[byte] ^= 1 << bit;
+                let opened = victim.with(name, &flipped, Victim::open);
+                assert!(
+                    opened.is_err(),
+                    "bit {bit} of byte {byte} of {}",
+                    name.display()
+                );
+            }
+        }
+    }
+    victim.open().unwrap().verify().unwrap();
+}
+
+#[test]
+fn every_flipped_byte_of_a_payload_is_found_by_verify_and_harmless_before() {
+    let victim = Victim::new();
+    for (name, content) in victim.sections() {
+        for byte in PAYLOAD..content.len() - 8 {
+            for mask in [0x01, 0x80, 0xff] {
+                let mut flipped = content.clone();
+                flipped[byte] ^= mask;
+                victim.with(name, &flipped, |victim| match victim.open() {
+                    Err(error) => assert!(matches!(error, Error::Corrupt { .. })),
+                    Ok(datastore) => {
+                        ask(&datastore);
+                        let error = datastore.verify().unwrap_err();
+                        assert!(matches!(error, Error::Checksum { path } if path.ends_with(name)));
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_found_at_open() {
+    let victim = Victim::new();
+    for (name, content) in &victim.files {
+        let lengths = (0..HEADER + 2)
+            .chain((HEADER..PAYLOAD).step_by(97))
+            .chain(PAYLOAD..content.len());
+        for length in lengths.filter(|&length| length < content.len()) {
+            let opened = victim.with(name, &content[..length], Victim::open);
+            assert!(opened.is_err(), "{} cut to {length} bytes", name.display());
+        }
+        let longer = [content, &b"\0"[..]].concat();
+        assert!(victim.with(name, &longer, Victim::open).is_err());
+    }
+}
+
+#[test]
+fn a_truncated_section_is_named_with_its_lengths() {
+    let victim = Victim::new();
+    let name = Path::new("shard-00001/tokens.bin");
+    let content = &victim.files[name];
+    for length in [0, 63, 64, content.len() - 1] {
+        let error = victim
+            .with(name, &content[..length], Victim::open)
+            .unwrap_err();
+        let Error::Truncated {
+            path,
+            expected,
+            found,
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert!(path.ends_with(name));
+        assert_eq!((expected, found), (content.len() as u64, length as u64));
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_the_manifest_is_found_at_open() {
+    let victim = Victim::new();
+    let name = Path::new("manifest.json");
+    for byte in 0..victim.files[name].len() {
+        for bit in 0..8 {
+            let mut flipped = victim.files[name].clone();
+            flipped[byte] ^= 1 << bit;
+            assert!(
+                victim.with(name, &flipped, Victim::open).is_err(),
+                "bit {bit} of byte {byte}"
+            );
+        }
+    }
+    let text = String::from_utf8(victim.files[name].clone()).unwrap();
+    for text in [
+        text.replace("  ", " "),
+        text.clone() + " ",
+        text.replace("another", "anothex"),
+    ] {
+        let error = victim
+            .with(name, text.as_bytes(), Victim::open)
+            .unwrap_err();
+        assert!(matches!(error, Error::Checksum { .. }));
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let victim = Victim::new();
+    for (name, content) in victim.sections() {
+        let path = victim.path().join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(victim.open(), Err(Error::Io { path: named, .. }) if named == path));
+        fs::write(path, content).unwrap();
+    }
+    fs::remove_file(victim.path().join("manifest.json")).unwrap();
+    assert!(matches!(victim.open(), Err(Error::NotADatastore { path }) if path == victim.path()));
+}
+
+#[test]
+fn what_is_not_a_datastore_is_called_so() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    assert!(matches!(Datastore::open(&path), Err(Error::Io { path: named, .. }) if named == path));
+    fs::write(&path, "a letter").unwrap();
+    assert!(matches!(
+        Datastore::open(&path),
+        Err(Error::NotADatastore { .. })
+    ));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(
+        Datastore::open(&path),
+        Err(Error::NotADatastore { .. })
+    ));
+    for text in [
+        "",
+        "{}",
+        "[]",
+        "\u{0}",
+        "{\"format\": \"other\", \"format_version\": 1}",
+    ] {
+        fs::write(path.join("manifest.json"), text).unwrap();
+        assert!(
+            matches!(Datastore::open(&path), Err(Error::NotADatastore { .. })),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_newer_version_is_called_so() {
+    let victim = Victim::new();
+    let manifest = Path::new("manifest.json");
+    let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
+    let text = text.replace("\"format_version\": 1", "\"format_version\": 2");
+    let error = victim
+        .with(manifest, text.as_bytes(), Victim::open)
+        .unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Version {
+            expected: 1,
+            found: 2,
+            ..
+        }
+    ));
+
+    let section = Path::new("shard-00000/tokens.bin");
+    let mut content = victim.files[section].clone();
+    content[8] = 2;
+    let error = victim.with(section, &content, Victim::open).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Version {
+            expected: 1,
+            found: 2,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_foreign_file_is_refused() {
+    let victim = Victim::new();
+    let name = Path::new("shard-00000/tokens.bin");
+    let foreign = vec![b'x'; victim.files[name].len()];
+    let error = victim.with(name, &foreign, Victim::open).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { path, .. } if path.ends_with(name)));
+}
+
+#[test]
+fn sections_of_other_builds_shards_and_kinds_are_refused() {
+    let (victim, other) = (
+        Victim::new(),
+        Victim::of(&[vec![1, 2, 2, 1], vec![1, 0, 2, 1]]),
+    );
+    for (name, _) in victim.sections() {
+        let error = victim
+            .with(name, &other.files[name], Victim::open)
+            .unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+    for name in SECTIONS {
+        let neighbour = &victim.files[&Path::new("shard-00001").join(name)];
+        let error = victim.with(
+            &Path::new("shard-00000").join(name),
+            neighbour,
+            Victim::open,
+        );
+        assert!(matches!(error, Err(Error::Mismatch { .. })));
+    }
+    let keys = &victim.files[Path::new("shard-00000/keys.bin")];
+    let error = victim.with(Path::new("shard-00000/documents.bin"), keys, Victim::open);
+    assert!(matches!(error, Err(Error::Mismatch { .. })));
+}
+
+/// A header written from the byte table of the format alone.
+fn header(build_id: u128, kind: u16, shard: u16, section: &SectionManifest) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(b"SPECDS\0\x01");
+    header.extend(1_u16.to_le_bytes());
+    header.extend(kind.to_le_bytes());
+    header.extend([4, 3, 2, 1]);
+    header.extend(build_id.to_be_bytes());
+    header.extend(section.count.to_le_bytes());
+    header.extend(section.num_bytes.to_le_bytes());
+    header.extend(section.xxh3.to_le_bytes());
+    header.extend(section.element_bits.to_le_bytes());
+    header.extend(shard.to_le_bytes());
+    header.extend(&xxh3_64(&header).to_le_bytes()[..4]);
+    header
+}
+
+/// The build id and the text of a manifest with whatever it now says.
+fn seal(mut manifest: Manifest) -> (u128, String) {
+    let text = |manifest: &Manifest| serde_json::to_string_pretty(manifest).unwrap() + "\n";
+    manifest.build_id = String::new();
+    let build_id = xxh3_128(text(&manifest).as_bytes());
+    manifest.build_id = format!("{build_id:032x}");
+    (build_id, text(&manifest))
+}
+
+/// Makes every checksum right for the payloads that the sections now have.
+fn forge(victim: &Victim) {
+    let mut manifest = victim.manifest();
+    let file =
+        |shard: usize, name: &str| victim.path().join(format!("shard-{shard:05}")).join(name);
+    for (shard, sections) in manifest.shards.iter_mut().enumerate() {
+        for (name, section) in SECTIONS.iter().zip(sections_mut(sections)) {
+            let content = fs::read(file(shard, name)).unwrap();
+            section.xxh3 = xxh3_64(&content[PAYLOAD..content.len() - 8]);
+        }
+    }
+    let (build_id, text) = seal(manifest.clone());
+    fs::write(victim.path().join("manifest.json"), text).unwrap();
+    for (shard, sections) in manifest.shards.iter_mut().enumerate() {
+        for ((name, section), kind) in SECTIONS.iter().zip(sections_mut(sections)).zip(1..) {
+            let mut content = fs::read(file(shard, name)).unwrap();
+            let shard_index = u16::try_from(shard).unwrap();
+            content[..HEADER].copy_from_slice(&header(build_id, kind, shard_index, section));
+            fs::write(file(shard, name), content).unwrap();
+        }
+    }
+}
+
+fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
+    let ShardManifest {
+        tokens,
+        suffixes,
+        firsts,
+        keys,
+        documents,
+    } = shard;
+    [tokens, suffixes, firsts, keys, documents]
+}
+
+#[test]
+fn files_are_what_the_byte_table_says() {
+    let victim = Victim::new();
+    forge(&victim);
+    assert_eq!(read_all(&victim.path()), victim.files);
+}
+
+#[test]
+fn manifests_that_contradict_themselves_are_refused() {
+    type Row = (&'static str, fn(&mut Manifest));
+    let rows: [Row; 16] = [
+        ("no vocabulary", |m| m.vocab_size = 0),
+        ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
+        ("a larger vocabulary", |m| m.vocab_size = 5),
+        ("a separator outside", |m| m.separator = 6),
+        ("more tokens", |m| m.num_tokens += 1),
+        ("more documents", |m| m.num_documents += 1),
+        ("no shards", |m| m.shards.clear()),
+        ("a shard too many", |m| m.shards.push(m.shards[0].clone())),
+        ("a shard too few", |m| m.shards.truncate(1)),
+        ("no tokens in a shard", |m| m.shards[0].tokens.count = 0),
+        ("the largest count", |m| m.shards[0].tokens.count = u64::MAX),
+        ("wide tokens", |m| m.shards[0].tokens.element_bits = 32),
+        ("wide positions", |m| m.shards[0].suffixes.element_bits = 64),
+        ("fewer positions", |m| m.shards[0].suffixes.count -= 1),
+        ("more documents than tokens", |m| {
+            m.shards[0].documents.count = 6;
+        }),
+        ("a longer payload", |m| m.shards[0].keys.num_bytes = 0),
+    ];
+    let victim = Victim::new();
+    let name = Path::new("manifest.json");
+    for (row, edit) in rows {
+        let mut manifest = victim.manifest();
+        edit(&mut manifest);
+        let (_, text) = seal(manifest);
+        let error = victim
+            .with(name, text.as_bytes(), Victim::open)
+            .unwrap_err();
+        let is_found = matches!(&error, Error::Corrupt { path, .. } if path.ends_with(name));
+        assert!(is_found, "{row}: {error}");
+    }
+}
+
+#[test]
+fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right() {
+    // Shard 0 is 1 2 0 1 4, so its suffixes begin at 2 0 3 1 4, in three bits each.
+    let rows: [(&str, usize, u8, bool); 9] = [
+        ("tokens.bin", 0, 0xff, false),
+        ("tokens.bin", 0, 1 ^ 2, false),
+        ("suffixes.bin", 0, 0b111, false),
+        ("suffixes.bin", 0, 0b10, false),
+        ("suffixes.bin", 0, 0b0001_0010, false),
+        ("firsts.bin", 4, 1 ^ 2, false),
+        ("firsts.bin", 4, 0x80, true),
+        ("keys.bin", 2, 1, false),
+        ("documents.bin", 0, 1, false),
+    ];
+    for (name, byte, mask, is_found_at_open) in rows {
+        let victim = Victim::new();
+        let name = Path::new("shard-00000").join(name);
+        let mut content = victim.files[&name].clone();
+        content[PAYLOAD + byte] ^= mask;
+        fs::write(victim.path().join(&name), content).unwrap();
+        forge(&victim);
+        let error = match victim.open() {
+            Err(error) => {
+                assert!(is_found_at_open, "{error}");
+                error
+            }
+            Ok(datastore) => {
+                assert!(!is_found_at_open);
+                ask(&datastore);
+                datastore.verify().unwrap_err()
+            }
+        };
+        assert!(
+            matches!(&error, Error::Corrupt { .. }),
+            "{} {byte}: {error}",
+            name.display()
+        );
+    }
+}

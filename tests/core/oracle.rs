@@ -20,13 +20,20 @@ pub(crate) struct Oracle {
 impl Oracle {
     pub(crate) fn options(&self) -> DatastoreOptions {
         let max_shard_tokens = self.max_shard_tokens;
-        DatastoreOptions { max_shard_tokens, ..options(self.vocab_size, self.separator) }
+        DatastoreOptions {
+            max_shard_tokens,
+            ..options(self.vocab_size, self.separator)
+        }
     }
 
     /// The tokens of each shard.
     pub(crate) fn shards(&self) -> Vec<Vec<u32>> {
         let mut shards: Vec<Vec<u32>> = Vec::new();
-        for document in self.documents.iter().filter(|document| !document.is_empty()) {
+        for document in self
+            .documents
+            .iter()
+            .filter(|document| !document.is_empty())
+        {
             let limit = usize::try_from(self.max_shard_tokens).unwrap();
             match shards.last_mut() {
                 Some(shard) if shard.len() + document.len() < limit => shard.extend(document),
@@ -48,9 +55,15 @@ impl Oracle {
         for shard in self.shards() {
             let starts = 0..=shard.len();
             let suffixes = starts.map(|start| shard[start..].to_vec());
-            let mut found: Vec<_> = suffixes.filter(|suffix| suffix.starts_with(pattern)).collect();
+            let mut found: Vec<_> = suffixes
+                .filter(|suffix| suffix.starts_with(pattern))
+                .collect();
             found.sort();
-            rests.extend(found.into_iter().map(|suffix| suffix[pattern.len()..].to_vec()));
+            rests.extend(
+                found
+                    .into_iter()
+                    .map(|suffix| suffix[pattern.len()..].to_vec()),
+            );
         }
         rests
     }
@@ -73,7 +86,11 @@ impl Oracle {
         length: usize,
         max_samples: usize,
     ) -> Vec<Vec<u32>> {
-        let rests = if pattern.is_empty() { Vec::new() } else { self.rests(pattern) };
+        let rests = if pattern.is_empty() {
+            Vec::new()
+        } else {
+            self.rests(pattern)
+        };
         let samples = rests.len().min(max_samples);
         let sampled = (0..samples).map(|i| &rests[(2 * i + 1) * rests.len() / (2 * samples)]);
         let mut continuations: Vec<_> = sampled.map(|rest| self.document(rest, length)).collect();
@@ -83,8 +100,15 @@ impl Oracle {
 
     /// The first `length` tokens of `rest` up to the separator, and it too if it is a token.
     fn document(&self, rest: &[u32], length: usize) -> Vec<u32> {
-        let end = rest.iter().position(|&token| token == self.separator).unwrap();
-        let end = if self.separator < self.vocab_size { end + 1 } else { end };
+        let end = rest
+            .iter()
+            .position(|&token| token == self.separator)
+            .unwrap();
+        let end = if self.separator < self.vocab_size {
+            end + 1
+        } else {
+            end
+        };
         rest[..end.min(length)].to_vec()
     }
 
@@ -116,14 +140,25 @@ pub(crate) fn draft(continuations: &[Vec<u32>], max_nodes: usize) -> TokenTree {
     paths.sort_by_key(|&(path, count)| (usize::MAX - count, path.len(), path));
     paths.truncate(max_nodes);
     let parent = |path: &[u32]| {
-        let parent = paths.iter().position(|(other, _)| *other == &path[..path.len() - 1]);
-        assert!(path.len() == 1 || parent.is_some(), "a node without its parent");
+        let parent = paths
+            .iter()
+            .position(|(other, _)| *other == &path[..path.len() - 1]);
+        assert!(
+            path.len() == 1 || parent.is_some(),
+            "a node without its parent"
+        );
         parent.map_or(-1, |parent| i32::try_from(parent).unwrap())
     };
-    let token_ids = paths.iter().map(|(path, _)| *path.last().unwrap()).collect();
+    let token_ids = paths
+        .iter()
+        .map(|(path, _)| *path.last().unwrap())
+        .collect();
     let parents = paths.iter().map(|(path, _)| parent(path)).collect();
     let num_continuations = continuations.len() as f32;
-    let probs = paths.iter().map(|&(_, count)| count as f32 / num_continuations).collect();
+    let probs = paths
+        .iter()
+        .map(|&(_, count)| count as f32 / num_continuations)
+        .collect();
     TokenTree::new(token_ids, parents, probs).unwrap()
 }
 
@@ -140,16 +175,30 @@ pub(crate) fn corpora() -> impl Strategy<Value = Oracle> {
     let shards = prop_oneof![Just(13), Just(20), Just(1000)];
     let documents = vec(vec(0_u32..4, 0..13), 1..8);
     (vocabularies, shards, documents)
-        .prop_map(|((vocab_size, separator), max_shard_tokens, documents)| Oracle {
-            vocab_size,
-            separator,
-            max_shard_tokens,
-            documents: documents.iter().map(|document| shift(document, vocab_size)).collect(),
-        })
+        .prop_map(
+            |((vocab_size, separator), max_shard_tokens, documents)| Oracle {
+                vocab_size,
+                separator,
+                max_shard_tokens,
+                documents: documents
+                    .iter()
+                    .map(|document| shift(document, vocab_size))
+                    .collect(),
+            },
+        )
         .prop_filter("some tokens", |oracle| oracle.num_tokens() > 0)
 }
 
 /// Moves the tokens 0 to 3 to the end of the vocabulary, but 0 stays.
 pub(crate) fn shift(tokens: &[u32], vocab_size: u32) -> Vec<u32> {
-    tokens.iter().map(|&token| if token == 0 { 0 } else { vocab_size - 4 + token }).collect()
+    tokens
+        .iter()
+        .map(|&token| {
+            if token == 0 {
+                0
+            } else {
+                vocab_size - 4 + token
+            }
+        })
+        .collect()
 }

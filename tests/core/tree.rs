@@ -19,7 +19,12 @@ fn an_empty_tree_has_empty_views() {
 
 #[test]
 fn views_of_a_small_tree_are_those_drawn_by_hand() {
-    let tree = TokenTree::new(vec![7, 8, 8, 9], vec![-1, -1, 0, 0], vec![0.5, 0.25, 0.25, 0.125]).unwrap();
+    let tree = TokenTree::new(
+        vec![7, 8, 8, 9],
+        vec![-1, -1, 0, 0],
+        vec![0.5, 0.25, 0.25, 0.125],
+    )
+    .unwrap();
     let (depths, mask, paths) = views(&tree);
     assert_eq!(depths, [1, 1, 2, 2]);
     let rows = ["1000", "0100", "1010", "1001"].concat();
@@ -27,41 +32,82 @@ fn views_of_a_small_tree_are_those_drawn_by_hand() {
     assert_eq!(paths, [vec![1], vec![0, 2], vec![0, 3]]);
     assert_eq!(tree.prefix(2).token_ids(), [7, 8]);
     assert_eq!(tree.prefix(9), tree);
-    assert_eq!(tree.clone().into_parts(), (vec![7, 8, 8, 9], vec![-1, -1, 0, 0], vec![0.5, 0.25, 0.25, 0.125]));
+    assert_eq!(
+        tree.clone().into_parts(),
+        (
+            vec![7, 8, 8, 9],
+            vec![-1, -1, 0, 0],
+            vec![0.5, 0.25, 0.25, 0.125]
+        )
+    );
 }
 
 #[test]
 fn impossible_trees_are_refused_by_name() {
-    let rows: [(&str, &str, &[u32], &[i32], &[f32]); 12] = [
+    type Row<'a> = (&'a str, &'a str, &'a [u32], &'a [i32], &'a [f32]);
+    let rows: [Row; 12] = [
         ("parents missing", "parents", &[1, 2], &[-1], &[1.0, 1.0]),
         ("parents too many", "parents", &[1], &[-1, -1], &[1.0]),
         ("probs missing", "probs", &[1, 2], &[-1, -1], &[1.0]),
         ("a node its own parent", "parents", &[1], &[0], &[1.0]),
-        ("a parent after its child", "parents", &[1, 2], &[1, -1], &[1.0, 1.0]),
+        (
+            "a parent after its child",
+            "parents",
+            &[1, 2],
+            &[1, -1],
+            &[1.0, 1.0],
+        ),
         ("a parent below -1", "parents", &[1], &[-2], &[1.0]),
         ("the smallest parent", "parents", &[1], &[i32::MIN], &[1.0]),
         ("equal roots", "token_ids", &[1, 1], &[-1, -1], &[1.0, 1.0]),
-        ("equal siblings", "token_ids", &[1, 2, 2], &[-1, 0, 0], &[1.0, 1.0, 1.0]),
+        (
+            "equal siblings",
+            "token_ids",
+            &[1, 2, 2],
+            &[-1, 0, 0],
+            &[1.0, 1.0, 1.0],
+        ),
         ("a probability above 1", "probs", &[1], &[-1], &[1.5]),
         ("a negative probability", "probs", &[1], &[-1], &[-0.5]),
-        ("a probability that is no number", "probs", &[1], &[-1], &[f32::NAN]),
+        (
+            "a probability that is no number",
+            "probs",
+            &[1],
+            &[-1],
+            &[f32::NAN],
+        ),
     ];
     for (row, argument, token_ids, parents, probs) in rows {
-        let error = TokenTree::new(token_ids.to_vec(), parents.to_vec(), probs.to_vec()).unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { name, .. } if name == argument), "{row}: {error}");
+        let error =
+            TokenTree::new(token_ids.to_vec(), parents.to_vec(), probs.to_vec()).unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidArgument { name, .. } if name == argument),
+            "{row}: {error}"
+        );
     }
+}
+
+/// The tokens and parents of any tree: no two nodes have the same token.
+fn trees() -> impl Strategy<Value = (Vec<u32>, Vec<i32>)> {
+    let parents = vec(any::<prop::sample::Index>(), 0..24).prop_map(|indices| {
+        let nodes = indices.iter().enumerate();
+        nodes
+            .map(|(node, index)| i32::try_from(index.index(node + 1)).unwrap() - 1)
+            .collect()
+    });
+    let with_tokens = |parents: Vec<i32>| {
+        (
+            Just((7..).take(parents.len()).collect()).prop_shuffle(),
+            Just(parents),
+        )
+    };
+    parents.prop_flat_map(with_tokens)
 }
 
 proptest! {
     #[test]
     fn views_follow_from_walking_up(
-        (token_ids, parents) in vec((0_u32..1000, any::<prop::sample::Index>()), 0..24).prop_map(|nodes| {
-            let parent = |(node, (_, index)): (usize, &(u32, prop::sample::Index))| {
-                i32::try_from(index.index(node + 1)).unwrap() - 1
-            };
-            let parents: Vec<_> = nodes.iter().enumerate().map(parent).collect();
-            (nodes.iter().enumerate().map(|(node, (token, _))| token * 24 + u32::try_from(node).unwrap()).collect::<Vec<_>>(), parents)
-        }),
+        (token_ids, parents) in trees(),
         cut in 0_usize..30,
     ) {
         let n = token_ids.len();

@@ -1,4 +1,4 @@
-"""The modules that neither the demo model nor the demo datastore has seen: every figure comes from them."""
+"""The modules that neither the demo's models nor its datastore have seen, and prompts from them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]
 
 
 def _cuts(document: Document, generator: random.Random) -> list[tuple[Document, int]]:
-    """The document's function definitions in a random order, each as the number of its last line."""
+    """The document's function definitions in random order, each as the number of its last line."""
     lines = document.text.splitlines()
     cuts = [
         number

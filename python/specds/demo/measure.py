@@ -12,7 +12,6 @@ from specds.stats import GenerationStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.demo.held_out import Prompt
@@ -125,13 +124,14 @@ def compare(
     from specds.generate import generate
 
     comparison = Comparison(mode)
+    plain_generate: Any = model.generate
     warm_up = dict(settings, max_new_tokens=8)
     for number, prompt in enumerate([prompts[0], *prompts]):
         warming = number == 0
         arguments = warm_up if warming else settings
         ids = tokenizer(prompt.text, return_tensors="pt")["input_ids"].to(model.device)
         arguments = {**arguments, "attention_mask": torch.ones_like(ids)}
-        plain, plain_s = _timed(seed + number, partial(model.generate, ids, **arguments))
+        plain, plain_s = _timed(seed + number, partial(plain_generate, ids, **arguments))
         output, specds_s = _timed(
             seed + number,
             partial(generate, model, ids, drafter, max_nodes=max_nodes, **arguments),

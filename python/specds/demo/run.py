@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def _compare(
                     mode=mode,
                     max_nodes=max_nodes,
                     seed=seed,
-                    on_completion=lambda task=task: progress.advance(task),
+                    on_completion=partial(progress.advance, task),
                     max_new_tokens=max_new_tokens,
                     **settings,
                 )

@@ -43,25 +43,28 @@ class _LayerTypeMask:
     nodes end; the rest is as the step before left it.
     """
 
-    def __init__(self, first: FirstVisible | None, num_rows: int, options: dict[str, Any]) -> None:
+    def __init__(self, first: FirstVisible | None, options: dict[str, Any]) -> None:
         self._first = first
-        self._num_rows = num_rows
         self._options = options
         self._hidden = torch.finfo(options["dtype"]).min
-        self._allocate(0)
+        self._allocate(0, 0)
 
-    def _allocate(self, num_columns: int) -> None:
-        self._rows = torch.zeros((self._num_rows, round_up(num_columns)), **self._options)
-        self._length = 0  # columns before it are prefix, and written
-        self._band = (0, 0)  # columns before its start are hidden to all rows, after its end to none
+    def _allocate(self, num_rows: int, num_columns: int) -> None:
+        shape = (round_up(num_rows), round_up(num_columns))
+        self._rows = torch.zeros(shape, **self._options)
+        # Columns before `_length` are prefix and written; of these, all rows are blind to those
+        # before the band and see those after it.
+        self._length = 0
+        self._band = (0, 0)
 
     def build(
         self, visible: NDArray[np.bool_], positions: NDArray[np.int64], length: int
     ) -> torch.Tensor:
         num_nodes = len(positions)
         end = length + num_nodes
-        if end > self._rows.shape[1]:
-            self._allocate(2 * end)
+        num_rows, num_columns = self._rows.shape
+        if num_nodes > num_rows or end > num_columns:
+            self._allocate(max(num_rows, num_nodes), max(num_columns, 2 * end))
         self._rows[:, self._length : length] = 0
         self._length = length
         if self._first is not None:
@@ -92,19 +95,16 @@ class MaskBuilder:
 
     Args:
         config: The model's text configuration.
-        max_nodes: Most nodes of a tree, its root (the last accepted token) not counted.
         dtype: Dtype of the model's activations.
         device: Device of the model's inputs.
     """
 
-    def __init__(
-        self, config: Any, max_nodes: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: Any, *, dtype: torch.dtype, device: torch.device) -> None:
         options = {"dtype": dtype, "device": device}
         # The rule by which transformers decides whether a model takes one mask or one per type.
         self._by_layer_type = hasattr(config, "layer_types")
         self._masks = {
-            layer_type: _LayerTypeMask(first_visible(layer_type, config), max_nodes + 1, options)
+            layer_type: _LayerTypeMask(first_visible(layer_type, config), options)
             for layer_type in sorted(set(layer_types(config)))
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,12 +40,11 @@ class Runner:
     ) -> None:
         config = model.config.get_text_config(decoder=True)
         self._model = model
-        self._last_logits: dict[str, Any] = (
-            {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-        )
+        takes = inspect.signature(model.forward).parameters
+        self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         num_slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self.cache = TreeCache(config.num_hidden_layers, num_slots)
-        self._masks = MaskBuilder(config, max_nodes, dtype=model.dtype, device=model.device)
+        self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
 
     def prefill(self, token_ids: torch.Tensor, chunk_size: int | None = None) -> torch.Tensor:
         """Runs the prompt through the model and its own causal masks.
@@ -59,11 +59,12 @@ class Runner:
         token_ids = token_ids.to(self._model.device)
         positions = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
         step = chunk_size or token_ids.shape[1]
-        for chunk, chunk_positions in zip(
-            token_ids.split(step, dim=1), positions.split(step, dim=1), strict=True
-        ):
-            logits = self._forward(chunk, chunk_positions, None, **self._last_logits)
-            self.cache.advance(chunk.shape[1])
+        for start in range(0, token_ids.shape[1], step):
+            chunk = slice(start, start + step)
+            logits = self._forward(
+                token_ids[:, chunk], positions[:, chunk], None, **self._last_logits
+            )
+            self.cache.advance(token_ids[:, chunk].shape[1])
         return logits[-1:]
 
     def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
@@ -71,7 +72,7 @@ class Runner:
 
         Args:
             token_id: The last emitted token, the only one whose states are not in the cache.
-            tree: The draft. None is an empty one: that pass is plain decoding, with no mask of ours.
+            tree: The draft; None where it is empty: that pass is plain decoding, without our mask.
 
         Returns:
             Logits `(1 + num_nodes, vocab_size)`: row 0 after `token_id`, row ``1 + i`` after node
@@ -91,7 +92,7 @@ class Runner:
         return self._forward(token_ids, positions, mask)
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keeps the states of the last verified token and of the tree nodes `path`, root to leaf."""
+        """Keeps the states of the token and the tree nodes `path` of the last `verify`."""
         self.cache.commit([0, *(1 + node for node in path)])
 
     def _forward(

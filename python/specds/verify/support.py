@@ -12,11 +12,11 @@ import torch
 import transformers
 from transformers.generation.configuration_utils import GenerationMode
 
+from specds._core import TokenTree
 from specds.verify.masks import layer_types
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from transformers import GenerationConfig, PreTrainedModel
 
 MIN_TRANSFORMERS = (5, 17)
@@ -48,8 +48,9 @@ class Support:
     Attributes:
         ok: Whether a tree can be verified on the model.
         reasons: Why not; empty where `ok`.
-        max_error: Largest difference of a logit between one pass over a tree and plain passes over
-            its paths; None where a reason was known without running the model.
+        max_error: Largest error of one pass over a tree, held against plain passes over its paths:
+            the root mean square of a node's differences, over the standard deviation of the
+            logits. None where a reason was known without it.
     """
 
     ok: bool
@@ -60,7 +61,7 @@ class Support:
 def check_model(model: PreTrainedModel, prompt_length: int | None = None) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
-    The logits of one pass over six nodes are held against plain passes over the tree's paths that
+    The logits of one pass over eight nodes are held against plain passes over the tree's paths that
     use neither our cache nor our masks: three forward passes over some twenty tokens.
 
     Args:
@@ -74,15 +75,25 @@ def check_model(model: PreTrainedModel, prompt_length: int | None = None) -> Sup
     if prompt_length is None:
         prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
     try:
-        difference, spread = tree_error(model, prompt_length)
-    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
-        return Support(False, (f"a forward pass over a tree failed: {error}",), None)
-    # Half of the dtype's digits: rounding stays far below, a wrong mask or position far above.
-    allowed = torch.finfo(model.dtype).eps ** 0.5 * spread
-    if difference <= allowed:
-        return Support(True, (), difference)
-    reason = f"logits over a tree differ from plain ones by {difference:.2g}, above {allowed:.2g}"
-    return Support(False, (reason,), difference)
+        error = tree_error(model, prompt_length)
+    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
+        return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
+    # Half of the digits: rounding stays below it, a wrong mask or position far above.
+    allowed = _resolution(model.dtype) ** 0.5
+    if error <= allowed:
+        return Support(True, (), error)
+    reason = (
+        f"logits over a tree differ from plain ones by {error:.2g} of their spread, more than "
+        f"{allowed:.2g}; if that is this model's own rounding, pass `self_check=False`"
+    )
+    return Support(False, (reason,), error)
+
+
+def _resolution(dtype: torch.dtype) -> float:
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return 2.0**-10  # TensorFloat-32 keeps ten bits
+    # Norms and rotary angles are float32 in most models, whatever the dtype.
+    return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
 
 
 _checked: WeakKeyDictionary[torch.nn.Module, Support] = WeakKeyDictionary()
@@ -161,7 +172,8 @@ def require_arguments(
 
 
 def _require_model_kwargs(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
-    if model_kwargs.get("attention_mask") is not None:
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and not bool((mask == 1).all()):
         raise ValueError("attention_mask has zeros: pass the prompt without padding")
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         raise ValueError("past_key_values cannot be used: trees need a cache of their own")
@@ -191,8 +203,8 @@ def _state_reasons(model: PreTrainedModel, config: Any) -> list[str]:
         reasons.append("it is an encoder-decoder model")
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
     if others:
-        reasons.append(f"layers of type {', '.join(others)} keep a state that cannot drop a branch")
-    elif model._is_stateful or not model._supports_default_dynamic_cache():
+        reasons.append(f"layers of type {', '.join(others)} are no plain attention over a KV cache")
+    elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         reasons.append("its recurrent state cannot drop a rejected branch")
     if model.training:
         reasons.append("it is in training mode, where dropout is random: call `model.eval()`")
@@ -253,58 +265,30 @@ def _prompt_length(config: Any) -> int:
         for layer_type in set(layer_types(config))
         if (window := windows.get(layer_type)) is not None and window <= 512
     ]
-    return max([12, *crossed])
+    return int(max([12, *crossed]))
 
 
-# Two branches that fork below the root and one that forks at it, each three tokens deep. The nodes
-# of a path stand apart, so that a mask that goes by slots instead of ancestors is caught.
-_PARENTS = np.array([-1, -1, 0, 0, 1, 2, 3, 4])
-_PATHS = ((0, 2, 5), (0, 3, 6), (1, 4, 7))
-
-
-class _CheckTree:
-    """The tree of the self-check, in the interface of `TokenTree` that `Runner` reads."""
-
-    def __init__(self, token_ids: NDArray[np.int64]) -> None:
-        self.token_ids = token_ids
-
-    def __len__(self) -> int:
-        return len(_PARENTS)
-
-    def depths(self) -> NDArray[np.int64]:
-        return self.mask().sum(axis=1)
-
-    def mask(self) -> NDArray[np.bool_]:
-        visible = np.zeros((len(self), len(self)), dtype=np.bool_)
-        for path in _PATHS:
-            for i, node in enumerate(path):
-                visible[node, list(path[: i + 1])] = True
-        return visible
+# Three branches of three nodes, two of which part after their first. The nodes of a branch stand
+# apart, so that a mask that goes by slots instead of ancestors is caught.
+_PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
 @torch.no_grad()
-def tree_error(model: PreTrainedModel, prompt_length: int) -> tuple[float, float]:
-    """Runs a small tree both ways, see `check_model`.
-
-    Returns:
-        The largest difference of a logit, and the standard deviation of the plain logits, on whose
-        scale the difference counts.
-    """
+def tree_error(model: PreTrainedModel, prompt_length: int) -> float:
+    """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     num_tokens = prompt_length + 1 + len(_PARENTS)
-    # Spread over the vocabulary, distinct where it is large enough, the same in every run.
-    token_ids = (np.arange(num_tokens) * 7919 + 13) % vocab_size
-    known, nodes = token_ids[: prompt_length + 1], token_ids[prompt_length + 1 :]
-    paths = np.stack([np.concatenate((known, nodes[list(path)])) for path in _PATHS])
+    # Spread over the vocabulary by a prime, neighbours distinct, the same in every run.
+    token_ids = (np.arange(num_tokens) * 1_000_003 + 13) % vocab_size
+    known, nodes = np.split(token_ids, [prompt_length + 1])
+    tree = TokenTree(nodes, _PARENTS)
+    paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = Runner(
-        model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(_PARENTS)
-    )
+    runner = Runner(model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree))
     runner.prefill(torch.from_numpy(known[None, :-1]))
-    rows = runner.verify(int(known[-1]), _CheckTree(nodes))  # type: ignore[arg-type]
-    depth = len(_PATHS[0])
-    of_tree = torch.stack([rows[[0, *(1 + node for node in path)]] for path in _PATHS])
-    expected = plain[:, -depth - 1 :].float()
-    difference = (of_tree.float() - expected).abs().max()
-    return float(difference), float(expected.std())
+    rows = runner.verify(int(known[-1]), tree)
+    of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()
+    expected = plain[:, -of_tree.shape[1] :].float()
+    differences = (of_tree - expected).square().mean(dim=-1).sqrt()
+    return float(differences.max() / expected.std())

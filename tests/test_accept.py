@@ -1,0 +1,247 @@
+"""The acceptance rule: exact in law, one call of each processor, criterion and sample a token."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from models import prompt, random_tree
+from reference import TokenTree
+from specds.verify import Emitter, Sampler, accept_greedy, walk
+
+NUM_TOKENS = 3  # vocabulary of the enumeration
+HORIZON = 3  # tokens per enumerated text
+
+
+def all_trees(max_nodes):
+    """Every token tree of at most `max_nodes` nodes over the small vocabulary."""
+    for num_nodes in range(max_nodes + 1):
+        for parents in itertools.product(*(range(-1, node) for node in range(num_nodes))):
+            for token_ids in itertools.product(range(NUM_TOKENS), repeat=num_nodes):
+                edges = set(zip(parents, token_ids, strict=True))
+                if len(edges) == num_nodes:
+                    yield TokenTree(token_ids, parents, [0.5] * num_nodes)
+
+
+@pytest.fixture(scope="module")
+def target():
+    """A distribution of the next token for each text shorter than the horizon."""
+    rng = np.random.default_rng(3)
+    texts = itertools.chain.from_iterable(
+        itertools.product(range(NUM_TOKENS), repeat=length) for length in range(HORIZON + 1)
+    )
+    return {text: rng.dirichlet([0.6] * NUM_TOKENS) for text in texts}
+
+
+def rows_of(tree, target):
+    """What a forward pass over `tree` would give, as probabilities: a row per node, root first."""
+    texts = [()]
+    for node in range(len(tree)):
+        texts.append((*texts[tree.parents[node] + 1], int(tree.token_ids[node])))
+    return torch.tensor(np.array([target.get(text, np.ones(NUM_TOKENS)) for text in texts]))
+
+
+class Scripted:
+    """A sampler that draws what a script says, and knows how likely that was."""
+
+    def __init__(self, script):
+        self.draws, self.weight = iter(script), 1.0
+
+    def __call__(self, _, row):
+        token = next(self.draws)
+        self.weight *= float(row[token])
+        return token
+
+
+def law_of_text(rule, tree, target):
+    """The exact law of the first `HORIZON` tokens: `rule` on the tree, then plain decoding.
+
+    All scripts of draws together are all outcomes, each with the probability of its draws.
+    """
+    rows = rows_of(tree, target)
+    law = dict.fromkeys(itertools.product(range(NUM_TOKENS), repeat=HORIZON), 0.0)
+    scripts = [()]
+    while scripts:
+        script = scripts.pop()
+        choose = Scripted(script)
+        criteria = StoppingCriteriaList([MaxLengthCriteria(1 + HORIZON)])
+        emitter = Emitter(torch.zeros(1, 1, dtype=torch.long), criteria)
+        try:
+            rule(rows, tree, emitter, choose)
+            while not emitter.finished:
+                walk(rows_of_text(emitter.emitted, target), None, emitter, choose)
+        except StopIteration:
+            scripts += [(*script, token) for token in range(NUM_TOKENS)]
+            continue
+        law[tuple(emitter.emitted)] += choose.weight
+    return law
+
+
+def rows_of_text(tokens, target):
+    return torch.tensor(target[tuple(tokens)])[None]
+
+
+def true_law(target):
+    return {
+        text: float(np.prod([target[text[:i]][token] for i, token in enumerate(text)]))
+        for text in itertools.product(range(NUM_TOKENS), repeat=HORIZON)
+    }
+
+
+def total_variation(law, other):
+    return sum(abs(law[text] - other[text]) for text in law) / 2
+
+
+def redrawing_walk(logits, tree, emitter, choose):
+    """REST's rule as its code has it: a new draw after the tree has missed one."""
+    path, node = [], -1
+    while True:
+        token = choose(emitter.token_ids, logits[node + 1])
+        children = np.flatnonzero((tree.parents == node) & (tree.token_ids == token))
+        if len(children) == 0:
+            emitter.emit(choose(emitter.token_ids, logits[node + 1]))
+            return path
+        emitter.emit(token)
+        node = int(children[0])
+        path.append(node)
+        if emitter.finished:
+            return path
+
+
+def test_law_of_the_text_is_the_targets_for_every_tree(target):
+    expected = true_law(target)
+    trees = list(all_trees(3))
+    assert len(trees) == 1 + 3 + 15 + 105
+    worst = max(total_variation(law_of_text(walk, tree, target), expected) for tree in trees)
+    assert worst <= 1e-12
+
+
+def test_redrawing_after_a_mismatch_fails_the_same_check(target):
+    expected = true_law(target)
+    trees = [tree for tree in all_trees(2) if len(tree)]
+    distances = [total_variation(law_of_text(redrawing_walk, t, target), expected) for t in trees]
+    assert max(distances) > 0.1
+    assert min(distances) > 1e-3
+
+
+def chain(tokens):
+    return TokenTree(tokens, range(-1, len(tokens) - 1), [0.5] * len(tokens))
+
+
+def emitter_for(criteria=()):
+    return Emitter(prompt(4), StoppingCriteriaList(criteria))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_greedy_and_walk_agree_on_random_trees(seed):
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, int(rng.integers(12)), vocab_size=3)
+    logits = torch.from_numpy(rng.normal(size=(len(tree) + 1, 3)))
+    limit = MaxLengthCriteria(4 + int(rng.integers(1, 6)))
+    walked, greedy = emitter_for([limit]), emitter_for([limit])
+    sampler = Sampler(LogitsProcessorList(), do_sample=False)
+    assert sampler.is_argmax
+    path = walk(logits, tree, walked, sampler)
+    assert accept_greedy(logits, tree, greedy) == path
+    assert greedy.emitted == walked.emitted
+    assert greedy.finished == walked.finished
+    assert tree.token_ids[path].tolist() == greedy.emitted[: len(path)]
+    assert path == [] or path == tree.path_to(path[-1])
+
+
+def test_ties_go_to_the_lowest_token():
+    logits = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
+    emitter = emitter_for()
+    accept_greedy(logits, None, emitter)
+    walk(logits, None, emitter, Sampler(LogitsProcessorList(), do_sample=False))
+    assert emitter.emitted == [1, 1]
+
+
+def test_ties_made_by_rounding_to_float32_are_those_of_plain_decoding():
+    logits = torch.tensor([[1.0, 3.0, 3.0 + 1e-12]], dtype=torch.float64)
+    emitter = emitter_for()
+    accept_greedy(logits, None, emitter)
+    assert emitter.emitted == [1]
+
+
+def test_a_stop_on_an_accepted_token_leaves_no_bonus():
+    logits = torch.eye(6)[[1, 2, 3, 4]]  # after the root comes 1, then 2, 3, 4
+    emitter = emitter_for([EosTokenCriteria(2)])
+    assert accept_greedy(logits, chain([1, 2, 3]), emitter) == [0, 1]
+    assert emitter.emitted == [1, 2]
+    assert emitter.finished
+
+
+def test_walk_goes_to_the_right_child_among_interleaved_branches():
+    #        root -> 5 (0), 1 (1);   0 -> 2 (2);   1 -> 3 (3), 2 (4);   4 -> 4 (5)
+    tree = TokenTree([5, 1, 2, 3, 2, 4], [-1, -1, 0, 1, 1, 4], [0.5] * 6)
+    logits = torch.eye(6)[[1, 0, 2, 0, 0, 4, 3]]
+    emitter = emitter_for()
+    assert accept_greedy(logits, tree, emitter) == [1, 4, 5]
+    assert emitter.emitted == [1, 2, 4, 3]
+
+
+class SeesLengths(StoppingCriteria):
+    def __init__(self, stop_at):
+        self.stop_at, self.lengths = stop_at, []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.lengths.append(input_ids.shape[1])
+        return torch.tensor([input_ids.shape[1] >= self.stop_at])
+
+
+def test_criteria_of_a_user_see_every_token_once():
+    criterion = SeesLengths(stop_at=6)
+    emitter = emitter_for([criterion])
+    accept_greedy(torch.eye(6)[[1, 2, 3, 4]], chain([1, 2, 3]), emitter)
+    assert criterion.lengths == [5, 6]
+    assert emitter.emitted == [1, 2]
+
+
+def test_host_criteria_stop_where_the_tensors_do():
+    for stop_length, eos in itertools.product([5, 6, 9], [[7], [1, 7], torch.tensor(3)]):
+        criteria = [MaxLengthCriteria(stop_length, 100), EosTokenCriteria(eos)]
+        fast, slow = emitter_for(criteria), emitter_for([*criteria, SeesLengths(99)])
+        for token in [5, 1, 2, 3, 4]:
+            fast.emit(token)
+            slow.emit(token)
+            assert fast.finished == slow.finished
+
+
+def test_a_criterion_that_would_warn_is_still_called(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        MaxLengthCriteria, "__call__", lambda self, ids, _: calls.append(1) or torch.tensor([False])
+    )
+    emitter_for([MaxLengthCriteria(20, max_position_embeddings=10)]).emit(1)
+    assert calls == [1]
+
+
+def test_earlier_views_of_the_tokens_stay_as_they_were():
+    emitter = emitter_for()
+    views = []
+    for token in range(40):
+        emitter.emit(token)
+        views.append(emitter.token_ids)
+    for count, view in enumerate(views, 1):
+        assert view.tolist() == [[*prompt(4)[0].tolist(), *range(count)]]
+
+
+def test_sampler_keeps_scores_and_untouched_logits():
+    processors = LogitsProcessorList([MinLengthLogitsProcessor(9, 1, device="cpu")])
+    sampler = Sampler(processors, do_sample=False, keep_scores=True, keep_logits=True)
+    assert not sampler.is_argmax
+    logits = torch.tensor([0.0, 5.0, 1.0], dtype=torch.float64)
+    assert sampler(prompt(4), logits) == 2
+    assert sampler.logits[0].tolist() == [[0.0, 5.0, 1.0]]
+    assert sampler.scores[0].tolist() == [[0.0, -float("inf"), 1.0]]
+    assert sampler.scores[0].dtype == torch.float32

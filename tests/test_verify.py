@@ -1,0 +1,239 @@
+"""One pass over a tree gives what plain passes over its paths give, and commits leave no trace."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, MistralConfig, Qwen2Config
+
+from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
+from reference import TokenTree
+from specds.verify import MaskBuilder, Runner, TreeCache
+
+# Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}
+CASES = [(family, torch.float32, "sdpa") for family in FAMILIES]
+CASES += [(family, torch.float64, "sdpa") for family in ("llama", "gemma3", "gpt2")]
+CASES += [(family, torch.float32, "eager") for family in ("llama", "mistral", "gemma3", "opt")]
+
+
+def runner_for(model, max_length=200, max_nodes=16):
+    return Runner(model, prompt_length=21, max_length=max_length, max_nodes=max_nodes)
+
+
+@torch.no_grad()
+def plain_rows(model, known, tree):
+    """What `Runner.verify` should give: a full plain pass per node, no cache, no mask."""
+    paths = [[], *(tree.path_to(node) for node in range(len(tree)))]
+    return torch.stack(
+        [
+            model(torch.tensor([[*known, *tree.token_ids[path]]]), use_cache=False).logits[0, -1]
+            for path in paths
+        ]
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "dtype", "attention"), CASES)
+def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention):
+    model = tiny_model(family, dtype, attention)
+    rng = np.random.default_rng(1)
+    runner = runner_for(model)
+    known = prompt()[0].tolist()
+    first = runner.prefill(torch.tensor([known]))
+    assert first.shape == (1, VOCAB_SIZE)
+    worst = float((first - model(torch.tensor([known])).logits[0, -1:]).abs().max())
+    known.append(int(rng.integers(VOCAB_SIZE)))
+    for num_nodes in (9, 0, 14, 1, 16):
+        tree = random_tree(rng, num_nodes)
+        rows = runner.verify(known[-1], tree if num_nodes else None)
+        assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
+        worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
+        # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
+        path = tree.path_to(int(rng.integers(-1, num_nodes))) if num_nodes else []
+        runner.commit(path)
+        known += [*tree.token_ids[path].tolist(), int(rng.integers(VOCAB_SIZE))]
+        assert runner.cache.length == len(known) - 1
+    assert worst < TOLERANCE[dtype]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
+def test_committed_states_are_those_of_a_fresh_cache(family):
+    model = tiny_model(family)
+    rng = np.random.default_rng(2)
+    runner = runner_for(model)
+    known = prompt()[0].tolist()
+    runner.prefill(torch.tensor([known]))
+    for _ in range(12):
+        known.append(int(rng.integers(VOCAB_SIZE)))
+        tree = random_tree(rng, 12)
+        runner.verify(known[-1], tree)
+        path = tree.path_to(int(rng.integers(-1, 12)))
+        runner.commit(path)
+        known += tree.token_ids[path].tolist()
+    fresh = runner_for(model)
+    fresh.prefill(torch.tensor([known]))
+    assert runner.cache.length == fresh.cache.length == len(known)
+    for layer, other in zip(runner.cache.layers, fresh.cache.layers, strict=True):
+        for name in ("keys", "values"):
+            kept, true = (getattr(x, name)[:, :, : len(known)] for x in (layer, other))
+            assert torch.allclose(kept, true, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "llama4"])
+def test_prefill_in_chunks_is_prefill(family):
+    model = tiny_model(family)
+    whole, chunked = runner_for(model), runner_for(model)
+    expected = whole.prefill(prompt())
+    assert torch.allclose(chunked.prefill(prompt(), 5), expected, atol=1e-4)
+    tree = random_tree(np.random.default_rng(0), 8)
+    assert torch.allclose(chunked.verify(3, tree), whole.verify(3, tree), atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_rejected_tree_leaves_no_trace():
+    model = tiny_model("gemma3")
+    runner = runner_for(model)
+    runner.prefill(prompt())
+    tree = random_tree(np.random.default_rng(0), 8)
+    rows = runner.verify(3, tree).clone()
+    runner.verify(5, random_tree(np.random.default_rng(1), 16))
+    assert torch.equal(runner.verify(3, tree), rows)
+
+
+def states(*values, dim=4):
+    """Keys of a pass, `(1, 2, len(values), dim)`, each slot filled with its value."""
+    return torch.tensor(values, dtype=torch.float32)[None, None, :, None].expand(1, 2, -1, dim)
+
+
+def filled_cache(capacity=8):
+    cache = TreeCache(num_layers=2, capacity=capacity)
+    for layer in range(2):
+        cache.update(states(1, 2), states(-1, -2, dim=6), layer)
+    cache.advance(2)
+    return cache
+
+
+def slots(cache, layer=0):
+    return cache.layers[layer].keys[0, 0, : cache.length, 0].tolist()
+
+
+def test_cache_shows_a_pass_and_forgets_it():
+    cache = filled_cache()
+    keys, values = cache.update(states(7, 8, 9), states(-7, -8, -9, dim=6), 0)
+    assert keys[0, 0, :, 0].tolist() == [1, 2, 7, 8, 9]
+    assert values[0, 1, :, 5].tolist() == [-1, -2, -7, -8, -9]
+    assert cache.length == cache.get_seq_length() == 2
+    assert cache.get_mask_sizes(3, 0) == (5, 0)
+
+
+@pytest.mark.parametrize("keep", [[], [0], [0, 1, 2], [0, 2], [1, 2], [0, 1, 4], [0, 3, 4], [4]])
+def test_commit_keeps_the_slots_it_is_given(keep):
+    cache = filled_cache()
+    for layer in range(2):
+        cache.update(states(10, 11, 12, 13, 14), states(0, 1, 2, 3, 4, dim=6), layer)
+    cache.commit(keep)
+    for layer in range(2):
+        assert slots(cache, layer) == [1, 2, *(10 + index for index in keep)]
+        assert cache.layers[layer].values[0, 0, 2 : cache.length, 0].tolist() == keep
+
+
+def test_commit_in_place_copies_nothing(monkeypatch):
+    cache = filled_cache()
+    cache.update(states(10, 11, 12), states(0, 1, 2, dim=6), 0)
+    monkeypatch.setattr(torch.Tensor, "index_select", None)
+    cache.commit([0, 1])
+    assert slots(cache) == [1, 2, 10, 11]
+
+
+def test_commit_writes_no_slot_of_the_prefix():
+    cache = filled_cache()
+    cache.update(states(10, 11, 12), states(0, 1, 2, dim=6), 0)
+    before = cache.layers[0].keys[:, :, :2].clone()
+    address = cache.layers[0].keys.data_ptr()
+    cache.commit([0, 2])
+    assert torch.equal(cache.layers[0].keys[:, :, :2], before)
+    assert cache.layers[0].keys.data_ptr() == address
+
+
+def test_cache_grows_between_and_keeps_its_states():
+    cache = filled_cache(capacity=2)
+    expected = [1.0, 2.0]
+    for step in range(5):
+        new = [float(100 * step + i) for i in range(60)]
+        for layer in range(2):
+            cache.update(states(*new), states(*new, dim=6), layer)
+        cache.commit(range(60))
+        expected += new
+    assert slots(cache, 0) == slots(cache, 1) == expected
+
+
+def naive_mask(config, tree, length):
+    """Who sees whom, pair by pair, from the positions alone."""
+    depths = [0, *tree.depths().tolist()]
+    ancestors = [{0}] + [{0, *(1 + n for n in tree.path_to(node))} for node in range(len(tree))]
+    positions = list(range(length)) + [length + depth for depth in depths]
+    masks = {}
+    for layer_type in set(getattr(config, "layer_types", None) or ["only"]):
+        visible = np.zeros((len(depths), len(positions)), dtype=bool)
+        for row, (depth, ancestry) in enumerate(zip(depths, ancestors, strict=True)):
+            for column, seen in enumerate(positions):
+                position = length + depth
+                near = True
+                if layer_type != "full_attention" and getattr(config, "sliding_window", None):
+                    near = seen > position - config.sliding_window
+                if layer_type == "chunked_attention":
+                    near = seen // config.attention_chunk_size == position // WINDOW
+                visible[row, column] = near and (column < length or column - length in ancestry)
+        masks[layer_type] = visible
+    return masks
+
+
+MASKED = {
+    "full": LlamaConfig(num_hidden_layers=2),
+    "sliding": MistralConfig(num_hidden_layers=2, sliding_window=WINDOW),
+    "tiny_window": MistralConfig(num_hidden_layers=2, sliding_window=2),
+    "mixed": Qwen2Config(
+        num_hidden_layers=2,
+        use_sliding_window=True,
+        sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"],
+    ),
+    "chunked": tiny_model("llama4").config,
+}
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masks_are_the_naive_ones_at_every_step(kind):
+    config = MASKED[kind]
+    rng = np.random.default_rng(4)
+    builder = MaskBuilder(config, dtype=torch.float32, device=torch.device("cpu"))
+    length = 3
+    for _ in range(36):
+        tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
+        built = builder.build(tree.mask(), tree.depths(), length)
+        expected = naive_mask(config, tree, length)
+        built = built if isinstance(built, dict) else {"only": built}
+        assert built.keys() == expected.keys()
+        for layer_type, mask in built.items():
+            assert mask.shape == (1, 1, len(tree) + 1, length + len(tree) + 1)
+            assert torch.equal(mask[0, 0] == 0, torch.from_numpy(expected[layer_type]))
+            assert set(mask.unique().tolist()) <= {0.0, torch.finfo(torch.float32).min}
+        length += int(rng.integers(1, 9))
+
+
+def test_masks_are_written_into_the_same_memory():
+    builder = MaskBuilder(MASKED["full"], dtype=torch.bfloat16, device=torch.device("cpu"))
+    tree = TokenTree([1, 2], [-1, 0], [0.5, 0.5])
+    first = builder.build(tree.mask(), tree.depths(), 10)
+    second = builder.build(tree.mask(), tree.depths(), 12)
+    assert first.dtype == torch.bfloat16
+    assert first.data_ptr() == second.data_ptr()
+
+
+def test_layer_types_without_a_tree_mask_are_an_error():
+    config = Qwen2Config(num_hidden_layers=1)
+    config.layer_types = ["conv"]
+    with pytest.raises(ValueError, match="layer type 'conv' has no tree mask"):
+        MaskBuilder(config, dtype=torch.float32, device=torch.device("cpu"))
