@@ -71,7 +71,7 @@ class Datastore:
         self.vocab_size = vocab_size
 
     def occurrences(self, tokens, length):
-        """What follows each occurrence of `tokens`: up to `length` tokens, in the order of the text.
+        """What follows each occurrence of `tokens`: up to `length` tokens, in suffix order.
 
         A continuation ends with the separator, which counts in the order by its id, and which is
         kept where it is a token.
@@ -103,7 +103,7 @@ class Datastore:
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top_k]
 
     def rest(self, context, max_nodes, max_match=16, min_match=1, continuation=10, max_samples=256):
-        """REST's draft (He et al. 2024, Algorithm 1 and section 3.2) as `(token_ids, parents, probs)`."""
+        """REST's draft (He et al. 2024, Algorithm 1): `(token_ids, parents, probs)`."""
         length, _ = self.lookup(context, max_match, min_match)
         if length == 0:
             return [], [], []

@@ -245,3 +245,11 @@ def test_sampler_keeps_scores_and_untouched_logits():
     assert sampler.logits[0].tolist() == [[0.0, 5.0, 1.0]]
     assert sampler.scores[0].tolist() == [[0.0, -float("inf"), 1.0]]
     assert sampler.scores[0].dtype == torch.float32
+
+
+def test_kept_logits_do_not_hold_the_logits_of_the_pass():
+    sampler = Sampler(LogitsProcessorList(), do_sample=False, keep_logits=True)
+    rows = torch.tensor([[0.0, 5.0], [0.0, 0.0]])
+    sampler(prompt(4), rows[0])
+    rows.zero_()
+    assert sampler.logits[0].tolist() == [[0.0, 5.0]]

@@ -7,7 +7,7 @@ from transformers import DynamicCache
 
 import specds.verify.support as support
 from models import FAMILIES, VOCAB_SIZE, build, prompt, random_drafter, tiny_model
-from specds.generate import custom_generate, generate
+from specds.generation import custom_generate, generate
 from specds.verify import Support, UnsupportedModelError, check_model
 
 _SMALL = {

@@ -16,7 +16,7 @@ from specds.drafter import Drafter, RestDrafter, Session
 if TYPE_CHECKING:
     from specds.build import BuildReport, build_datastore
     from specds.corpora import Corpus, CorpusError, Document, open_corpus
-    from specds.generate import GenerationOutput, custom_generate, generate
+    from specds.generation import GenerationOutput, custom_generate, generate
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
@@ -50,14 +50,14 @@ _LAZY = {
     "Corpus": "specds.corpora",
     "CorpusError": "specds.corpora",
     "Document": "specds.corpora",
-    "GenerationOutput": "specds.generate",
+    "GenerationOutput": "specds.generation",
     "GenerationStats": "specds.stats",
     "Support": "specds.verify.support",
     "UnsupportedModelError": "specds.verify.support",
     "build_datastore": "specds.build",
     "check_model": "specds.verify.support",
-    "custom_generate": "specds.generate",
-    "generate": "specds.generate",
+    "custom_generate": "specds.generation",
+    "generate": "specds.generation",
     "open_corpus": "specds.corpora",
 }
 

@@ -202,7 +202,7 @@ def generate(
     check_tokenizer(drafter.datastore, tokenizer)
     import torch
 
-    from specds.generate import generate as run
+    from specds.generation import generate as run
 
     torch.manual_seed(seed)
     ids = tokenizer(_text(prompt), return_tensors="pt")["input_ids"].to(loaded.device)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Session(Protocol):
-    """One request as a drafter sees it: draft, observe what was accepted, and so on until finish."""
+    """One request as a drafter sees it: draft, observe what was accepted, again until finish."""
 
     def draft(self, max_nodes: int) -> TokenTree:
         """Drafts at most `max_nodes` nodes that continue the context, best nodes first.

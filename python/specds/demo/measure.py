@@ -121,7 +121,7 @@ def compare(
     """
     import torch
 
-    from specds.generate import generate
+    from specds.generation import generate
 
     comparison = Comparison(mode)
     plain_generate: Any = model.generate

@@ -32,7 +32,7 @@ from models import (
     wrong_drafter,
 )
 from reference import TokenTree
-from specds.generate import custom_generate, generate
+from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
 from specds.verify import MaskBuilder, TreeCache
 
