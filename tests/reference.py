@@ -110,10 +110,55 @@ class Datastore:
         found = self.occurrences(context[len(context) - length :], continuation)
         sample = even_sample(found, max_samples)
         counts = Counter(tuple(s[:n]) for s in sample for n in range(1, len(s) + 1))
-        paths = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:max_nodes]
-        index = {path: i for i, path in enumerate(paths)}
-        parents = [index.get(path[:-1], -1) for path in paths]
-        return [p[-1] for p in paths], parents, [counts[p] / len(sample) for p in paths]
+        best = sorted(counts, key=lambda path: (-counts[path], len(path), path))
+        shares = {path: count / len(sample) for path, count in counts.items()}
+        return tree_of(best[:max_nodes], shares)
+
+    def fused(self, context, max_nodes, max_match=16, continuation=10, max_samples=256):
+        """The draft of datastore and context together as `(token_ids, parents, probs)`."""
+        length, _ = self.lookup(context, max_match)
+        limits = {"continuation": continuation, "max_samples": max_samples}
+        looked_up = self.rest(context, max(max_nodes, 64), max_match, **limits)
+        own_length, own = prompt_lookup(context, max_match, continuation)
+        if self.separator in own:
+            own = own[: own.index(self.separator) + 1]
+        likelihoods = Counter()
+        for match_length, source in (
+            (length, paths(*looked_up)),
+            (own_length, {tuple(own[: n + 1]): 1.0 for n in range(len(own))}),
+        ):
+            for path, prob in source.items():
+                trust = 1.0
+                for _ in path:
+                    trust *= (match_length + 1) / (match_length + 2)
+                likelihoods[path] += prob * trust / 2
+        best = sorted(likelihoods, key=lambda path: (-likelihoods[path], len(path), path))
+        return tree_of(best[:max_nodes], likelihoods)
+
+
+def prompt_lookup(context, max_match, continuation):
+    """The longest suffix that came before, and what followed it the last time."""
+    for length in range(min(max_match, len(context) - 1), 0, -1):
+        suffix = context[len(context) - length :]
+        for start in range(len(context) - length - 1, -1, -1):
+            if context[start : start + length] == suffix:
+                return length, context[start + length :][:continuation]
+    return 0, []
+
+
+def paths(token_ids, parents, probs):
+    """The probability of each node of a tree by its path, in single precision as in a tree."""
+    found = []
+    for token, parent in zip(token_ids, parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return dict(zip(found, np.array(probs, np.float32).tolist(), strict=True))
+
+
+def tree_of(ranking, probs):
+    """Paths, best first, as `(token_ids, parents, probs)`."""
+    index = {path: i for i, path in enumerate(ranking)}
+    parents = [index.get(path[:-1], -1) for path in ranking]
+    return [path[-1] for path in ranking], parents, [probs[path] for path in ranking]
 
 
 def even_sample(items, max_samples):

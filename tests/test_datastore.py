@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reference import Datastore as Oracle
-from specds import Datastore, DatastoreBuilder, FormatError, RestDrafter, TokenTree
+from specds import Datastore, DatastoreBuilder, FormatError, FusedDrafter, RestDrafter, TokenTree
 from specds.drafter import RestConfig
 
 GOLDEN = Path(__file__).parent / "data"
@@ -54,6 +54,34 @@ def test_lookup_and_counts_equal_the_oracle(
         ids, counts = store.next_tokens(match, 3)
         expected = oracle.next_tokens(context[len(context) - match.length :], 3)
         assert list(zip(ids.tolist(), counts.tolist(), strict=True)) == expected
+
+
+@on_disk
+@given(
+    documents=documents,
+    separator=separators,
+    pieces=st.lists(st.lists(tokens, min_size=1, max_size=4), min_size=1, max_size=5),
+    max_nodes=st.integers(0, 12),
+    continuation=st.integers(1, 5),
+    max_samples=st.integers(1, 6),
+)
+def test_fused_drafts_equal_the_oracle_at_every_step(
+    tmp_path, documents, separator, pieces, max_nodes, continuation, max_samples
+):
+    oracle = Oracle(documents, separator, 4)
+    store = build(tmp_path / "d", documents, separator=separator)
+    config = RestConfig(max_match=5, continuation=continuation, max_samples=max_samples)
+    session = FusedDrafter(store, config).session(pieces[0])
+    context = []
+    for number, piece in enumerate(pieces):
+        context += piece
+        if number:
+            session.observe(piece)
+        tree = session.draft(max_nodes)
+        token_ids, parents, probs = oracle.fused(context, max_nodes, 5, continuation, max_samples)
+        assert tree.token_ids.tolist() == token_ids
+        assert tree.parents.tolist() == parents
+        np.testing.assert_allclose(tree.probs, np.array(probs, np.float32))
 
 
 @on_disk

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore, DatastoreBuilder, FormatError, Match, TokenTree, __version__
-from specds.drafter import Drafter, RestDrafter, Session
+from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
 
 if TYPE_CHECKING:
     from specds.build import BuildReport, build_datastore
@@ -29,9 +29,11 @@ __all__ = [
     "Document",
     "Drafter",
     "FormatError",
+    "FusedDrafter",
     "GenerationOutput",
     "GenerationStats",
     "Match",
+    "RestConfig",
     "RestDrafter",
     "Session",
     "Support",

@@ -14,6 +14,7 @@ __all__ = [
     "Datastore",
     "DatastoreBuilder",
     "FormatError",
+    "FusedSession",
     "Match",
     "RestSession",
     "TokenTree",
@@ -207,6 +208,21 @@ class RestSession:
         """Appends tokens to the context: the prompt first, then what the model emitted."""
     def draft(self, max_nodes: int) -> TokenTree:
         """Drafts at most `max_nodes` nodes that continue the context."""
-    @property
-    def match_length(self) -> int:
-        """The match that the last draft was made from; 0 where there was none."""
+
+@final
+class FusedSession:
+    """One request drafted for from a datastore and from its own text."""
+
+    def __new__(
+        cls,
+        datastore: Datastore,
+        *,
+        max_match: int = 16,
+        min_match: int = 1,
+        continuation: int = 10,
+        max_samples: int = 256,
+    ) -> Self: ...
+    def observe(self, token_ids: ArrayLike) -> None:
+        """Appends tokens to the context: the prompt first, then what the model emitted."""
+    def draft(self, max_nodes: int) -> TokenTree:
+        """Drafts at most `max_nodes` nodes that continue the context, likeliest first."""

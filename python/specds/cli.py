@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import display
+from specds.drafter import DrafterName
 
 app = typer.Typer(
     name="specds",
@@ -25,6 +26,10 @@ app = typer.Typer(
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 _DATASTORE = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]
 _MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
+_DRAFTER = Annotated[
+    DrafterName,
+    typer.Option(help="`fused`: datastore and the request's own text; `rest`: datastore alone."),
+]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
 
@@ -176,6 +181,7 @@ def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     datastore: Annotated[Path, typer.Option(help="A folder made by `specds build`.")],
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
+    drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: _MAX_NODES = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
@@ -193,13 +199,13 @@ def generate(
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
-    from specds.drafter import RestDrafter
+    from specds.drafter import open_drafter
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    drafter = RestDrafter(datastore)
+    opened = open_drafter(drafter, datastore)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    check_tokenizer(drafter.datastore, tokenizer)
+    check_tokenizer(opened.datastore, tokenizer)
     import torch
 
     from specds.generation import generate as run
@@ -214,7 +220,7 @@ def generate(
     output = run(
         loaded,
         ids,
-        drafter,
+        opened,
         max_nodes=max_nodes,
         max_new_tokens=max_new_tokens,
         attention_mask=torch.ones_like(ids),
@@ -239,6 +245,7 @@ def generate(
 @app.command()
 def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
+    drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: _MAX_NODES = 16,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
@@ -254,7 +261,7 @@ def demo(
     """
     from specds.demo.run import run_demo
 
-    run_demo(num_prompts, max_new_tokens, max_nodes, seed, as_json=as_json)
+    run_demo(num_prompts, max_new_tokens, max_nodes, seed, drafter, as_json=as_json)
 
 
 def _text(argument: str) -> str:

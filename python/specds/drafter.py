@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from specds._core import Datastore, RestSession
+from specds._core import Datastore, FusedSession, RestSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True)
 class RestConfig:
-    """Limits of REST's drafting; the defaults are the paper's, but for the samples.
+    """Limits of lookups; the defaults are those of the REST paper, but for the samples.
 
     Attributes:
         max_match: The longest suffix of the context that is looked up (n_max).
@@ -83,6 +84,8 @@ class RestDrafter:
         FormatError: What is there cannot be read.
     """
 
+    _core: type[RestSession | FusedSession] = RestSession
+
     def __init__(
         self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
     ) -> None:
@@ -95,7 +98,7 @@ class RestDrafter:
         """The vocabulary size of the datastore's tokenizer."""
         return self.datastore.vocab_size
 
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> _RestSession:
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> _CoreSession:
         """Starts a request.
 
         Raises:
@@ -103,7 +106,7 @@ class RestDrafter:
         """
         if len(prompt_ids) == 0:
             raise ValueError("the prompt is empty: give at least one token")
-        core = RestSession(
+        core = self._core(
             self.datastore,
             max_match=self.config.max_match,
             min_match=self.config.min_match,
@@ -111,11 +114,41 @@ class RestDrafter:
             max_samples=self.config.max_samples,
         )
         core.observe(prompt_ids)
-        return _RestSession(core)
+        return _CoreSession(core)
 
 
-class _RestSession:
-    def __init__(self, core: RestSession) -> None:
+class FusedDrafter(RestDrafter):
+    """Two sources in one tree: a datastore, as REST looks it up, and the request's own text.
+
+    The second is what prompt lookup drafts: the tokens that followed the longest suffix of the
+    context when it last came in the request. The nodes of both are ranked by how likely their path
+    is: each source trusts its path the more, the longer its match (Laplace's rule of succession,
+    ``(L + 1) / (L + 2)`` a token after a match of L tokens).
+    """
+
+    _core = FusedSession
+
+
+class DrafterName(str, Enum):
+    """The drafters that the command line knows."""
+
+    FUSED = "fused"
+    REST = "rest"
+
+
+def open_drafter(name: DrafterName, datastore: str | PathLike[str]) -> RestDrafter:
+    """Opens a datastore for a drafter with its default limits.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        FormatError: What is there cannot be read.
+    """
+    drafters = {DrafterName.FUSED: FusedDrafter, DrafterName.REST: RestDrafter}
+    return drafters[name](datastore)
+
+
+class _CoreSession:
+    def __init__(self, core: RestSession | FusedSession) -> None:
         self.draft = core.draft
         self.observe = core.observe
 

@@ -154,9 +154,13 @@ impl Datastore {
     /// # Errors
     ///
     /// [`Error::TokenOutOfRange`] where the context has a token outside the vocabulary,
-    /// [`Error::InvalidArgument`] unless `1 <= min_match <= max_match`.
+    /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
+        if context.is_empty() {
+            let reason = "is empty: give at least one token";
+            return Err(Error::invalid("context", reason));
+        }
         self.check_tokens(context)?;
         let document = context.rsplit(|&token| token == self.separator()).next();
         let context = document.unwrap_or_default();

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::context::Context;
 use crate::datastore::{Continuations, Datastore, Match, check_match_lengths};
 use crate::error::{Error, Result};
+use crate::mixer::{Candidates, mix};
 use crate::tree::TokenTree;
 use crate::trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
@@ -151,5 +153,70 @@ impl RestSession {
     /// The length of the match that the last draft was made from, 0 where nothing matched.
     pub fn match_length(&self) -> usize {
         self.found.length
+    }
+}
+
+/// One request that is drafted for from a datastore and from its own text.
+///
+/// The datastore drafts as a [`RestSession`]; the request's own text drafts what followed the longest
+/// suffix that came in it before. The nodes of both are ranked by likelihood: see the module `mixer`.
+#[derive(Debug)]
+pub struct FusedSession {
+    datastore: RestSession,
+    context: Context,
+}
+
+impl FusedSession {
+    /// The nodes that the datastore proposes; what ranks lower never made a draft of 64 better.
+    const CANDIDATES: usize = 64;
+
+    /// Starts a request with an empty context; `config` limits both sources.
+    ///
+    /// # Errors
+    ///
+    /// As [`RestSession::new`].
+    pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
+        Ok(Self {
+            datastore: RestSession::new(datastore, config)?,
+            context: Context::default(),
+        })
+    }
+
+    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
+    ///
+    /// # Errors
+    ///
+    /// As [`RestSession::observe`].
+    pub fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+        self.datastore.observe(tokens)?;
+        self.context.observe(tokens);
+        Ok(())
+    }
+
+    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the likeliest
+    /// first. A node's probability is how likely its path is held to be.
+    ///
+    /// # Errors
+    ///
+    /// As [`RestSession::draft`].
+    pub fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+        let looked_up = self.datastore.draft(max_nodes.max(Self::CANDIDATES))?;
+        let RestSession {
+            config, datastore, ..
+        } = &self.datastore;
+        let (match_length, own) =
+            self.context
+                .draft(config.max_match, config.continuation, datastore.separator());
+        let sources = [
+            Candidates {
+                tree: &looked_up,
+                match_length: self.datastore.match_length(),
+            },
+            Candidates {
+                tree: &own,
+                match_length,
+            },
+        ];
+        Ok(mix(&sources, max_nodes))
     }
 }

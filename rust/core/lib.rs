@@ -54,12 +54,14 @@
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 
+mod context;
 mod corpus;
 pub mod datastore;
 pub mod draft;
 pub mod error;
 mod format;
 mod manifest;
+mod mixer;
 mod shard;
 mod suffix;
 mod tokens;

@@ -135,8 +135,8 @@ impl Datastore {
 
     fn __repr__(&self) -> String {
         format!(
-            "Datastore({:?}, {} tokens)",
-            self.0.path(),
+            "Datastore({}, {} tokens)",
+            self.0.path().display(),
             self.0.num_tokens()
         )
     }

@@ -17,7 +17,7 @@ mod _core {
     #[pymodule_export]
     use super::datastore::{Datastore, DatastoreBuilder, Match};
     #[pymodule_export]
-    use super::draft::RestSession;
+    use super::draft::{FusedSession, RestSession};
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]

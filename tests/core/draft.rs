@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{RestConfig, RestSession};
+use specds::draft::{FusedSession, RestConfig, RestSession};
 use specds::error::Error;
 use tempfile::tempdir;
 
@@ -165,4 +165,46 @@ fn the_largest_configuration_works() {
     session.observe(&[1; 10]).unwrap();
     assert_eq!(session.draft(usize::MAX).unwrap().len(), 1024);
     assert_eq!(session.match_length(), 10);
+}
+
+#[test]
+fn a_fused_session_drafts_what_came_before_in_the_request_beside_the_datastore() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = Arc::new(build(&path, options(9, 9), &[vec![1, 2, 3, 4]]).unwrap());
+    let mut session = FusedSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
+    session.observe(&[1, 2, 7, 8, 1, 2]).unwrap();
+    let tree = session.draft(4).unwrap();
+    // Both match two tokens, so both give their first token half of 3/4, their second of 9/16.
+    assert_eq!(tree.token_ids(), [3, 7, 4, 8]);
+    assert_eq!(tree.parents(), [-1, -1, 0, 1]);
+    assert_eq!(tree.probs(), [0.375, 0.375, 0.28125, 0.28125]);
+
+    // What both foretell comes first.
+    session.observe(&[3, 4, 1, 2]).unwrap();
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [3, 4]);
+    assert_eq!(tree.probs(), [0.75, 0.5625]);
+}
+
+#[test]
+fn the_longer_match_ranks_first() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = Arc::new(build(&path, options(9, 9), &[vec![2, 3]]).unwrap());
+    let mut session = FusedSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
+    session.observe(&[1, 2, 7, 8, 1, 2]).unwrap();
+    assert_eq!(session.draft(2).unwrap().token_ids(), [7, 3]);
+    session.observe(&[5, 2]).unwrap();
+    assert_eq!(session.draft(2).unwrap().token_ids(), [3, 5]);
+}
+
+#[test]
+fn no_draft_from_the_request_passes_a_separator() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = Arc::new(build(&path, options(5, 4), &[vec![1]]).unwrap());
+    let mut session = FusedSession::new(datastore, RestConfig::default()).unwrap();
+    session.observe(&[2, 3, 4, 0, 2]).unwrap();
+    assert_eq!(session.draft(8).unwrap().token_ids(), [3, 4]);
 }

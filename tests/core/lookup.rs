@@ -74,16 +74,6 @@ const ROWS: &[Row] = &[
         &[(3, 1)],
     ),
     (
-        "an empty context matches nothing",
-        &[&[1, 2]],
-        &[],
-        16,
-        1,
-        0,
-        0,
-        &[],
-    ),
-    (
         "max_match bounds the match",
         &[&[1, 2, 3]],
         &[1, 2],
@@ -212,6 +202,14 @@ fn unusable_match_lengths_are_refused() {
         let error = datastore.lookup(&[1], max_match, min_match).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { name, .. } if name == argument));
     }
+    let error = datastore.lookup(&[], 4, 1).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::InvalidArgument {
+            name: "context",
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -269,7 +267,7 @@ proptest! {
     #[test]
     fn every_answer_equals_the_oracle(
         oracle in corpora(),
-        contexts in vec(vec(0_u32..4, 0..8), 12),
+        contexts in vec(vec(0_u32..4, 1..8), 12),
         max_match in 1_usize..7,
         min_match in 1_usize..4,
         length in 0_usize..6,

@@ -59,7 +59,13 @@ fn impossible_trees_are_refused_by_name() {
         ),
         ("a parent below -1", "parents", &[1], &[-2], &[1.0]),
         ("the smallest parent", "parents", &[1], &[i32::MIN], &[1.0]),
-        ("equal roots", "token_ids", &[1, 1], &[-1, -1], &[1.0, 1.0]),
+        (
+            "equal roots",
+            "token_ids",
+            &[1, 2, 1],
+            &[-1, -1, -1],
+            &[1.0; 3],
+        ),
         (
             "equal siblings",
             "token_ids",

@@ -15,7 +15,7 @@ from specds.build import BuildReport, build_datastore
 from specds.corpora import open_corpus
 from specds.demo.held_out import HELD_OUT, Prompt, prompts
 from specds.demo.measure import Comparison, compare
-from specds.drafter import RestDrafter
+from specds.drafter import DrafterName, RestDrafter, open_drafter
 from specds.loading import load_model
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def run_demo(
-    num_prompts: int, max_new_tokens: int, max_nodes: int, seed: int, *, as_json: bool = False
+    num_prompts: int,
+    max_new_tokens: int,
+    max_nodes: int,
+    seed: int,
+    drafter_name: DrafterName = DrafterName.FUSED,
+    *,
+    as_json: bool = False,
 ) -> None:
     """Runs the demo and prints what it measured.
 
@@ -37,6 +43,7 @@ def run_demo(
         max_new_tokens: Tokens for each of them.
         max_nodes: Node budget of a draft.
         seed: Chooses the prompts, and seeds the sampling.
+        drafter_name: What drafts.
         as_json: Print one JSON document instead of text and tables.
     """
     chosen = prompts(num_prompts, seed=seed)
@@ -45,7 +52,7 @@ def run_demo(
         report = _build(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
             display.out.print(display.build_table(report))
-        drafter = RestDrafter(report.path)
+        drafter = open_drafter(drafter_name, report.path)
         comparisons = _compare(model, tokenizer, drafter, chosen, max_new_tokens, max_nodes, seed)
     if as_json:
         build = asdict(report) | {
