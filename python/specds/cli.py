@@ -247,7 +247,7 @@ def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: _MAX_NODES = 16,
+    max_nodes: _MAX_NODES = 8,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: _JSON = False,
 ) -> None:
@@ -268,19 +268,23 @@ def _text(argument: str) -> str:
     return sys.stdin.read() if argument == "-" else argument
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Runs the command; an error is one line, exit code 2 for usage and 1 for failure."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        display.fail("interrupted")
-        code = 130
+        code = _INTERRUPTED
     except Exception as error:  # the last resort of a command: whatever it is, one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
         display.fail(show() if show else _one_line(error))
         code = 2 if show else 1
+    if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
+        display.fail("interrupted")
     sys.exit(code or 0)
 
 

@@ -59,8 +59,8 @@ class RestConfig:
         max_match: The longest suffix of the context that is looked up (n_max).
         min_match: A shorter match drafts nothing.
         continuation: Tokens taken after each occurrence of the match (m).
-        max_samples: Occurrences looked at, evenly spread over all of them. The paper takes the
-            first 5,000 it finds; an even spread of 256 drafts as well and costs less.
+        max_samples: Occurrences looked at, evenly spread over all of them; the paper's program
+            takes the first 5,000 in lexicographic order.
     """
 
     max_match: int = 16
