@@ -50,7 +50,7 @@ test-gpu: dev ## the tests that need a CUDA device
 
 test-matrix: dev ## the Python tests against the oldest and the newest transformers supported
 	for version in '==5.17.*' '>=5.17'; do \
-	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix "transformers$$version" --no-deps && \
+	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix "transformers$$version" && \
 	  PYTHONPATH=target/matrix $(BIN)/pytest || exit 1; done
 
 train-demo: dev ## train the demo's tokenizer and models again (hours on a CPU)

@@ -56,34 +56,7 @@ def test_lookup_and_counts_equal_the_oracle(
         assert list(zip(ids.tolist(), counts.tolist(), strict=True)) == expected
 
 
-@on_disk
-@given(
-    documents=documents,
-    separator=separators,
-    pieces=st.lists(st.lists(tokens, min_size=1, max_size=4), min_size=1, max_size=5),
-    max_nodes=st.integers(0, 12),
-    continuation=st.integers(1, 5),
-    max_samples=st.integers(1, 6),
-)
-def test_fused_drafts_equal_the_oracle_at_every_step(
-    tmp_path, documents, separator, pieces, max_nodes, continuation, max_samples
-):
-    oracle = Oracle(documents, separator, 4)
-    store = build(tmp_path / "d", documents, separator=separator)
-    config = RestConfig(max_match=5, continuation=continuation, max_samples=max_samples)
-    session = FusedDrafter(store, config).session(pieces[0])
-    context = []
-    for number, piece in enumerate(pieces):
-        context += piece
-        if number:
-            session.observe(piece)
-        tree = session.draft(max_nodes)
-        token_ids, parents, probs = oracle.fused(context, max_nodes, 5, continuation, max_samples)
-        assert tree.token_ids.tolist() == token_ids
-        assert tree.parents.tolist() == parents
-        np.testing.assert_allclose(tree.probs, np.array(probs, np.float32))
-
-
+@pytest.mark.parametrize("drafter", [RestDrafter, FusedDrafter])
 @on_disk
 @given(
     documents=documents,
@@ -94,22 +67,23 @@ def test_fused_drafts_equal_the_oracle_at_every_step(
     max_samples=st.integers(1, 6),
 )
 def test_drafts_of_a_session_equal_the_oracle_at_every_step(
-    tmp_path, documents, separator, pieces, max_nodes, continuation, max_samples
+    tmp_path, drafter, documents, separator, pieces, max_nodes, continuation, max_samples
 ):
     oracle = Oracle(documents, separator, 4)
     store = build(tmp_path / "d", documents, separator=separator)
-    config = RestConfig(max_match=5, continuation=continuation, max_samples=max_samples)
-    session = RestDrafter(store, config).session(pieces[0])
+    limits = {"max_match": 5, "continuation": continuation, "max_samples": max_samples}
+    session = drafter(store, RestConfig(**limits)).session(pieces[0])
+    expected_draft = oracle.rest if drafter is RestDrafter else oracle.fused
     context = []
     for number, piece in enumerate(pieces):
         context += piece
         if number:
             session.observe(piece)
         tree = session.draft(max_nodes)
-        expected = oracle.rest(context, max_nodes, 5, 1, continuation, max_samples)
-        assert tree.token_ids.tolist() == expected[0]
-        assert tree.parents.tolist() == expected[1]
-        np.testing.assert_allclose(tree.probs, np.array(expected[2], np.float32))
+        token_ids, parents, probs = expected_draft(context, max_nodes, **limits)
+        assert tree.token_ids.tolist() == token_ids
+        assert tree.parents.tolist() == parents
+        np.testing.assert_allclose(tree.probs, np.array(probs, np.float32))
     session.finish()
 
 

@@ -59,6 +59,54 @@ def test_shipped_model_predicts_held_out_code(demo_tokenizer):
     assert nats / math.log(2) / len(text.encode()) < 2.0
 
 
+@pytest.fixture(scope="module")
+def code_datastore(tmp_path_factory, demo_tokenizer):
+    """A datastore of a few modules that the demo model has seen."""
+    from specds.build import build_datastore
+    from specds.corpora import Corpus
+
+    documents = [d for d in stdlib_documents(HELD_OUT) if d.name in {"ast.py", "pdb.py", "cgi.py"}]
+    path = tmp_path_factory.mktemp("demo") / "code.specds"
+    build_datastore(Corpus("modules", documents, 0), demo_tokenizer, path)
+    return path
+
+
+SETTINGS = [
+    {"do_sample": False},
+    {"do_sample": True, "temperature": 0.7},
+    {"do_sample": True, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2},
+    {"do_sample": False, "no_repeat_ngram_size": 3},
+    {"do_sample": True, "typical_p": 0.8, "top_k": 0},
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("number", range(len(SETTINGS)))
+def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtype, number):
+    import torch
+
+    from specds import generate
+    from specds.drafter import DrafterName, open_drafter
+    from specds.loading import load_model
+
+    model, tokenizer = load_model("demo", device="cpu", dtype=dtype)
+    ids = tokenizer(prompts(6)[number].text, return_tensors="pt")["input_ids"]
+    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 40, **SETTINGS[number]}
+    torch.manual_seed(number)
+    expected = model.generate(ids, **arguments).tolist()
+    budgets = [0, 1, 4, 16, 64]
+    accepted = 0
+    for name in DrafterName:
+        drafter = open_drafter(name, code_datastore)
+        for budget in budgets:
+            torch.manual_seed(number)
+            output = generate(model, ids, drafter, max_nodes=budget, **arguments)
+            assert output.sequences.tolist() == expected
+            assert sum(output.drafted) == output.stats.num_accepted_tokens
+            accepted += output.stats.num_accepted_tokens
+    assert accepted > 0
+
+
 def test_demo_prints_what_it_measured(capsys):
     from specds.demo.run import run_demo
 
