@@ -13,7 +13,7 @@ dev: $(VENV)/installed ## make the virtual environment and build specds into it
 
 $(VENV)/installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
 	touch $@
 
 demo: dev ## build a datastore from real code and watch a small model write faster with it

@@ -183,7 +183,10 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: _MAX_NODES = 64,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Node budget of a draft; by default 8 on a CPU, 64 elsewhere."),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -212,20 +215,23 @@ def generate(
 
     torch.manual_seed(seed)
     ids = tokenizer(_text(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
+    if max_nodes is None:  # a CPU computes for each node, a GPU waits for the weights anyway
+        max_nodes = 8 if loaded.device.type == "cpu" else 64
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
         else {"do_sample": False}
     )
-    output = run(
-        loaded,
-        ids,
-        opened,
-        max_nodes=max_nodes,
-        max_new_tokens=max_new_tokens,
-        attention_mask=torch.ones_like(ids),
-        **sampling,
-    )
+    with display.err.status(f"generating up to {max_new_tokens} tokens"):
+        output = run(
+            loaded,
+            ids,
+            opened,
+            max_nodes=max_nodes,
+            max_new_tokens=max_new_tokens,
+            attention_mask=torch.ones_like(ids),
+            **sampling,
+        )
     new_ids = output.sequences[0, ids.shape[1] :].tolist()
     if as_json:
         text = tokenizer.decode(new_ids)
