@@ -70,7 +70,7 @@ class RestConfig:
 
 
 class RestDrafter:
-    """Retrieval-based drafting as in REST (He et al. 2024): `rest.txt`, Algorithm 1.
+    """Retrieval-based drafting as in REST (He et al. 2024), Algorithm 1.
 
     Looks up the longest suffix of the context in a datastore and drafts the most frequent
     continuations as a tree. Safe to share by threads.
