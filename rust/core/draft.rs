@@ -167,7 +167,7 @@ pub struct FusedSession {
 }
 
 impl FusedSession {
-    /// The nodes that the datastore proposes; what ranks lower never made a draft of 64 better.
+    /// The datastore proposes at least so many nodes: which of them are drafted, the mixer decides.
     const CANDIDATES: usize = 64;
 
     /// Starts a request with an empty context; `config` limits both sources.
