@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench wheel test-slow test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench wheel test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -41,9 +41,6 @@ wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
-
-test-slow: dev ## the tests that take minutes
-	$(BIN)/pytest -m slow --timeout 1800
 
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
