@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specds.corpora import stdlib_documents
-from specds.demo.held_out import HELD_OUT
+from specds.demo.held_out import HELD_OUT, held_out_documents
 
 END_OF_TEXT = "<|endoftext|>"
 CURVES = Path(__file__).parent / "curves"
@@ -198,12 +198,7 @@ def main() -> None:
     CURVES.mkdir(exist_ok=True)
 
     library = list(stdlib_documents(without=HELD_OUT))
-    seen = {document.name for document in library}
-    held_out_texts = [
-        d.text
-        for d in stdlib_documents()
-        if d.name not in seen and "test" not in d.name and d.text.strip()
-    ]
+    held_out_texts = [document.text for document in held_out_documents()]
     tokenizer = train_tokenizer([d.text for d in library])
     data = encode(tokenizer, [d.text for d in library])
     held_out = encode(tokenizer, held_out_texts)

@@ -6,8 +6,8 @@ import resource
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._core import DatastoreBuilder
 from specds.tokenization import encode_batch, fingerprint, vocab_size
@@ -59,6 +59,11 @@ class BuildReport:
     def tokens_per_s(self) -> float:
         """Tokens indexed a second, tokenising included."""
         return self.num_tokens / (self.tokenise_s + self.index_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything above, and the derived figures, as plain values."""
+        derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
+        return asdict(self) | derived
 
 
 def build_datastore(

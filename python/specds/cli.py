@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,8 +79,7 @@ def build(
             progress=progress,
         )
     if as_json:
-        rates = {"bytes_per_token": report.bytes_per_token, "tokens_per_s": report.tokens_per_s}
-        display.print_json(asdict(report) | rates)
+        display.print_json(report.to_dict())
     else:
         display.out.print(display.build_table(report))
 

@@ -101,12 +101,14 @@ def _stdlib_files(without: Collection[str]) -> Iterator[tuple[str, Path]]:
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        if _STDLIB_SKIPPED.isdisjoint(parts) and not _belongs_to(parts, without):
-            yield "/".join(parts), path
+        name = "/".join(parts)
+        if _STDLIB_SKIPPED.isdisjoint(parts) and not belongs_to(name, without):
+            yield name, path
 
 
-def _belongs_to(parts: tuple[str, ...], modules: Collection[str]) -> bool:
-    names = [part.removesuffix(".py").removeprefix("test_") for part in parts]
+def belongs_to(name: str, modules: Collection[str]) -> bool:
+    """Whether a document of the standard library is a part, or a test, of one of `modules`."""
+    names = [part.removesuffix(".py").removeprefix("test_") for part in name.split("/")]
     return any(name == m or name.startswith(f"{m}_") for name in names for m in modules)
 
 

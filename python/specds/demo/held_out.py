@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from specds.corpora import Document, stdlib_documents
+from specds.corpora import Document, belongs_to, stdlib_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELD_OUT = frozenset(
     {
@@ -35,6 +39,14 @@ HELD_OUT = frozenset(
 )
 
 
+def held_out_documents() -> Iterator[Document]:
+    """The sources of the held-out modules, without their tests and without empty files."""
+    for document in stdlib_documents():
+        held_out = belongs_to(document.name, HELD_OUT) and "test" not in document.name
+        if held_out and document.text.strip():
+            yield document
+
+
 @dataclass(frozen=True)
 class Prompt:
     """The beginning of a held-out module's text, cut where a function's body begins."""
@@ -51,14 +63,8 @@ def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]
         characters: The most of the text before the cut that a prompt keeps, in whole lines.
         seed: Chooses the functions.
     """
-    seen = {document.name for document in stdlib_documents(without=HELD_OUT)}
-    modules = [
-        document
-        for document in stdlib_documents()
-        if document.name not in seen and "test" not in document.name
-    ]
     generator = random.Random(seed)
-    rounds = [_cuts(document, generator) for document in modules]
+    rounds = [_cuts(document, generator) for document in held_out_documents()]
     chosen = [cut for turn in zip_longest(*rounds) for cut in turn if cut is not None]
     return [
         Prompt(f"{document.name}:{line}", _tail(document.text, line, characters))

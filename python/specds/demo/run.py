@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,11 +54,8 @@ def run_demo(
         drafter = open_drafter(drafter_name, report.path)
         comparisons = _compare(model, tokenizer, drafter, chosen, max_new_tokens, max_nodes, seed)
     if as_json:
-        build = asdict(report) | {
-            "bytes_per_token": report.bytes_per_token,
-            "tokens_per_s": report.tokens_per_s,
-        }
-        display.print_json({"build": build, "modes": [c.to_dict() for c in comparisons]})
+        modes = [comparison.to_dict() for comparison in comparisons]
+        display.print_json({"build": report.to_dict(), "modes": modes})
     else:
         for comparison in comparisons:
             _show_text(tokenizer, comparison)
