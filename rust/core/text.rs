@@ -1,0 +1,161 @@
+//! How do the documents of a shard come to the disk, and what of them outlives a kill?
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::format::{Kind, SectionManifest, SectionWriter, write_whole};
+use crate::tokens::TokenWidth;
+
+/// So many tokens are written between two checkpoints: a few seconds of tokenising.
+const CHECKPOINT_TOKENS: u64 = 1 << 22;
+
+/// What is safely on the disk of a shard's text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    pub(crate) num_tokens: u64,
+    pub(crate) num_documents: u64,
+    /// The documents that the build was given up to here, those included that it left out.
+    pub(crate) num_given: u64,
+    /// Whether no more documents go into this shard.
+    pub(crate) is_complete: bool,
+}
+
+impl Checkpoint {
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("text.json")
+    }
+
+    /// The last checkpoint of the text in `folder`, if there is one.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        let text = fs::read(Self::path(folder)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn write(self, folder: &Path) -> Result<()> {
+        let json = serde_json::to_string(&self).expect("numbers can always be written as JSON");
+        write_whole(&Self::path(folder), &json)
+    }
+
+    /// Removes the checkpoint: nothing more is written once the shard is complete.
+    pub(crate) fn remove(folder: &Path) -> Result<()> {
+        let path = Self::path(folder);
+        fs::remove_file(&path).map_err(Error::io(&path))
+    }
+}
+
+/// The complete token and document sections of a shard.
+pub(crate) struct ShardText {
+    pub(crate) tokens: SectionManifest,
+    pub(crate) documents: SectionManifest,
+}
+
+/// Streams the documents of a shard to disk.
+pub(crate) struct TextWriter {
+    folder: PathBuf,
+    separator: u32,
+    width: TokenWidth,
+    tokens: SectionWriter,
+    documents: SectionWriter,
+    written: Checkpoint,
+    synced: Checkpoint,
+    bytes: Vec<u8>,
+}
+
+impl TextWriter {
+    /// Starts the text of a shard in `folder`.
+    pub(crate) fn create(folder: &Path, separator: u32, width: TokenWidth) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let tokens = SectionWriter::create(folder, Kind::Tokens)?;
+        let documents = SectionWriter::create(folder, Kind::Documents)?;
+        Ok(Self::new(folder, separator, width, tokens, documents))
+    }
+
+    /// Goes on from a checkpoint. O(tokens), at the speed of the checksum.
+    pub(crate) fn resume(
+        folder: &Path,
+        separator: u32,
+        width: TokenWidth,
+        checkpoint: Checkpoint,
+    ) -> Result<Self> {
+        let num_bytes = checkpoint
+            .num_tokens
+            .saturating_mul(width.num_bytes() as u64);
+        let tokens = SectionWriter::resume(folder, Kind::Tokens, num_bytes)?;
+        let num_bytes = checkpoint.num_documents.saturating_mul(8);
+        let documents = SectionWriter::resume(folder, Kind::Documents, num_bytes)?;
+        Ok(Self {
+            written: checkpoint,
+            synced: checkpoint,
+            ..Self::new(folder, separator, width, tokens, documents)
+        })
+    }
+
+    fn new(
+        folder: &Path,
+        separator: u32,
+        width: TokenWidth,
+        tokens: SectionWriter,
+        documents: SectionWriter,
+    ) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            separator,
+            width,
+            tokens,
+            documents,
+            written: Checkpoint::default(),
+            synced: Checkpoint::default(),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// What was written, separators included.
+    pub(crate) fn num_tokens(&self) -> u64 {
+        self.written.num_tokens
+    }
+
+    /// Appends a document and its separator; the build was given `num_given` documents with it.
+    pub(crate) fn add(&mut self, document: &[u32], num_given: u64) -> Result<()> {
+        self.bytes.clear();
+        self.width.encode(document, &mut self.bytes);
+        self.width.encode(&[self.separator], &mut self.bytes);
+        self.tokens.write(&self.bytes)?;
+        self.written.num_tokens += document.len() as u64 + 1;
+        self.written.num_documents += 1;
+        self.written.num_given = num_given;
+        self.documents
+            .write(&self.written.num_tokens.to_le_bytes())?;
+        if self.written.num_tokens - self.synced.num_tokens >= CHECKPOINT_TOKENS {
+            self.checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        self.tokens.sync()?;
+        self.documents.sync()?;
+        self.written.write(&self.folder)?;
+        self.synced = self.written;
+        Ok(())
+    }
+
+    /// Ends the text: it is then on the disk, and a build can go on from it.
+    pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
+        self.written.is_complete = true;
+        self.checkpoint()?;
+        let Checkpoint {
+            num_tokens,
+            num_documents,
+            ..
+        } = self.written;
+        let text = ShardText {
+            tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
+            documents: self.documents.finish(64, num_documents)?,
+        };
+        Ok((self.folder, text, self.written))
+    }
+}
