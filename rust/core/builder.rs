@@ -11,8 +11,9 @@ use tempfile::TempDir;
 use crate::datastore::Datastore;
 use crate::error::{Error, Result};
 use crate::format::{self, FORMAT_VERSION, Kind, Place, SectionWriter};
+use crate::index::{IndexOptions, ShardText, Stage, write_index};
 use crate::manifest::{self, MAX_SHARD_TOKENS, MAX_SHARDS, MAX_VOCAB_SIZE, Manifest};
-use crate::shard::{ShardText, Stage, folder_name, write_index};
+use crate::shard::folder_name;
 use crate::tokens::TokenWidth;
 
 /// What a datastore is built for, and from.
@@ -33,7 +34,7 @@ pub struct DatastoreOptions {
     /// The most tokens of a shard, separators included; at most [`MAX_SHARD_TOKENS`].
     ///
     /// It bounds the memory of a build to 4 bytes a token of the largest shard (8 where tokens take
-    /// 32 bits), however large the corpus. Few large shards are faster to look up in.
+    /// 24 bits), however large the corpus. Few large shards are faster to look up in.
     pub max_shard_tokens: u64,
     /// Whether a datastore that is there already is replaced once the new one is complete.
     pub overwrite: bool,
@@ -173,7 +174,7 @@ impl DatastoreBuilder {
     }
 
     /// Sorts and writes what was added, moves it to its path and opens it. O(tokens) time; 4 bytes
-    /// of memory a token of the largest shard, 8 where tokens take 32 bits.
+    /// of memory a token of the largest shard, 8 where tokens take 24 bits.
     ///
     /// `progress` is called with a stage, how much of it is done, and how much it is in all;
     /// breaking from it stops the build.
@@ -271,11 +272,18 @@ impl DatastoreBuilder {
         let mut num_before = 0;
         let mut shards = Vec::new();
         report(Stage::Sort, 0, total)?;
+        let options = IndexOptions {
+            vocab_size: self.options.vocab_size,
+            separator: self.options.separator,
+            width: self.width,
+            position_stride: 1,
+            max_duplicates: 0,
+            max_memory: u64::MAX,
+        };
         for (index, text) in std::mem::take(&mut self.complete).into_iter().enumerate() {
             let folder = self.shard_folder(index);
             let mut progress = |stage, done| report(stage, num_before + done, total);
-            let vocab_size = self.options.vocab_size;
-            let shard = write_index(&folder, text, vocab_size, self.width, &mut progress)?;
+            let shard = write_index(&folder, text, &options, &mut progress)?;
             num_before += shard.tokens.count;
             shards.push(shard);
         }

@@ -9,8 +9,8 @@ use crate::shard::Shard;
 
 pub use crate::corpus::{DatastoreBuilder, DatastoreOptions};
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
+pub use crate::index::Stage;
 pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardManifest};
-pub use crate::shard::Stage;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///

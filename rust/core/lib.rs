@@ -60,6 +60,7 @@ pub mod datastore;
 pub mod draft;
 pub mod error;
 mod format;
+mod index;
 mod manifest;
 mod mixer;
 mod shard;

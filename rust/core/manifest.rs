@@ -12,8 +12,8 @@ use crate::format::{FORMAT_VERSION, Kind, SectionManifest};
 use crate::suffix::{KEY_LEN, KEY_STRIDE, position_bits};
 use crate::tokens::TokenWidth;
 
-/// The largest vocabulary: some tables take a few bytes for each of its tokens.
-pub const MAX_VOCAB_SIZE: u32 = 1 << 24;
+/// The largest vocabulary: with its separator it fits 24 bits.
+pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 
 /// The largest shard: positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;

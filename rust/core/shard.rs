@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::{Access, Kind, Place, Section, SectionManifest, SectionWriter};
-use crate::manifest::{Manifest, ShardManifest};
-use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes, position_bits};
-use crate::tokens::{TokenWidth, Tokens};
+use crate::format::{Access, Kind, Place, Section};
+use crate::manifest::Manifest;
+use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
+use crate::tokens::Tokens;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.
 #[derive(Debug)]
@@ -24,87 +24,6 @@ pub(crate) struct Shard {
 /// The name of the folder of a shard.
 pub(crate) fn folder_name(index: usize) -> String {
     format!("shard-{index:05}")
-}
-
-/// What a shard's index is built from: its complete token and document sections.
-pub(crate) struct ShardText {
-    pub(crate) tokens: SectionManifest,
-    pub(crate) documents: SectionManifest,
-}
-
-/// What a build is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// Sorting suffixes: counted in tokens, reported after each shard.
-    Sort,
-    /// Writing the sorted suffixes: counted in tokens.
-    Write,
-    /// Waiting until the files are on the disk: counted in shards.
-    Sync,
-}
-
-impl Stage {
-    /// Its name in a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sort => "sort",
-            Self::Write => "write",
-            Self::Sync => "sync",
-        }
-    }
-}
-
-/// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
-/// the shard's tokens are done, and stops the work with an error.
-pub(crate) fn write_index(
-    folder: &Path,
-    text: ShardText,
-    vocab_size: u32,
-    width: TokenWidth,
-    progress: &mut dyn FnMut(Stage, u64) -> Result<()>,
-) -> Result<ShardManifest> {
-    let ShardText {
-        tokens: text,
-        documents,
-    } = text;
-    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, width);
-    let positions = suffix::sort(&tokens)?;
-    progress(Stage::Sort, text.count)?;
-
-    let bits = position_bits(text.count);
-    let mut writer = SectionWriter::create(folder, Kind::Suffixes)?;
-    suffix::pack(&positions, bits, &mut writer, &mut |done| {
-        progress(Stage::Write, done)
-    })?;
-    let suffixes = writer.finish(bits, text.count)?;
-
-    let firsts = suffix::firsts(&tokens, vocab_size).ok_or_else(|| {
-        tokens
-            .section()
-            .corrupt("a token is outside the vocabulary")
-    })?;
-    let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts), 32)?;
-
-    let sampled = positions.iter().step_by(KEY_STRIDE);
-    let keys = suffix::keys(
-        sampled.map(|position| position.cast_unsigned() as usize),
-        &tokens,
-    );
-    let keys = write(folder, Kind::Keys, &keys, width.bits())?;
-
-    Ok(ShardManifest {
-        tokens: text,
-        suffixes,
-        firsts,
-        keys,
-        documents,
-    })
-}
-
-fn write(folder: &Path, kind: Kind, payload: &[u8], bits: u16) -> Result<SectionManifest> {
-    let mut writer = SectionWriter::create(folder, kind)?;
-    writer.write(payload)?;
-    writer.finish(bits, payload.len() as u64 * 8 / u64::from(bits))
 }
 
 impl Shard {

@@ -21,7 +21,7 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
 }
 
 /// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
-/// smaller one. O(n); 4 bytes a token, and 4 more where tokens have 32 bits.
+/// smaller one. O(n); 4 bytes a token, and 4 more where tokens have 24 bits.
 pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
     let sorted = match tokens.width() {
@@ -35,9 +35,15 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
                 .run()
                 .map(drop)
         }
-        TokenWidth::Four => {
+        TokenWidth::Three => {
             let mut text: Vec<i32> = zeros(tokens.len())?;
-            bytemuck::cast_slice_mut(&mut text).copy_from_slice(tokens.section().payload());
+            let mut places = text.iter_mut();
+            tokens.visit(0, |token| {
+                places
+                    .next()
+                    .map(|place| *place = token.cast_signed())
+                    .is_some()
+            });
             let construction = SuffixArrayConstruction::for_text_mut(&mut text);
             construction
                 .in_borrowed_buffer(&mut positions)

@@ -8,7 +8,7 @@ use crate::format::Section;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenWidth {
     Two,
-    Four,
+    Three,
 }
 
 impl TokenWidth {
@@ -18,21 +18,21 @@ impl TokenWidth {
         if largest <= u16::MAX.into() {
             Self::Two
         } else {
-            Self::Four
+            Self::Three
         }
     }
 
     pub(crate) fn num_bytes(self) -> usize {
         match self {
             Self::Two => 2,
-            Self::Four => 4,
+            Self::Three => 3,
         }
     }
 
     pub(crate) fn bits(self) -> u16 {
         match self {
             Self::Two => 16,
-            Self::Four => 32,
+            Self::Three => 24,
         }
     }
 
@@ -71,7 +71,7 @@ impl Tokens {
     pub(crate) fn get(&self, index: usize) -> Option<u32> {
         match self.width {
             TokenWidth::Two => from::<2>(&self.section, index).next(),
-            TokenWidth::Four => from::<4>(&self.section, index).next(),
+            TokenWidth::Three => from::<3>(&self.section, index).next(),
         }
     }
 
@@ -79,7 +79,7 @@ impl Tokens {
     pub(crate) fn compare(&self, index: usize, pattern: &[u32]) -> Ordering {
         match self.width {
             TokenWidth::Two => compare(from::<2>(&self.section, index), pattern),
-            TokenWidth::Four => compare(from::<4>(&self.section, index), pattern),
+            TokenWidth::Three => compare(from::<3>(&self.section, index), pattern),
         }
     }
 
@@ -87,7 +87,7 @@ impl Tokens {
     pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
         match self.width {
             TokenWidth::Two => tokens.extend(from::<2>(&self.section, index).take(length)),
-            TokenWidth::Four => tokens.extend(from::<4>(&self.section, index).take(length)),
+            TokenWidth::Three => tokens.extend(from::<3>(&self.section, index).take(length)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Tokens {
     pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
         let _ = match self.width {
             TokenWidth::Two => from::<2>(&self.section, index).all(visit),
-            TokenWidth::Four => from::<4>(&self.section, index).all(visit),
+            TokenWidth::Three => from::<3>(&self.section, index).all(visit),
         };
     }
 }

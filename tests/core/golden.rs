@@ -54,6 +54,6 @@ fn a_datastore_of_wide_tokens_has_the_golden_build_id() {
     .unwrap();
     assert_eq!(
         datastore.manifest().build_id,
-        "e469da59fa3813068711ef497f895dd0"
+        "00c9339e596f4763925047c00d4d22c2"
     );
 }

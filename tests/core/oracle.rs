@@ -162,7 +162,7 @@ pub(crate) fn draft(continuations: &[Vec<u32>], max_nodes: usize) -> TokenTree {
     TokenTree::new(token_ids, parents, probs).unwrap()
 }
 
-/// Small corpora of four tokens, so that everything collides: 16-bit and 32-bit tokens, a separator
+/// Small corpora of four tokens, so that everything collides: 16-bit and 24-bit tokens, a separator
 /// that documents contain or that is outside the vocabulary, one shard or many.
 pub(crate) fn corpora() -> impl Strategy<Value = Oracle> {
     let vocabularies = prop_oneof![
