@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::shard::Shard;
 
-pub use crate::corpus::{DatastoreBuilder, DatastoreOptions};
+pub use crate::builder::{DatastoreBuilder, build_shard};
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
 pub use crate::index::Stage;
-pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardManifest};
+pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};
+pub use crate::options::{DatastoreOptions, Existing};
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
@@ -83,15 +84,28 @@ impl Datastore {
     /// missing, truncated, changed, corrupt or from elsewhere.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let manifest = Manifest::read(path)?;
-        let shards = (0..manifest.shards.len())
-            .map(|index| Shard::open(path, &manifest, index))
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            path: path.to_owned(),
-            manifest,
-            shards,
-        })
+        let mut manifest = Manifest::read(path)?;
+        loop {
+            let shards = manifest.shards.iter();
+            let opened = shards.map(|shard| Shard::open(path, &manifest, shard));
+            match opened.collect() {
+                Ok(shards) => {
+                    return Ok(Self {
+                        path: path.to_owned(),
+                        manifest,
+                        shards,
+                    });
+                }
+                Err(error) => {
+                    // While the shards were opened, another process may have replaced them.
+                    let now = Manifest::read(path)?;
+                    if now.build_id == manifest.build_id {
+                        return Err(error);
+                    }
+                    manifest = now;
+                }
+            }
+        }
     }
 
     /// Checks every byte against its checksum, and every section against the tokens: what passes is
@@ -137,12 +151,7 @@ impl Datastore {
 
     /// The length of all its files.
     pub fn num_bytes(&self) -> u64 {
-        let sections = self
-            .manifest
-            .shards
-            .iter()
-            .flat_map(ShardManifest::sections);
-        sections.map(|(_, section)| section.file_len()).sum::<u64>() + self.manifest.file_len()
+        self.manifest.num_bytes()
     }
 
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in

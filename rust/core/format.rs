@@ -35,7 +35,7 @@
 //! of them can change unseen, and a shard means the same in any datastore that lists it.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -344,6 +344,17 @@ impl SectionWriter {
             xxh3,
         })
     }
+}
+
+/// Reads a section from the first byte of its payload on, finished or not.
+pub(crate) fn payload_reader(folder: &Path, kind: Kind) -> Result<BufReader<File>> {
+    let path = folder.join(kind.file_name());
+    let open = || {
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
+        Ok(BufReader::with_capacity(1 << 18, file))
+    };
+    open().map_err(Error::io(&path))
 }
 
 /// Writes the header of a finished section and waits until the whole file is on the disk.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::{Kind, Section, SectionManifest, SectionWriter};
-use crate::manifest::ShardManifest;
+use crate::format::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
+use crate::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::suffix::{self, KEY_STRIDE, position_bits};
 use crate::tokens::{TokenWidth, Tokens};
 
@@ -15,7 +15,7 @@ pub(crate) struct ShardText {
 }
 
 /// What a build is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Sorting suffixes: counted in tokens, reported after each shard.
     Sort,
@@ -49,6 +49,17 @@ pub(crate) struct IndexOptions {
     pub(crate) max_duplicates: u32,
     /// The bytes of private memory that sorting may take.
     pub(crate) max_memory: u64,
+}
+
+/// The private memory that sorting a shard takes, in bytes.
+pub(crate) fn fast_memory(num_tokens: u64, width: TokenWidth) -> u64 {
+    let per_token = if width.num_bytes() == 2 { 4 } else { 8 };
+    num_tokens.saturating_mul(per_token)
+}
+
+/// The largest shard, in tokens, that can be sorted in this much private memory.
+pub(crate) fn largest_shard(max_memory: u64, width: TokenWidth) -> u64 {
+    max_memory / fast_memory(1, width)
 }
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
@@ -89,6 +100,10 @@ pub(crate) fn write_index(
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
 
     Ok(ShardManifest {
+        format: SHARD_FORMAT.to_owned(),
+        format_version: FORMAT_VERSION,
+        vocab_size: options.vocab_size,
+        separator: options.separator,
         tokens: text,
         suffixes,
         firsts,

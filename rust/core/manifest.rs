@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{Error, Result};
-use crate::format::{FORMAT_VERSION, Kind, SectionManifest};
+use crate::format::{self, FORMAT_VERSION, Kind, Place, SectionManifest};
 use crate::suffix::{KEY_LEN, KEY_STRIDE, position_bits};
 use crate::tokens::TokenWidth;
 
@@ -70,6 +70,10 @@ impl ShardEntry {
         datastore.join(folder_name(&self.id))
     }
 
+    pub(crate) fn number(&self) -> u128 {
+        u128::from_str_radix(&self.id, 16).unwrap_or_default()
+    }
+
     fn is_usable(&self) -> bool {
         let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
         self.id.len() == 32
@@ -102,6 +106,15 @@ impl Manifest {
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
         Ok(manifest)
+    }
+
+    /// Lists more shards.
+    pub(crate) fn extend(&mut self, shards: impl IntoIterator<Item = ShardEntry>) {
+        for shard in shards {
+            self.num_tokens += shard.num_tokens;
+            self.num_documents += shard.num_documents;
+            self.shards.push(shard);
+        }
     }
 
     /// The length of all files of the datastore.
@@ -192,9 +205,20 @@ impl ShardManifest {
         Ok(shard)
     }
 
-    /// The text of the file.
-    pub(crate) fn to_json(&self) -> String {
-        to_json(self)
+    /// Reads what a shard says of itself that this process or a killed one has sealed.
+    pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
+        let text = fs::read(folder.join(SHARD_FILE_NAME)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Writes the headers of the sections in `folder` and, when all of it is on the disk,
+    /// `shard.json`: a shard that has it is complete.
+    pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
+        let shard_id = self.entry().number();
+        for (kind, section) in self.sections() {
+            format::stamp(folder, Place { shard_id, kind }, section)?;
+        }
+        format::write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
     }
 
     /// How a datastore lists this shard.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
 
@@ -21,26 +21,14 @@ pub(crate) struct Shard {
     separator: u32,
 }
 
-/// The name of the folder of a shard.
-pub(crate) fn folder_name(index: usize) -> String {
-    format!("shard-{index:05}")
-}
-
 impl Shard {
-    /// Maps shard `index` of the datastore at `datastore`. O(vocabulary).
-    pub(crate) fn open(datastore: &Path, manifest: &Manifest, index: usize) -> Result<Self> {
-        let folder = datastore.join(folder_name(index));
-        let sections = &manifest.shards[index];
-        let shard = u16::try_from(index).expect("a manifest is checked for its number of shards");
-        let open = |kind, section| {
-            let place = Place {
-                build_id: manifest.build_id(),
-                shard,
-                kind,
-            };
-            Section::open(&folder, place, section)
-        };
-        let width = manifest.token_width();
+    /// Maps the shard that `entry` names of the datastore at `datastore`. O(vocabulary).
+    pub(crate) fn open(datastore: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let folder = entry.folder(datastore);
+        let sections = ShardManifest::read(&folder, manifest, entry)?;
+        let shard_id = entry.number();
+        let open = |kind, section| Section::open(&folder, Place { shard_id, kind }, section);
+        let width = sections.token_width();
         let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
         let bits = sections.suffixes.element_bits;
         let suffixes = Suffixes::new(
@@ -54,8 +42,8 @@ impl Shard {
             firsts: open(Kind::Firsts, &sections.firsts)?,
             keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
             documents: open(Kind::Documents, &sections.documents)?,
-            vocab_size: manifest.vocab_size,
-            separator: manifest.separator,
+            vocab_size: sections.vocab_size,
+            separator: sections.separator,
         };
         shard.check_firsts()?;
         shard.advise(Access::Random)?;

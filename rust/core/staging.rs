@@ -89,9 +89,14 @@ impl Staging {
         self.folder.join(format!("{index:05}"))
     }
 
+    /// The folder itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.folder
+    }
+
     /// Where complete shards lie.
     pub(crate) fn shards(&self) -> PathBuf {
-        self.folder.join("datastore")
+        shards(&self.folder)
     }
 
     /// Where the shard of this id lies: here, or at the target where publishing has begun.
@@ -133,6 +138,11 @@ impl Staging {
             let _ = fs::remove_dir(&self.folder);
         }
     }
+}
+
+/// Where complete shards lie in a staging folder.
+pub(crate) fn shards(staging: &Path) -> PathBuf {
+    staging.join("datastore")
 }
 
 const LOCK: &str = "lock";

@@ -1,12 +1,15 @@
 //! How do the documents of a shard come to the disk, and what of them outlives a kill?
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::format::{Kind, SectionManifest, SectionWriter, write_whole};
+use crate::format::{Kind, SectionWriter, payload_reader, write_whole};
+use crate::index::ShardText;
+use crate::manifest::MAX_SHARD_TOKENS;
 use crate::tokens::TokenWidth;
 
 /// So many tokens are written between two checkpoints: a few seconds of tokenising.
@@ -39,17 +42,14 @@ impl Checkpoint {
         write_whole(&Self::path(folder), &json)
     }
 
-    /// Removes the checkpoint: nothing more is written once the shard is complete.
+    /// Removes the checkpoint, if it is there: nothing more is written once the shard is complete.
     pub(crate) fn remove(folder: &Path) -> Result<()> {
         let path = Self::path(folder);
-        fs::remove_file(&path).map_err(Error::io(&path))
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path)(error)),
+            _ => Ok(()),
+        }
     }
-}
-
-/// The complete token and document sections of a shard.
-pub(crate) struct ShardText {
-    pub(crate) tokens: SectionManifest,
-    pub(crate) documents: SectionManifest,
 }
 
 /// Streams the documents of a shard to disk.
@@ -157,5 +157,68 @@ impl TextWriter {
             documents: self.documents.finish(64, num_documents)?,
         };
         Ok((self.folder, text, self.written))
+    }
+}
+
+/// The documents of a shard's text one after the other, without their separators, read once from
+/// the beginning: also where the text is not complete.
+pub(crate) struct Documents {
+    folder: PathBuf,
+    width: TokenWidth,
+    tokens: BufReader<File>,
+    ends: BufReader<File>,
+    start: u64,
+    num_left: u64,
+    bytes: Vec<u8>,
+}
+
+impl Documents {
+    /// Opens the first `num_documents` of the text in `folder`.
+    pub(crate) fn open(folder: &Path, width: TokenWidth, num_documents: u64) -> Result<Self> {
+        let open = |kind| payload_reader(folder, kind);
+        Ok(Self {
+            folder: folder.to_owned(),
+            width,
+            tokens: open(Kind::Tokens)?,
+            ends: open(Kind::Documents)?,
+            start: 0,
+            num_left: num_documents,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> Result<Vec<u32>> {
+        let path = |kind: Kind| self.folder.join(kind.file_name());
+        let mut end = [0; 8];
+        self.ends
+            .read_exact(&mut end)
+            .map_err(Error::io(&path(Kind::Documents)))?;
+        let end = u64::from_le_bytes(end);
+        let length = end.checked_sub(self.start);
+        let length = length.filter(|length| (1..=MAX_SHARD_TOKENS).contains(length));
+        let out_of_order = || Error::corrupt(&path(Kind::Documents), "its ends do not rise");
+        let length = length.ok_or_else(out_of_order)?;
+        let length = usize::try_from(length).map_err(|_| out_of_order())?;
+        self.start = end;
+        self.bytes.resize(length * self.width.num_bytes(), 0);
+        self.tokens
+            .read_exact(&mut self.bytes)
+            .map_err(Error::io(&path(Kind::Tokens)))?;
+        let mut tokens = self.width.decode(&self.bytes);
+        tokens.pop();
+        Ok(tokens)
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Vec<u32>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.num_left = self.num_left.checked_sub(1)?;
+        let document = self.read();
+        if document.is_err() {
+            self.num_left = 0;
+        }
+        Some(document)
     }
 }
