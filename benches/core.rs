@@ -204,7 +204,7 @@ fn check_answers() {
                 .flat_map(|document| document.windows(length));
             windows.filter(|window| *window == pattern).count() as u64
         };
-        let next = BUILT.datastore.next_tokens(&found, 1);
+        let next = BUILT.datastore.continuations(&found, 1);
         if found.length > 0 {
             assert_eq!(
                 found.count(),
@@ -326,7 +326,7 @@ fn look_up(bencher: Bencher) {
 }
 
 #[divan::bench(args = [64, 256, 1024])]
-fn sample_continuations(bencher: Bencher, max_samples: usize) {
+fn sample(bencher: Bencher, max_samples: usize) {
     let lookup = |context| {
         BUILT
             .datastore
@@ -337,7 +337,7 @@ fn sample_continuations(bencher: Bencher, max_samples: usize) {
     let mut matches = matches.iter().cycle();
     bencher
         .with_inputs(|| matches.next().expect("a match"))
-        .bench_local_values(|found| BUILT.datastore.continuations(found, 10, max_samples));
+        .bench_local_values(|found| BUILT.datastore.samples(found, 10, max_samples));
 }
 
 /// The first draft of a session: lookup without a hint, memory not yet allocated.

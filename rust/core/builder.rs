@@ -43,7 +43,7 @@ use crate::text::{Checkpoint, Documents, TextWriter};
 ///
 /// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
 /// assert_eq!((found.length, found.count()), (2, 2));
-/// assert_eq!(datastore.next_tokens(&found, 10), [(3, 1), (4, 1)]);
+/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
 /// # Ok(())
 /// # }
 /// ```

@@ -45,14 +45,14 @@ impl Match {
 
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
-pub struct Continuations {
+pub struct Samples {
     tokens: Vec<u32>,
     rows: Vec<Range<usize>>,
     /// Where the rows of a shard begin in it, while they are collected.
     positions: Vec<usize>,
 }
 
-impl Continuations {
+impl Samples {
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -185,16 +185,16 @@ impl Datastore {
     /// even stride through the match's occurrences in lexicographic order, one shard after the
     /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the
     /// middle of each of `max_samples` equal parts. O(samples · (`length` + log samples)).
-    pub fn continuations(&self, found: &Match, length: usize, max_samples: usize) -> Continuations {
-        let mut continuations = Continuations::default();
-        self.sample(found, length, max_samples, &mut continuations);
-        continuations.sort();
-        continuations
+    pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
+        let mut samples = Samples::default();
+        self.sample(found, length, max_samples, &mut samples);
+        samples.sort();
+        samples
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
     /// then token ascending. O(d log n) for d distinct tokens.
-    pub fn next_tokens(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+    pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             let ranks = ranks.clone();
@@ -260,7 +260,7 @@ impl Datastore {
         }
     }
 
-    /// As [`Self::continuations`], into memory that is there already, and in the order of suffixes:
+    /// As [`Self::samples`], into memory that is there already, and in the order of suffixes:
     /// what shares a beginning stands together, but a row that is the beginning of another one may
     /// stand after it.
     ///
@@ -271,13 +271,13 @@ impl Datastore {
         found: &Match,
         length: usize,
         max_samples: usize,
-        continuations: &mut Continuations,
+        samples: &mut Samples,
     ) {
-        let Continuations {
+        let Samples {
             tokens,
             rows,
             positions,
-        } = continuations;
+        } = samples;
         tokens.clear();
         rows.clear();
         let mut occurrences = strided(found.count(), max_samples).peekable();
@@ -298,7 +298,7 @@ impl Datastore {
             num_before = num_up_to;
         }
         if self.shards.len() > 1 {
-            continuations.sort();
+            samples.sort();
         }
     }
 }

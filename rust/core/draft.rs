@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::context::Context;
-use crate::datastore::{Continuations, Datastore, Match, check_match_lengths};
+use crate::datastore::{Datastore, Match, Samples, check_match_lengths};
 use crate::error::{Error, Result};
 use crate::mixer::{Candidates, mix};
 use crate::tree::TokenTree;
@@ -72,7 +72,7 @@ pub struct RestSession {
     /// No suffix of the context longer than this occurs in the datastore.
     longest_possible: usize,
     found: Match,
-    continuations: Continuations,
+    samples: Samples,
     trie: Trie,
 }
 
@@ -91,7 +91,7 @@ impl RestSession {
             context: Vec::new(),
             longest_possible: 0,
             found: Match::default(),
-            continuations: Continuations::default(),
+            samples: Samples::default(),
             trie: Trie::default(),
         })
     }
@@ -140,13 +140,13 @@ impl RestSession {
             datastore,
             context,
             found,
-            continuations,
+            samples,
             ..
         } = self;
         datastore.find_longest(context, self.longest_possible, min_match, found);
-        datastore.sample(found, continuation, max_samples, continuations);
+        datastore.sample(found, continuation, max_samples, samples);
         self.longest_possible = found.length.max(min_match - 1);
-        self.trie.fill(continuations);
+        self.trie.fill(samples);
         Ok(self.trie.select(max_nodes))
     }
 

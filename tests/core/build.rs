@@ -130,7 +130,7 @@ fn overwriting_replaces_a_datastore_under_its_readers() {
     let new = build(&path, overwrite.clone(), &[vec![1, 3]]).unwrap();
     for (datastore, next) in [(old, 2), (new, 3)] {
         let found = datastore.lookup(&[1], 16, 1).unwrap();
-        assert_eq!(datastore.next_tokens(&found, 10), [(next, 1)]);
+        assert_eq!(datastore.continuations(&found, 10), [(next, 1)]);
     }
     assert_eq!(names(folder.path()), ["d"]);
 

@@ -39,7 +39,7 @@ proptest! {
                 let tree = session.draft(max_nodes).unwrap();
                 let (pattern, _) = oracle.lookup(&context, max_match, min_match);
                 prop_assert_eq!(session.match_length(), pattern.len());
-                let continuations = oracle.continuations(&pattern, continuation, max_samples);
+                let continuations = oracle.samples(&pattern, continuation, max_samples);
                 prop_assert_eq!(&tree, &draft(&continuations, max_nodes));
 
                 let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();

@@ -101,10 +101,10 @@ impl Victim {
 fn ask(datastore: &Datastore) {
     for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
         let found = datastore.lookup(context, 16, 1).unwrap();
-        for (token, _) in datastore.next_tokens(&found, 10) {
+        for (token, _) in datastore.continuations(&found, 10) {
             assert!(token < datastore.vocab_size());
         }
-        for continuation in datastore.continuations(&found, 10, 100).iter() {
+        for continuation in datastore.samples(&found, 10, 100).iter() {
             assert!(
                 continuation
                     .iter()

@@ -30,7 +30,7 @@ fn the_golden_datastore_opens_and_answers() {
     datastore.verify().unwrap();
     let found = datastore.lookup(&[99, 1, 2], 16, 1).unwrap();
     assert_eq!((found.length, found.count()), (2, 2));
-    assert_eq!(datastore.next_tokens(&found, 10), [(4, 1), (99, 1)]);
+    assert_eq!(datastore.continuations(&found, 10), [(4, 1), (99, 1)]);
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Oracle {
         (Vec::new(), 0)
     }
 
-    pub(crate) fn continuations(
+    pub(crate) fn samples(
         &self,
         pattern: &[u32],
         length: usize,
@@ -112,9 +112,9 @@ impl Oracle {
         rest[..end.min(length)].to_vec()
     }
 
-    pub(crate) fn next_tokens(&self, pattern: &[u32], top_k: usize) -> Vec<(u32, u64)> {
+    pub(crate) fn continuations(&self, pattern: &[u32], top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-        for continuation in self.continuations(pattern, 1, usize::MAX) {
+        for continuation in self.samples(pattern, 1, usize::MAX) {
             if let Some(&token) = continuation.first() {
                 *counts.entry(token).or_default() += 1;
             }
