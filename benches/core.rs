@@ -156,13 +156,8 @@ impl Built {
 
 fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     let options = DatastoreOptions {
-        vocab_size: VOCAB_SIZE,
-        separator: SEPARATOR,
-        tokenizer_name: String::new(),
-        tokenizer_fingerprint: String::new(),
-        corpus: Vec::new(),
         max_shard_tokens,
-        overwrite: false,
+        ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
     for document in &CORPUS.documents {

@@ -108,13 +108,11 @@ impl DatastoreBuilder {
         options.check()?;
         let limit = options.largest_shard()?;
         let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
-        check_target(&target, options.existing)?;
+        check_target(&target, &options)?;
         let staging = Staging::open(&target)?;
-        let old = match options.existing {
-            Existing::Append => Some(read_old(&target, &options)?),
-            Existing::Refuse | Existing::Replace => None,
-        };
-        let goes_on = staging.begin(options.plan().as_deref())?;
+        let old = check_target(&target, &options)?; // again, now that nobody else changes it
+        let old_id = old.as_ref().map(|old| old.build_id.as_str());
+        let goes_on = staging.begin(options.plan(old_id).as_deref())?;
         let num_threads = num_threads(&options, limit);
         let mut builder = Self {
             indexer: Some(Indexer::new(num_threads, &options.index(num_threads))?),
@@ -137,7 +135,7 @@ impl DatastoreBuilder {
 
     /// Adds documents: their tokens one after the other, and the number of tokens of each. The
     /// separator is added after each; a document without tokens is skipped, and one that came
-    /// before as well. Writes to disk; O(tokens).
+    /// before where duplicates are dropped. Writes to disk; O(tokens).
     ///
     /// # Errors
     ///
@@ -148,7 +146,7 @@ impl DatastoreBuilder {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
-        while let Some(event) = self.indexer.as_ref().and_then(Indexer::heard) {
+        while let Some(event) = self.indexer.as_mut().and_then(Indexer::heard) {
             if let Event::Indexed { index, shard } = event? {
                 self.complete(index, shard)?;
             }
@@ -251,15 +249,20 @@ impl DatastoreBuilder {
         };
         self.index_shards(&mut report)?;
         let manifest = self.manifest();
+        let target = self.staging()?.target().to_owned();
+        check_target(&target, &self.options)?;
         let staging = self.staging.take().ok_or(Error::BuildFailed)?;
-        let target = staging.target().to_owned();
-        check_target(&target, self.options.existing)?;
         if self.shards.is_empty() {
             staging.remove(); // every document was there before
         } else {
             staging.publish(manifest)?;
         }
         Datastore::open(&target)
+    }
+
+    /// The most tokens that a shard of this build has.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
     }
 
     fn staging(&self) -> Result<&Staging> {
@@ -275,7 +278,7 @@ impl DatastoreBuilder {
     }
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
-        if !self.options.keep_duplicates && !self.seen.insert(document) {
+        if self.options.drop_duplicates && !self.seen.insert(document) {
             self.counts.duplicates += 1;
             return Ok(());
         }
@@ -289,7 +292,8 @@ impl DatastoreBuilder {
             None => {
                 let folder = self.staging()?.workplace(self.shards.len());
                 let (separator, width) = (self.options.separator, self.options.width());
-                let text = TextWriter::create(&folder, separator, width)?;
+                let is_kept = self.options.plan.is_some();
+                let text = TextWriter::create(&folder, separator, width, is_kept)?;
                 self.current.insert(text)
             }
         };
@@ -431,7 +435,7 @@ impl DatastoreBuilder {
 
     /// Documents that the old datastore has are duplicates.
     fn remember_old(&mut self) -> Result<()> {
-        if self.options.keep_duplicates {
+        if !self.options.drop_duplicates {
             return Ok(());
         }
         let shards = self.old.iter().flat_map(|old| &old.shards);
@@ -477,7 +481,7 @@ impl DatastoreBuilder {
         self.counts.given = text.num_given;
         self.counts.tokens += text.num_tokens;
         self.counts.documents += text.num_documents;
-        if self.options.keep_duplicates {
+        if !self.options.drop_duplicates {
             return Ok(());
         }
         for document in Documents::open(folder, self.options.width(), text.num_documents)? {
@@ -534,7 +538,7 @@ pub fn build_shard(
         .tempdir_in(folder);
     let work = work.map_err(Error::io(folder))?;
     let place = work.path().join("shard");
-    let mut text = TextWriter::create(&place, options.separator, options.width())?;
+    let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
     let mut rest = tokens;
     for &length in lengths {
         let (document, after) = rest.split_at(length);
@@ -588,37 +592,42 @@ fn check_documents(tokens: &[u32], lengths: &[usize], vocab_size: u32, limit: u6
     }
 }
 
-/// Whether something may be built at `target`. Only a datastore is ever replaced: a mistyped path
-/// must not cost its owner a folder.
-fn check_target(target: &Path, existing: Existing) -> Result<()> {
-    let is_there = fs::symlink_metadata(target).is_ok();
-    let path = || target.to_owned();
-    match existing {
-        Existing::Refuse if is_there => Err(Error::Exists { path: path() }),
-        Existing::Replace if is_there && !manifest::is_datastore(target) => {
-            Err(Error::NotADatastore { path: path() })
+/// Whether something may be built at `target`, and the manifest of what it is to be added to.
+fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
+    match options.existing {
+        Existing::Refuse => check_replaceable(target, false).map(|()| None),
+        Existing::Replace => check_replaceable(target, true).map(|()| None),
+        Existing::Append => {
+            let old = Manifest::read(target)?;
+            let theirs = (old.vocab_size, old.separator, &old.tokenizer_fingerprint);
+            let ours = (
+                options.vocab_size,
+                options.separator,
+                &options.tokenizer_fingerprint,
+            );
+            if theirs == ours {
+                Ok(Some(old))
+            } else {
+                Err(Error::OtherTokenizer {
+                    path: target.to_owned(),
+                    reason: format!("it was built with `{}`", old.tokenizer_name),
+                })
+            }
         }
-        Existing::Refuse | Existing::Replace => Ok(()),
-        Existing::Append => Manifest::read(target).map(drop),
     }
 }
 
-/// The manifest of the datastore that documents are to be added to.
-fn read_old(target: &Path, options: &DatastoreOptions) -> Result<Manifest> {
-    let old = Manifest::read(target)?;
-    let theirs = (old.vocab_size, old.separator, &old.tokenizer_fingerprint);
-    let ours = (
-        options.vocab_size,
-        options.separator,
-        &options.tokenizer_fingerprint,
-    );
-    if theirs == ours {
-        Ok(old)
+/// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
+pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
+    let path = || target.to_owned();
+    if fs::symlink_metadata(target).is_err() {
+        Ok(())
+    } else if !overwrite {
+        Err(Error::Exists { path: path() })
+    } else if !manifest::is_datastore(target) {
+        Err(Error::NotADatastore { path: path() })
     } else {
-        Err(Error::OtherTokenizer {
-            path: target.to_owned(),
-            reason: format!("it was built with `{}`", old.tokenizer_name),
-        })
+        Ok(())
     }
 }
 

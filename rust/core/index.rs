@@ -17,6 +17,8 @@ pub(crate) struct ShardText {
 /// What a build is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
+    /// Reading the documents of shards that are rebuilt: counted in tokens.
+    Read,
     /// Sorting suffixes: counted in tokens, reported after each shard.
     Sort,
     /// Writing the sorted suffixes: counted in tokens.
@@ -29,6 +31,7 @@ impl Stage {
     /// Its name in a word.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Read => "read",
             Self::Sort => "sort",
             Self::Write => "write",
             Self::Sync => "sync",

@@ -36,7 +36,8 @@ pub(crate) enum Event {
 /// it.
 pub(crate) struct Indexer {
     jobs: Option<Sender<Job>>,
-    events: Receiver<Result<Event>>,
+    /// The mutex makes builders shareable; it is never locked.
+    events: Mutex<Receiver<Result<Event>>>,
     is_stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -62,7 +63,7 @@ impl Indexer {
         }
         Ok(Self {
             jobs: Some(jobs),
-            events,
+            events: Mutex::new(events),
             is_stopped,
             threads,
         })
@@ -81,18 +82,24 @@ impl Indexer {
     }
 
     /// What a worker has said, without waiting.
-    pub(crate) fn heard(&self) -> Option<Result<Event>> {
-        self.events.try_recv().ok()
+    pub(crate) fn heard(&mut self) -> Option<Result<Event>> {
+        self.events().try_recv().ok()
     }
 
     /// What a worker says next: nothing within a tenth of a second, or an error where no worker is
     /// left to say anything.
-    pub(crate) fn hear(&self) -> Result<Option<Event>> {
-        match self.events.recv_timeout(Duration::from_millis(100)) {
+    pub(crate) fn hear(&mut self) -> Result<Option<Event>> {
+        match self.events().recv_timeout(Duration::from_millis(100)) {
             Ok(event) => event.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Error::BuildFailed),
         }
+    }
+
+    fn events(&mut self) -> &mut Receiver<Result<Event>> {
+        self.events
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -51,6 +51,7 @@ mod context;
 pub mod datastore;
 pub mod draft;
 mod duplicates;
+pub mod edit;
 pub mod error;
 mod format;
 mod index;

@@ -37,9 +37,8 @@ pub struct DatastoreOptions {
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
     /// same time. It bounds the shards as well.
     pub max_memory: u64,
-    /// Whether a document that was added before is added again; it is counted and left out
-    /// otherwise.
-    pub keep_duplicates: bool,
+    /// Whether a document that was added before is left out and counted.
+    pub drop_duplicates: bool,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -59,7 +58,7 @@ impl DatastoreOptions {
             corpus: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
-            keep_duplicates: false,
+            drop_duplicates: false,
             existing: Existing::Refuse,
             plan: None,
         }
@@ -104,8 +103,9 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// All that shapes the shards: where it differs, a build cannot go on from another.
-    pub(crate) fn plan(&self) -> Option<String> {
+    /// All that shapes the shards: where it differs, a build cannot go on from another. `old` is the
+    /// build id of the datastore that is added to.
+    pub(crate) fn plan(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let Self {
             vocab_size,
@@ -113,12 +113,13 @@ impl DatastoreOptions {
             tokenizer_fingerprint,
             max_shard_tokens,
             max_memory,
-            keep_duplicates,
+            drop_duplicates,
             existing,
             ..
         } = self;
         Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {keep_duplicates} {existing:?}"
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {existing:?} {}",
+            old.unwrap_or_default()
         ))
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct TextWriter {
     folder: PathBuf,
     separator: u32,
     width: TokenWidth,
+    /// Whether a build may go on from here after a kill.
+    is_kept: bool,
     tokens: SectionWriter,
     documents: SectionWriter,
     written: Checkpoint,
@@ -65,12 +67,26 @@ pub(crate) struct TextWriter {
 }
 
 impl TextWriter {
-    /// Starts the text of a shard in `folder`.
-    pub(crate) fn create(folder: &Path, separator: u32, width: TokenWidth) -> Result<Self> {
+    /// Starts the text of a shard in `folder`. It `is_kept` where a build may go on from it after a
+    /// kill: only then there are checkpoints.
+    pub(crate) fn create(
+        folder: &Path,
+        separator: u32,
+        width: TokenWidth,
+        is_kept: bool,
+    ) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let tokens = SectionWriter::create(folder, Kind::Tokens)?;
-        let documents = SectionWriter::create(folder, Kind::Documents)?;
-        Ok(Self::new(folder, separator, width, tokens, documents))
+        Ok(Self {
+            folder: folder.to_owned(),
+            separator,
+            width,
+            is_kept,
+            tokens: SectionWriter::create(folder, Kind::Tokens)?,
+            documents: SectionWriter::create(folder, Kind::Documents)?,
+            written: Checkpoint::default(),
+            synced: Checkpoint::default(),
+            bytes: Vec::new(),
+        })
     }
 
     /// Goes on from a checkpoint. O(tokens), at the speed of the checksum.
@@ -87,29 +103,16 @@ impl TextWriter {
         let num_bytes = checkpoint.num_documents.saturating_mul(8);
         let documents = SectionWriter::resume(folder, Kind::Documents, num_bytes)?;
         Ok(Self {
-            written: checkpoint,
-            synced: checkpoint,
-            ..Self::new(folder, separator, width, tokens, documents)
-        })
-    }
-
-    fn new(
-        folder: &Path,
-        separator: u32,
-        width: TokenWidth,
-        tokens: SectionWriter,
-        documents: SectionWriter,
-    ) -> Self {
-        Self {
             folder: folder.to_owned(),
             separator,
             width,
+            is_kept: true,
             tokens,
             documents,
-            written: Checkpoint::default(),
-            synced: Checkpoint::default(),
+            written: checkpoint,
+            synced: checkpoint,
             bytes: Vec::new(),
-        }
+        })
     }
 
     /// What was written, separators included.
@@ -129,13 +132,15 @@ impl TextWriter {
         self.documents
             .write(&self.written.num_tokens.to_le_bytes())?;
         if self.written.num_tokens - self.synced.num_tokens >= CHECKPOINT_TOKENS {
-            self.checkpoint()
-        } else {
-            Ok(())
+            self.checkpoint()?;
         }
+        Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
         self.tokens.sync()?;
         self.documents.sync()?;
         self.written.write(&self.folder)?;
@@ -143,7 +148,7 @@ impl TextWriter {
         Ok(())
     }
 
-    /// Ends the text: it is then on the disk, and a build can go on from it.
+    /// Ends the text.
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;

@@ -36,6 +36,12 @@ impl Match {
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Datastore(pub(crate) Arc<datastore::Datastore>);
 
+impl From<datastore::Datastore> for Datastore {
+    fn from(opened: datastore::Datastore) -> Self {
+        Self(Arc::new(opened))
+    }
+}
+
 #[pymethods]
 impl Datastore {
     /// Opens a datastore by mapping its files.
@@ -44,7 +50,7 @@ impl Datastore {
         let opened = py
             .detach(|| datastore::Datastore::open(&path))
             .map_err(py_err)?;
-        Ok(Self(Arc::new(opened)))
+        Ok(opened.into())
     }
 
     /// Reads everything and checks every checksum and the order of the index.

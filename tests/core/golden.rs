@@ -5,13 +5,12 @@
 use std::path::{Path, PathBuf};
 
 use specds::datastore::{Datastore, DatastoreOptions};
-use tempfile::tempdir;
 
 use crate::files::read_all;
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1.specds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-2.specds")
 }
 
 /// Builds the golden datastore: two shards, of which one has two keys.
