@@ -63,6 +63,8 @@ mod format;
 mod manifest;
 mod mixer;
 mod shard;
+mod split;
+mod stride;
 mod suffix;
 mod tokens;
 pub mod tree;
