@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::shard::Shard;
+use crate::split::{Node, Splitter};
+use crate::stride::Stride;
 
 pub use crate::builder::{DatastoreBuilder, build_shard};
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
@@ -41,6 +43,16 @@ impl Match {
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|range| range.len() as u64).sum()
     }
+
+    /// The ranks of its occurrences in each shard.
+    pub(crate) fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Whether only one shard has it, or none.
+    pub(crate) fn is_in_one_shard(&self) -> bool {
+        self.ranges.iter().filter(|range| !range.is_empty()).count() < 2
+    }
 }
 
 /// What followed a match: rows of tokens in lexicographic order.
@@ -66,6 +78,27 @@ impl Samples {
     /// The rows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.rows.iter().map(|row| &self.tokens[row.clone()])
+    }
+
+    /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
+    /// parent. So many rows end at a node as its samples exceed those of its children.
+    fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
+        let mut paths = vec![0..0];
+        let mut num_ends = vec![stride.num_samples()];
+        self.tokens.clear();
+        for node in nodes {
+            let parent = usize::try_from(node.parent + 1).expect("-1 or more");
+            num_ends[parent] -= node.count;
+            num_ends.push(node.count);
+            let start = self.tokens.len();
+            self.tokens.extend_from_within(paths[parent].clone());
+            self.tokens.push(node.token);
+            paths.push(start..self.tokens.len());
+        }
+        self.rows.clear();
+        for (path, num_ends) in paths.into_iter().zip(num_ends) {
+            self.rows.extend((0..num_ends).map(|_| path.clone()));
+        }
     }
 
     fn sort(&mut self) {
@@ -122,6 +155,10 @@ impl Datastore {
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn shards(&self) -> &[Shard] {
+        &self.shards
     }
 
     /// What it says of itself.
@@ -182,12 +219,21 @@ impl Datastore {
     /// the separator, which is left out where it is not in the vocabulary.
     ///
     /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
-    /// even stride through the match's occurrences in lexicographic order, one shard after the
-    /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the
-    /// middle of each of `max_samples` equal parts. O(samples · (`length` + log samples)).
+    /// even stride through the match's occurrences in lexicographic order: of `n` occurrences, number
+    /// `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of each of `max_samples` equal
+    /// parts. How the corpus is cut into shards makes no difference.
+    ///
+    /// O(samples · (`length` + log samples)); a match in k shards that is not taken whole costs
+    /// O(samples · `length` · k log n).
     pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
+        let stride = Stride::new(found.count(), max_samples as u64);
         let mut samples = Samples::default();
-        self.sample(found, length, max_samples, &mut samples);
+        if found.is_in_one_shard() || stride.num_samples() == found.count() {
+            self.gather(found, length, stride, &mut samples);
+        } else {
+            let mut splitter = Splitter::default();
+            samples.expand(stride, splitter.nodes(self, found, stride, length));
+        }
         samples.sort();
         samples
     }
@@ -260,17 +306,16 @@ impl Datastore {
         }
     }
 
-    /// As [`Self::samples`], into memory that is there already, and in the order of suffixes:
-    /// what shares a beginning stands together, but a row that is the beginning of another one may
-    /// stand after it.
+    /// Reads the samples of a match, in the order of suffixes: what shares a beginning stands
+    /// together, but a row that is the beginning of another one may stand after it.
     ///
     /// All positions come before all tokens, so that the processor waits for many at a time: nearly
     /// every read misses its caches.
-    pub(crate) fn sample(
+    pub(crate) fn gather(
         &self,
         found: &Match,
         length: usize,
-        max_samples: usize,
+        stride: Stride,
         samples: &mut Samples,
     ) {
         let Samples {
@@ -280,7 +325,7 @@ impl Datastore {
         } = samples;
         tokens.clear();
         rows.clear();
-        let mut occurrences = strided(found.count(), max_samples).peekable();
+        let mut occurrences = stride.occurrences().peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             positions.clear();
@@ -297,20 +342,10 @@ impl Datastore {
             }
             num_before = num_up_to;
         }
-        if self.shards.len() > 1 {
+        if !found.is_in_one_shard() {
             samples.sort();
         }
     }
-}
-
-/// The middles of equal parts of `0..count`, as many as `max_samples` allows:
-/// floor((2 i + 1) count / (2 samples)), by quotient and remainder so that no product overflows.
-fn strided(count: u64, max_samples: usize) -> impl Iterator<Item = u64> {
-    let samples = count.min(max_samples as u64);
-    let parts = samples.max(1);
-    let (quotient, remainder) = (count / parts, count % parts);
-    let half = quotient * parts;
-    (0..samples).map(move |i| i * quotient + (half + (2 * i + 1) * remainder) / (2 * parts))
 }
 
 /// Whether the bounds of a match's length are usable.

@@ -207,6 +207,26 @@ impl Shard {
         }
     }
 
+    /// The token `depth` tokens after the suffix of this rank begins.
+    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> Option<u32> {
+        let position = self.suffixes.get(rank)?;
+        self.tokens.get(position.checked_add(depth)?)
+    }
+
+    /// The ranks of those suffixes of `ranks` that `token` follows after `depth` tokens, which all of
+    /// them share. Costs little where they are all or none, or begin and end near the rank `guess`.
+    pub(crate) fn narrow(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+        token: Option<u32>,
+        guess: usize,
+    ) -> Range<usize> {
+        let order = |rank| self.token_after(rank, depth).cmp(&token);
+        let start = part(ranks.clone(), guess, |rank| order(rank).is_lt());
+        start..part(start..ranks.end, guess, |rank| order(rank).is_le())
+    }
+
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
     /// `ranks`, which they share, and with how many suffixes it follows; by token.
     /// O(d log n) for d distinct tokens.
@@ -216,10 +236,7 @@ impl Shard {
         depth: usize,
         mut visit: impl FnMut(u32, u64),
     ) {
-        let next = |rank| {
-            self.tokens
-                .get(self.suffixes.get(rank)?.checked_add(depth)?)
-        };
+        let next = |rank| self.token_after(rank, depth);
         let mut start = ranks.start;
         while start < ranks.end {
             let token = next(start);
@@ -262,4 +279,21 @@ fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         step *= 2;
     }
     partition(start..end.min(start + step - 1), is_before)
+}
+
+/// The same as [`partition`], looking at both ends first and then from `guess` on.
+fn part(range: Range<usize>, guess: usize, is_before: impl Fn(usize) -> bool) -> usize {
+    let Range { start, end } = range;
+    if start >= end || !is_before(start) {
+        return start;
+    }
+    if is_before(end - 1) {
+        return end;
+    }
+    let guess = guess.clamp(start, end - 1);
+    if is_before(guess) {
+        gallop(guess + 1..end, is_before)
+    } else {
+        guess - gallop(0..guess - start, |back| !is_before(guess - 1 - back))
+    }
 }
