@@ -47,6 +47,7 @@
 compile_error!("datastores are little-endian and are mapped as they are");
 
 mod builder;
+mod complete;
 mod context;
 pub mod datastore;
 pub mod draft;
@@ -68,3 +69,4 @@ mod text;
 mod tokens;
 pub mod tree;
 mod trie;
+mod worker;
