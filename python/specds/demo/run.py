@@ -64,7 +64,7 @@ def run_demo(
 
 def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
     corpus = open_corpus("stdlib", without=HELD_OUT)
-    with display.progress_bar() as progress:
+    with display.build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 
 
