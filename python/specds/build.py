@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._core import DatastoreBuilder
+from specds.corpora import Skipped
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
@@ -105,11 +106,12 @@ def build_datastore(
     started = time.perf_counter()
     with builder:
         text_bytes = 0
-        for batch in _batches(corpus.documents):
+        skipped: Counter[str] = Counter()
+        for batch in _batches(_counted(corpus, skipped)):
             builder.add_documents(*encode_batch(tokenizer, [d.text for d in batch]))
             text_bytes += sum(d.num_bytes for d in batch)
             if progress:
-                progress("tokenise", text_bytes, corpus.num_bytes)
+                progress("tokenise", text_bytes, corpus.num_bytes or text_bytes)
         tokenised = time.perf_counter()
         datastore = builder.finish(progress)
     return BuildReport(
@@ -121,7 +123,7 @@ def build_datastore(
         tokenise_s=tokenised - started,
         index_s=time.perf_counter() - tokenised,
         peak_memory_bytes=peak_memory_bytes(),
-        skipped=corpus.skipped,
+        skipped=skipped,
     )
 
 
@@ -129,6 +131,15 @@ def peak_memory_bytes() -> int:
     """The largest resident set size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts kilobytes
+
+
+def _counted(corpus: Corpus, skipped: Counter[str]) -> Iterator[Document]:
+    """Yields the documents, and counts what was left out by reason."""
+    for item in corpus:
+        if isinstance(item, Skipped):
+            skipped[item.reason] += 1
+        else:
+            yield item
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

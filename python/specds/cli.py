@@ -50,7 +50,7 @@ def build(
     ],
     tokenizer: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to make.")],
-    field: Annotated[str, typer.Option(help="The field of a .jsonl row with the text.")] = "text",
+    field: Annotated[str | None, typer.Option(help="The field of a row with the text.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     as_json: _JSON = False,
 ) -> None:
@@ -62,12 +62,12 @@ def build(
         specds build --corpus answers.jsonl --field answer --tokenizer ./vicuna --out a.specds
     """
     from specds.build import build_datastore
-    from specds.corpora import open_corpus
+    from specds.corpora import CorpusOptions, open_corpus
     from specds.loading import load_tokenizer
 
     if out.exists() and not overwrite:
         raise FileExistsError(f"{out} exists: choose another --out, or replace it by --overwrite")
-    opened = open_corpus(corpus, text_field=field)
+    opened = open_corpus(corpus, CorpusOptions(text_field=field))
     loaded = load_tokenizer(tokenizer)
     with display.progress_bar() as progress:
         report = build_datastore(
