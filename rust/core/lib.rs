@@ -61,9 +61,12 @@ pub mod draft;
 pub mod error;
 mod format;
 mod index;
+mod lightweight;
 mod manifest;
 mod mixer;
 mod shard;
+#[cfg(test)]
+mod sort_tests;
 mod suffix;
 mod tokens;
 pub mod tree;

@@ -54,7 +54,7 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     };
     match sorted {
         Ok(()) => Ok(positions),
-        Err(LibsaisError::OutOfMemory) => Err(out_of_memory(tokens.len())),
+        Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
         Err(error) => Err(tokens
             .section()
             .corrupt(format!("it cannot be sorted: {error}"))),
@@ -66,14 +66,14 @@ pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
     zeros
         .try_reserve_exact(count)
-        .map_err(|_| out_of_memory(count))?;
+        .map_err(|_| out_of_memory(count.saturating_mul(size_of::<T>())))?;
     zeros.resize(count, T::default());
     Ok(zeros)
 }
 
-fn out_of_memory(num_tokens: usize) -> Error {
+pub(crate) fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory {
-        num_bytes: num_tokens.saturating_mul(4) as u64,
+        num_bytes: num_bytes as u64,
     }
 }
 
