@@ -156,13 +156,8 @@ impl Built {
 
 fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     let options = DatastoreOptions {
-        vocab_size: VOCAB_SIZE,
-        separator: SEPARATOR,
-        tokenizer_name: String::new(),
-        tokenizer_fingerprint: String::new(),
-        corpus: Vec::new(),
         max_shard_tokens,
-        overwrite: false,
+        ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
     for document in &CORPUS.documents {
@@ -204,7 +199,7 @@ fn check_answers() {
                 .flat_map(|document| document.windows(length));
             windows.filter(|window| *window == pattern).count() as u64
         };
-        let next = BUILT.datastore.next_tokens(&found, 1);
+        let next = BUILT.datastore.continuations(&found, 1);
         if found.length > 0 {
             assert_eq!(
                 found.count(),
@@ -326,7 +321,7 @@ fn look_up(bencher: Bencher) {
 }
 
 #[divan::bench(args = [64, 256, 1024])]
-fn sample_continuations(bencher: Bencher, max_samples: usize) {
+fn sample(bencher: Bencher, max_samples: usize) {
     let lookup = |context| {
         BUILT
             .datastore
@@ -337,7 +332,7 @@ fn sample_continuations(bencher: Bencher, max_samples: usize) {
     let mut matches = matches.iter().cycle();
     bencher
         .with_inputs(|| matches.next().expect("a match"))
-        .bench_local_values(|found| BUILT.datastore.continuations(found, 10, max_samples));
+        .bench_local_values(|found| BUILT.datastore.samples(found, 10, max_samples));
 }
 
 /// The first draft of a session: lookup without a hint, memory not yet allocated.

@@ -97,7 +97,7 @@ class Datastore:
                     return length, count
         return 0, 0
 
-    def next_tokens(self, suffix, top_k):
+    def continuations(self, suffix, top_k):
         """The most frequent next tokens with their counts, count descending, then id ascending."""
         counts = Counter(o[0] for o in self.occurrences(suffix, 1) if o)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top_k]

@@ -51,8 +51,8 @@ def test_lookup_and_counts_equal_the_oracle(
     match = store.lookup(context, max_match=max_match, min_match=min_match)
     assert (match.length, match.count) == oracle.lookup(context, max_match, min_match)
     if match.length:
-        ids, counts = store.next_tokens(match, 3)
-        expected = oracle.next_tokens(context[len(context) - match.length :], 3)
+        ids, counts = store.continuations(match, 3)
+        expected = oracle.continuations(context[len(context) - match.length :], 3)
         assert list(zip(ids.tolist(), counts.tolist(), strict=True)) == expected
 
 
@@ -91,7 +91,7 @@ def test_wide_tokens_are_found(tmp_path):
     store = build(tmp_path / "d", [[70_000, 5, 131_000]], vocab_size=131_072, separator=131_071)
     match = store.lookup([70_000, 5])
     assert (match.length, match.count) == (2, 1)
-    assert store.next_tokens(match, 5)[0].tolist() == [131_000]
+    assert store.continuations(match, 5)[0].tolist() == [131_000]
 
 
 @pytest.mark.parametrize(

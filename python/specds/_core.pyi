@@ -69,7 +69,9 @@ class Datastore:
         Raises:
             ValueError: `context` is empty or holds an id outside the vocabulary.
         """
-    def next_tokens(self, match: Match, top_k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def continuations(
+        self, match: Match, top_k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The most frequent tokens after a match, and their exact counts.
 
         Returns:

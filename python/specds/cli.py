@@ -156,7 +156,7 @@ def lookup(
     check_tokenizer(opened, loaded)
     context = loaded.encode(_text(text), add_special_tokens=False)
     match = opened.lookup(context, max_match=max_match)
-    tokens, counts = opened.next_tokens(match, top)
+    tokens, counts = opened.continuations(match, top)
     rows = [
         {"token_id": int(token), "text": loaded.decode([int(token)]), "count": int(count)}
         for token, count in zip(tokens, counts, strict=True)

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::shard::Shard;
+use crate::split::{Node, Splitter};
+use crate::stride::Stride;
 
-pub use crate::corpus::{DatastoreBuilder, DatastoreOptions};
+pub use crate::builder::{DatastoreBuilder, build_shard};
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
 pub use crate::index::Stage;
-pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardManifest};
+pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};
+pub use crate::options::{DatastoreOptions, Existing};
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
@@ -40,18 +43,28 @@ impl Match {
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|range| range.len() as u64).sum()
     }
+
+    /// The ranks of its occurrences in each shard.
+    pub(crate) fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Whether only one shard has it, or none.
+    pub(crate) fn is_in_one_shard(&self) -> bool {
+        self.ranges.iter().filter(|range| !range.is_empty()).count() < 2
+    }
 }
 
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
-pub struct Continuations {
+pub struct Samples {
     tokens: Vec<u32>,
     rows: Vec<Range<usize>>,
     /// Where the rows of a shard begin in it, while they are collected.
     positions: Vec<usize>,
 }
 
-impl Continuations {
+impl Samples {
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -65,6 +78,27 @@ impl Continuations {
     /// The rows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.rows.iter().map(|row| &self.tokens[row.clone()])
+    }
+
+    /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
+    /// parent. So many rows end at a node as its samples exceed those of its children.
+    fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
+        let mut paths = vec![0..0];
+        let mut num_ends = vec![stride.num_samples()];
+        self.tokens.clear();
+        for node in nodes {
+            let parent = usize::try_from(node.parent + 1).expect("-1 or more");
+            num_ends[parent] -= node.count;
+            num_ends.push(node.count);
+            let start = self.tokens.len();
+            self.tokens.extend_from_within(paths[parent].clone());
+            self.tokens.push(node.token);
+            paths.push(start..self.tokens.len());
+        }
+        self.rows.clear();
+        for (path, num_ends) in paths.into_iter().zip(num_ends) {
+            self.rows.extend((0..num_ends).map(|_| path.clone()));
+        }
     }
 
     fn sort(&mut self) {
@@ -83,15 +117,28 @@ impl Datastore {
     /// missing, truncated, changed, corrupt or from elsewhere.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let manifest = Manifest::read(path)?;
-        let shards = (0..manifest.shards.len())
-            .map(|index| Shard::open(path, &manifest, index))
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            path: path.to_owned(),
-            manifest,
-            shards,
-        })
+        let mut manifest = Manifest::read(path)?;
+        loop {
+            let shards = manifest.shards.iter();
+            let opened = shards.map(|shard| Shard::open(path, &manifest, shard));
+            match opened.collect() {
+                Ok(shards) => {
+                    return Ok(Self {
+                        path: path.to_owned(),
+                        manifest,
+                        shards,
+                    });
+                }
+                Err(error) => {
+                    // While the shards were opened, another process may have replaced them.
+                    let now = Manifest::read(path)?;
+                    if now.build_id == manifest.build_id {
+                        return Err(error);
+                    }
+                    manifest = now;
+                }
+            }
+        }
     }
 
     /// Checks every byte against its checksum, and every section against the tokens: what passes is
@@ -108,6 +155,10 @@ impl Datastore {
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn shards(&self) -> &[Shard] {
+        &self.shards
     }
 
     /// What it says of itself.
@@ -137,12 +188,7 @@ impl Datastore {
 
     /// The length of all its files.
     pub fn num_bytes(&self) -> u64 {
-        let sections = self
-            .manifest
-            .shards
-            .iter()
-            .flat_map(ShardManifest::sections);
-        sections.map(|(_, section)| section.file_len()).sum::<u64>() + self.manifest.file_len()
+        self.manifest.num_bytes()
     }
 
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
@@ -173,19 +219,28 @@ impl Datastore {
     /// the separator, which is left out where it is not in the vocabulary.
     ///
     /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
-    /// even stride through the match's occurrences in lexicographic order, one shard after the
-    /// other: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the
-    /// middle of each of `max_samples` equal parts. O(samples · (`length` + log samples)).
-    pub fn continuations(&self, found: &Match, length: usize, max_samples: usize) -> Continuations {
-        let mut continuations = Continuations::default();
-        self.sample(found, length, max_samples, &mut continuations);
-        continuations.sort();
-        continuations
+    /// even stride through the match's occurrences in lexicographic order: of `n` occurrences, number
+    /// `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of each of `max_samples` equal
+    /// parts. How the corpus is cut into shards makes no difference.
+    ///
+    /// O(samples · (`length` + log samples)); a match in k shards that is not taken whole costs
+    /// O(samples · `length` · k log n).
+    pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
+        let stride = Stride::new(found.count(), max_samples as u64);
+        let mut samples = Samples::default();
+        if found.is_in_one_shard() || stride.num_samples() == found.count() {
+            self.gather(found, length, stride, &mut samples);
+        } else {
+            let mut splitter = Splitter::default();
+            samples.expand(stride, splitter.nodes(self, found, stride, length));
+        }
+        samples.sort();
+        samples
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
     /// then token ascending. O(d log n) for d distinct tokens.
-    pub fn next_tokens(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+    pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             let ranks = ranks.clone();
@@ -251,27 +306,26 @@ impl Datastore {
         }
     }
 
-    /// As [`Self::continuations`], into memory that is there already, and in the order of suffixes:
-    /// what shares a beginning stands together, but a row that is the beginning of another one may
-    /// stand after it.
+    /// Reads the samples of a match, in the order of suffixes: what shares a beginning stands
+    /// together, but a row that is the beginning of another one may stand after it.
     ///
     /// All positions come before all tokens, so that the processor waits for many at a time: nearly
     /// every read misses its caches.
-    pub(crate) fn sample(
+    pub(crate) fn gather(
         &self,
         found: &Match,
         length: usize,
-        max_samples: usize,
-        continuations: &mut Continuations,
+        stride: Stride,
+        samples: &mut Samples,
     ) {
-        let Continuations {
+        let Samples {
             tokens,
             rows,
             positions,
-        } = continuations;
+        } = samples;
         tokens.clear();
         rows.clear();
-        let mut occurrences = strided(found.count(), max_samples).peekable();
+        let mut occurrences = stride.occurrences().peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             positions.clear();
@@ -288,20 +342,10 @@ impl Datastore {
             }
             num_before = num_up_to;
         }
-        if self.shards.len() > 1 {
-            continuations.sort();
+        if !found.is_in_one_shard() {
+            samples.sort();
         }
     }
-}
-
-/// The middles of equal parts of `0..count`, as many as `max_samples` allows:
-/// floor((2 i + 1) count / (2 samples)), by quotient and remainder so that no product overflows.
-fn strided(count: u64, max_samples: usize) -> impl Iterator<Item = u64> {
-    let samples = count.min(max_samples as u64);
-    let parts = samples.max(1);
-    let (quotient, remainder) = (count / parts, count % parts);
-    let half = quotient * parts;
-    (0..samples).map(move |i| i * quotient + (half + (2 * i + 1) * remainder) / (2 * parts))
 }
 
 /// Whether the bounds of a match's length are usable.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::context::Context;
-use crate::datastore::{Continuations, Datastore, Match, check_match_lengths};
+use crate::datastore::{Datastore, Match, Samples, check_match_lengths};
 use crate::error::{Error, Result};
 use crate::mixer::{Candidates, mix};
+use crate::split::{Node, Splitter};
+use crate::stride::Stride;
 use crate::tree::TokenTree;
 use crate::trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
@@ -22,6 +24,9 @@ pub struct RestConfig {
     ///
     /// An even sample of them ranks the nodes, and bounds the time of a draft.
     pub max_samples: usize,
+    /// Whether all occurrences rank the nodes, not a sample of them. It takes longer where a match
+    /// occurs more often than `max_samples`.
+    pub exact: bool,
 }
 
 impl Default for RestConfig {
@@ -31,6 +36,7 @@ impl Default for RestConfig {
             min_match: 1,
             continuation: 10,
             max_samples: 256,
+            exact: false,
         }
     }
 }
@@ -72,8 +78,9 @@ pub struct RestSession {
     /// No suffix of the context longer than this occurs in the datastore.
     longest_possible: usize,
     found: Match,
-    continuations: Continuations,
+    samples: Samples,
     trie: Trie,
+    splitter: Splitter,
 }
 
 impl RestSession {
@@ -91,8 +98,9 @@ impl RestSession {
             context: Vec::new(),
             longest_possible: 0,
             found: Match::default(),
-            continuations: Continuations::default(),
+            samples: Samples::default(),
             trie: Trie::default(),
+            splitter: Splitter::default(),
         })
     }
 
@@ -130,30 +138,46 @@ impl RestSession {
     /// Does not fail: what a damaged datastore gives is a worse draft. The result is what the draft
     /// of any session is.
     pub fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
-        let RestConfig {
-            min_match,
-            continuation,
-            max_samples,
-            ..
-        } = self.config;
         let Self {
             datastore,
+            config,
             context,
             found,
-            continuations,
             ..
         } = self;
-        datastore.find_longest(context, self.longest_possible, min_match, found);
-        datastore.sample(found, continuation, max_samples, continuations);
-        self.longest_possible = found.length.max(min_match - 1);
-        self.trie.fill(continuations);
-        Ok(self.trie.select(max_nodes))
+        datastore.find_longest(context, self.longest_possible, config.min_match, found);
+        self.longest_possible = found.length.max(config.min_match - 1);
+        let max_samples = config.max_samples as u64;
+        let is_small = found.count() <= max_samples;
+        if is_small || (found.is_in_one_shard() && !config.exact) {
+            let stride = Stride::new(found.count(), max_samples);
+            datastore.gather(found, config.continuation, stride, &mut self.samples);
+            self.trie.fill(&self.samples);
+            Ok(self.trie.select(max_nodes))
+        } else {
+            let max_samples = if config.exact { u64::MAX } else { max_samples };
+            let stride = Stride::new(found.count(), max_samples);
+            let nodes = self
+                .splitter
+                .nodes(datastore, found, stride, config.continuation);
+            Ok(tree_of(nodes.take(max_nodes), stride))
+        }
     }
 
     /// The length of the match that the last draft was made from, 0 where nothing matched.
     pub fn match_length(&self) -> usize {
         self.found.length
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
+fn tree_of(nodes: impl Iterator<Item = Node>, stride: Stride) -> TokenTree {
+    let mut tree = TokenTree::default();
+    for node in nodes {
+        let prob = node.count as f32 / stride.num_samples() as f32;
+        tree.push(node.token, node.parent, prob);
+    }
+    tree
 }
 
 /// One request that is drafted for from a datastore and from its own text.

@@ -35,10 +35,11 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// The file is of another format version: build the datastore again with this version, or
-    /// open it with the version that built it.
+    /// The file is of another format version. An older one: build the datastore again. A newer one:
+    /// upgrade specds, or build it again with this version.
     #[error(
-        "{path} has format version {found}, this version reads {expected}: rebuild it with `specds build`"
+        "{path} has format version {found}, this version reads {expected}: {}",
+        if found > expected { "upgrade specds, or rebuild it with `specds build`" } else { "rebuild it with `specds build`" }
     )]
     Version {
         /// The file.
@@ -122,6 +123,23 @@ pub enum Error {
         reason: String,
     },
 
+    /// Another process builds, adds to, merges or compacts the same datastore: wait for it.
+    #[error("{path} is being written by another process: wait until it has ended")]
+    Locked {
+        /// The datastore that both want to write.
+        path: PathBuf,
+    },
+
+    /// The datastores, or a datastore and what is to be added, are not of one tokenizer: tokens
+    /// would mean different things.
+    #[error("{path} is of another tokenizer: {reason}")]
+    OtherTokenizer {
+        /// The datastore that does not fit.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
+
     /// There is not enough memory to sort a shard: lower `max_shard_tokens`.
     #[error("no memory for {num_bytes} bytes to sort a shard: lower `max_shard_tokens`")]
     OutOfMemory {
@@ -129,7 +147,8 @@ pub enum Error {
         num_bytes: u64,
     },
 
-    /// The caller's progress function stopped the build: nothing is left of it.
+    /// The caller's progress function stopped the build: what a later build cannot go on from is
+    /// removed.
     #[error("the build was stopped")]
     Stopped,
 

@@ -1,7 +1,7 @@
 //! What does a file of a datastore look like?
 //!
-//! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-00000`,
-//! `shard-00001` … of five section files. A section is one array, little-endian, written once and
+//! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-ID` of
+//! `shard.json` and five section files. A section is one array, little-endian, written once and
 //! then mapped:
 //!
 //! | offset | size | field | meaning |
@@ -10,12 +10,12 @@
 //! |      8 |    2 | format version | [`FORMAT_VERSION`] |
 //! |     10 |    2 | kind | which section: see below |
 //! |     12 |    4 | endian mark | `0x01020304` |
-//! |     16 |   16 | build id | that of the manifest, in the order of its digits |
+//! |     16 |   16 | shard id | that of the shard's folder, in the order of its digits |
 //! |     32 |    8 | count | elements in the payload |
 //! |     40 |    8 | payload length | in bytes |
 //! |     48 |    8 | payload checksum | xxh3-64 of the payload |
 //! |     56 |    2 | element bits | size of an element |
-//! |     58 |    2 | shard | index of the shard |
+//! |     58 |    2 | padding | zero |
 //! |     60 |    4 | header checksum | low half of the xxh3-64 of bytes 0..60 |
 //! |     64 | 4032 | padding | zero |
 //! |   4096 |      | payload | the elements, page-aligned |
@@ -29,12 +29,13 @@
 //! |    4 | `keys.bin` | the first 4 tokens of the suffixes of rank 0, 256, 512 …, as wide as tokens; zeros stand for tokens past the end |
 //! |    5 | `documents.bin` | for each document the 64-bit position after its separator |
 //!
-//! The manifest is JSON, states all of this again, and ends in the build id: the xxh3-128 of the
-//! manifest's own text with an empty build id. A manifest is valid only if it is, byte for byte,
-//! what its contents are written as; so no byte of it can change unseen.
+//! `shard.json` states all of this again; its xxh3-128 is the shard's id. `manifest.json` lists the
+//! ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
+//! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
+//! of them can change unseen, and a shard means the same in any datastore that lists it.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -44,7 +45,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::error::{Error, Result};
 
 /// The format version that is written and read.
-pub const FORMAT_VERSION: u16 = 1;
+pub const FORMAT_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0\x01";
 const ENDIAN_MARK: u32 = 0x0102_0304;
@@ -95,11 +96,10 @@ impl SectionManifest {
     }
 }
 
-/// Where a section belongs: files of other builds and of other shards are refused.
+/// Where a section belongs: files of other shards are refused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) build_id: u128,
-    pub(crate) shard: u16,
+    pub(crate) shard_id: u128,
     pub(crate) kind: Kind,
 }
 
@@ -109,12 +109,11 @@ fn encode(place: Place, section: &SectionManifest) -> [u8; HEADER_LEN] {
     header[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
     header[10..12].copy_from_slice(&(place.kind as u16).to_le_bytes());
     header[12..16].copy_from_slice(&ENDIAN_MARK.to_le_bytes());
-    header[16..32].copy_from_slice(&place.build_id.to_be_bytes());
+    header[16..32].copy_from_slice(&place.shard_id.to_be_bytes());
     header[32..40].copy_from_slice(&section.count.to_le_bytes());
     header[40..48].copy_from_slice(&section.num_bytes.to_le_bytes());
     header[48..56].copy_from_slice(&section.xxh3.to_le_bytes());
     header[56..58].copy_from_slice(&section.element_bits.to_le_bytes());
-    header[58..60].copy_from_slice(&place.shard.to_le_bytes());
     let checksum = xxh3_64(&header[..60]).to_le_bytes();
     header[60..64].copy_from_slice(&checksum[..4]);
     header
@@ -267,9 +266,10 @@ pub(crate) struct SectionWriter {
 }
 
 impl SectionWriter {
+    /// Starts a section; what is there of an earlier attempt is replaced.
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
-        let file = File::create_new(&path).map_err(Error::io(&path))?;
+        let file = File::create(&path).map_err(Error::io(&path))?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(&[0; PAYLOAD_OFFSET])
             .map_err(Error::io(&path))?;
@@ -279,6 +279,50 @@ impl SectionWriter {
             hasher: Xxh3::new(),
             num_bytes: 0,
         })
+    }
+
+    /// Goes on after the first `num_bytes` of a payload that was written before; what lies behind
+    /// them is cut off. O(`num_bytes`).
+    pub(crate) fn resume(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
+        let path = folder.join(kind.file_name());
+        let length = PAYLOAD_OFFSET as u64 + num_bytes;
+        let open = || {
+            let mut file = File::options().read(true).write(true).open(&path)?;
+            let found = file.metadata()?.len();
+            file.set_len(length)?;
+            file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
+            let mut hasher = Xxh3::new();
+            let mut bytes = vec![0; 1 << 20];
+            loop {
+                let count = file.read(&mut bytes)?;
+                if count == 0 {
+                    return Ok((file, hasher, found));
+                }
+                hasher.update(&bytes[..count]);
+            }
+        };
+        let (file, hasher, found) = open().map_err(Error::io(&path))?;
+        if found < length {
+            return Err(Error::Truncated {
+                path,
+                expected: length,
+                found,
+            });
+        }
+        Ok(Self {
+            path,
+            file: BufWriter::with_capacity(1 << 16, file),
+            hasher,
+            num_bytes,
+        })
+    }
+
+    /// Waits until what was written is on the disk.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let synced = self.file.flush();
+        synced
+            .and_then(|()| self.file.get_ref().sync_data())
+            .map_err(Error::io(&self.path))
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -302,6 +346,17 @@ impl SectionWriter {
     }
 }
 
+/// Reads a section from the first byte of its payload on, finished or not.
+pub(crate) fn payload_reader(folder: &Path, kind: Kind) -> Result<BufReader<File>> {
+    let path = folder.join(kind.file_name());
+    let open = || {
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
+        Ok(BufReader::with_capacity(1 << 18, file))
+    };
+    open().map_err(Error::io(&path))
+}
+
 /// Writes the header of a finished section and waits until the whole file is on the disk.
 pub(crate) fn stamp(folder: &Path, place: Place, section: &SectionManifest) -> Result<()> {
     let path = folder.join(place.kind.file_name());
@@ -322,4 +377,17 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Writes a small file so that it is there completely or not at all, and on the disk.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let partial = path.with_extension("new");
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(Error::io(path))?;
+    path.parent().map_or(Ok(()), sync_folder)
 }

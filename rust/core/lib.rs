@@ -22,18 +22,10 @@
 //! use std::ops::ControlFlow;
 //! use std::sync::Arc;
 //!
-//! use specds::datastore::{DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
+//! use specds::datastore::{DatastoreBuilder, DatastoreOptions};
 //! use specds::draft::{RestConfig, RestSession};
 //!
-//! let options = DatastoreOptions {
-//!     vocab_size: 100,
-//!     separator: 100,
-//!     tokenizer_name: "example".to_owned(),
-//!     tokenizer_fingerprint: String::new(),
-//!     corpus: vec!["two documents".to_owned()],
-//!     max_shard_tokens: MAX_SHARD_TOKENS,
-//!     overwrite: false,
-//! };
+//! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;
 //! builder.add_documents(&[1, 2, 3, 4, 1, 2, 3, 5], &[4, 4])?;
 //! let datastore = builder.finish(&mut |_stage, _done, _total| ControlFlow::Continue(()))?;
@@ -54,20 +46,29 @@
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 
+mod builder;
 mod context;
-mod corpus;
 pub mod datastore;
 pub mod draft;
+mod duplicates;
+pub mod edit;
 pub mod error;
 mod format;
 mod index;
+mod indexer;
 mod lightweight;
 mod manifest;
 mod mixer;
+mod options;
 mod shard;
 #[cfg(test)]
 mod sort_tests;
+mod split;
+mod staging;
+mod stride;
 mod suffix;
+mod text;
+mod thin;
 mod tokens;
 pub mod tree;
 mod trie;

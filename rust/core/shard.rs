@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
-use crate::manifest::Manifest;
+use crate::index::{IndexOptions, verify_order};
+use crate::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
 
@@ -19,34 +20,23 @@ pub(crate) struct Shard {
     documents: Section,
     vocab_size: u32,
     separator: u32,
-}
-
-/// The name of the folder of a shard.
-pub(crate) fn folder_name(index: usize) -> String {
-    format!("shard-{index:05}")
+    position_stride: u32,
+    max_duplicates: u32,
 }
 
 impl Shard {
-    /// Maps shard `index` of the datastore at `datastore`. O(vocabulary).
-    pub(crate) fn open(datastore: &Path, manifest: &Manifest, index: usize) -> Result<Self> {
-        let folder = datastore.join(folder_name(index));
-        let sections = &manifest.shards[index];
-        let shard = u16::try_from(index).expect("a manifest is checked for its number of shards");
-        let open = |kind, section| {
-            let place = Place {
-                build_id: manifest.build_id(),
-                shard,
-                kind,
-            };
-            Section::open(&folder, place, section)
-        };
-        let width = manifest.token_width();
+    /// Maps the shard that `entry` names of the datastore at `datastore`. O(vocabulary).
+    pub(crate) fn open(datastore: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let folder = entry.folder(datastore);
+        let sections = ShardManifest::read(&folder, manifest, entry)?;
+        let shard_id = entry.number();
+        let open = |kind, section| Section::open(&folder, Place { shard_id, kind }, section);
+        let width = sections.token_width();
         let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
-        let bits = sections.suffixes.element_bits;
         let suffixes = Suffixes::new(
             open(Kind::Suffixes, &sections.suffixes)?,
-            tokens.len(),
-            bits,
+            &sections.suffixes,
+            sections.position_stride,
         );
         let shard = Self {
             tokens,
@@ -54,8 +44,10 @@ impl Shard {
             firsts: open(Kind::Firsts, &sections.firsts)?,
             keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
             documents: open(Kind::Documents, &sections.documents)?,
-            vocab_size: manifest.vocab_size,
-            separator: manifest.separator,
+            vocab_size: sections.vocab_size,
+            separator: sections.separator,
+            position_stride: sections.position_stride,
+            max_duplicates: sections.max_duplicates,
         };
         shard.check_firsts()?;
         shard.advise(Access::Random)?;
@@ -67,12 +59,12 @@ impl Shard {
         let mut firsts = firsts
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes) as usize);
-        if firsts.next_back() == Some(self.tokens.len()) && firsts.is_sorted() {
+        if firsts.next_back() == Some(self.suffixes.len()) && firsts.is_sorted() {
             Ok(())
         } else {
             Err(self
                 .firsts
-                .corrupt("its numbers do not rise to the number of tokens"))
+                .corrupt("its numbers do not rise to the number of suffixes"))
         }
     }
 
@@ -105,20 +97,21 @@ impl Shard {
     }
 
     fn verify_contents(&self) -> Result<()> {
-        let firsts = suffix::firsts(&self.tokens, self.vocab_size).ok_or_else(|| {
-            self.tokens
-                .section()
-                .corrupt("a token is outside the vocabulary")
-        })?;
+        let options = IndexOptions {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
+            width: self.tokens.width(),
+            position_stride: self.position_stride,
+            max_duplicates: self.max_duplicates,
+            max_memory: u64::MAX,
+        };
+        let firsts = verify_order(&self.suffixes, &self.tokens, &options)?;
         if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
             return Err(self
                 .firsts
                 .corrupt("its numbers are not those of the tokens"));
         }
-        suffix::verify(&self.suffixes, &self.tokens)?;
-        let sampled = (0..self.tokens.len()).step_by(KEY_STRIDE);
-        let sampled = sampled.filter_map(|rank| self.suffixes.get(rank));
-        if self.keys.section().payload() != suffix::keys(sampled, &self.tokens) {
+        if self.keys.section().payload() != suffix::keys(&self.suffixes, &self.tokens) {
             return Err(self
                 .keys
                 .section()
@@ -191,7 +184,7 @@ impl Shard {
 
     fn num_below(&self, token: usize) -> usize {
         let (firsts, _) = self.firsts.payload().as_chunks();
-        firsts.get(token).map_or(self.tokens.len(), |bytes| {
+        firsts.get(token).map_or(self.suffixes.len(), |bytes| {
             u32::from_le_bytes(*bytes) as usize
         })
     }
@@ -219,6 +212,26 @@ impl Shard {
         }
     }
 
+    /// The token `depth` tokens after the suffix of this rank begins.
+    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> Option<u32> {
+        let position = self.suffixes.get(rank)?;
+        self.tokens.get(position.checked_add(depth)?)
+    }
+
+    /// The ranks of those suffixes of `ranks` that `token` follows after `depth` tokens, which all of
+    /// them share. Costs little where they are all or none, or begin and end near the rank `guess`.
+    pub(crate) fn narrow(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+        token: Option<u32>,
+        guess: usize,
+    ) -> Range<usize> {
+        let order = |rank| self.token_after(rank, depth).cmp(&token);
+        let start = part(ranks.clone(), guess, |rank| order(rank).is_lt());
+        start..part(start..ranks.end, guess, |rank| order(rank).is_le())
+    }
+
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
     /// `ranks`, which they share, and with how many suffixes it follows; by token.
     /// O(d log n) for d distinct tokens.
@@ -228,10 +241,7 @@ impl Shard {
         depth: usize,
         mut visit: impl FnMut(u32, u64),
     ) {
-        let next = |rank| {
-            self.tokens
-                .get(self.suffixes.get(rank)?.checked_add(depth)?)
-        };
+        let next = |rank| self.token_after(rank, depth);
         let mut start = ranks.start;
         while start < ranks.end {
             let token = next(start);
@@ -274,4 +284,21 @@ fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         step *= 2;
     }
     partition(start..end.min(start + step - 1), is_before)
+}
+
+/// The same as [`partition`], looking at both ends first and then from `guess` on.
+fn part(range: Range<usize>, guess: usize, is_before: impl Fn(usize) -> bool) -> usize {
+    let Range { start, end } = range;
+    if start >= end || !is_before(start) {
+        return start;
+    }
+    if is_before(end - 1) {
+        return end;
+    }
+    let guess = guess.clamp(start, end - 1);
+    if is_before(guess) {
+        gallop(guess + 1..end, is_before)
+    } else {
+        guess - gallop(0..guess - start, |back| !is_before(guess - 1 - back))
+    }
 }

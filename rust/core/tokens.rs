@@ -36,6 +36,17 @@ impl TokenWidth {
         }
     }
 
+    /// The tokens that are stored as `bytes`.
+    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
+        let stored = bytes.chunks_exact(self.num_bytes());
+        let token = |stored: &[u8]| {
+            let mut token = [0; 4];
+            token[..stored.len()].copy_from_slice(stored);
+            u32::from_le_bytes(token)
+        };
+        stored.map(token).collect()
+    }
+
     /// Appends tokens to `bytes` as they are stored. They fit: the caller has checked them.
     pub(crate) fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
         for token in tokens {

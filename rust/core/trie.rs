@@ -1,6 +1,6 @@
 //! Which continuations share their beginnings, and which beginnings are the most frequent?
 
-use crate::datastore::Continuations;
+use crate::datastore::Samples;
 use crate::tree::TokenTree;
 
 /// The most continuations of a trie.
@@ -36,14 +36,14 @@ struct Node {
 }
 
 impl Trie {
-    /// Replaces the trie by that of `continuations`, at most [`MAX_CONTINUATIONS`] of at most
+    /// Replaces the trie by that of `samples`, at most [`MAX_CONTINUATIONS`] of at most
     /// [`MAX_DEPTH`] tokens. O(tokens), without a map: what shares a beginning stands together, so
     /// a path that was left never comes back.
-    pub(crate) fn fill(&mut self, continuations: &Continuations) {
+    pub(crate) fn fill(&mut self, samples: &Samples) {
         self.nodes.clear();
         self.num_continuations = 0;
         let mut last: &[u32] = &[];
-        for continuation in continuations.iter() {
+        for continuation in samples.iter() {
             let pairs = last.iter().zip(continuation);
             let shared = pairs.take_while(|(last, token)| last == token).count();
             self.close(shared);

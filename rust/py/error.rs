@@ -2,7 +2,9 @@
 
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyFileExistsError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
+};
 use specds::error::Error;
 
 create_exception!(
@@ -20,6 +22,7 @@ pub(crate) fn py_err(error: Error) -> PyErr {
             Some(number) => PyOSError::new_err((number, source.to_string(), path)),
             None => PyOSError::new_err(message),
         },
+        Error::Locked { .. } => PyBlockingIOError::new_err(message),
         Error::Exists { .. } => PyFileExistsError::new_err(message),
         Error::NotADatastore { .. }
         | Error::Version { .. }

@@ -2,6 +2,7 @@
 #![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
 
 mod arrays;
+mod builder;
 mod datastore;
 mod draft;
 mod error;
@@ -15,7 +16,9 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::datastore::{Datastore, DatastoreBuilder, Match};
+    use super::builder::{DatastoreBuilder, build_shard, compact, merge};
+    #[pymodule_export]
+    use super::datastore::{Datastore, Match};
     #[pymodule_export]
     use super::draft::{FusedSession, RestSession};
     #[pymodule_export]

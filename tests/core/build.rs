@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_VOCAB_SIZE, Stage};
+use specds::datastore::{
+    Datastore, DatastoreBuilder, DatastoreOptions, Existing, MAX_VOCAB_SIZE, Stage,
+};
 use specds::error::Error;
-use tempfile::tempdir;
 
 use crate::files::read_all;
-use crate::{build, options, silent};
+use crate::{build, options, silent, tempdir};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder)
@@ -18,6 +19,12 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// A file of the datastore's first shard.
+fn shard_file(datastore: &Datastore, name: &str) -> PathBuf {
+    let id = &datastore.manifest().shards[0].id;
+    datastore.path().join(format!("shard-{id}")).join(name)
 }
 
 #[test]
@@ -53,7 +60,7 @@ fn a_build_stopped_at_any_point_leaves_the_old_datastore() {
     for last in 0.. {
         let options = DatastoreOptions {
             max_shard_tokens: 4,
-            overwrite: true,
+            existing: Existing::Replace,
             ..options(4, 4)
         };
         let mut builder = DatastoreBuilder::create(&path, options).unwrap();
@@ -106,7 +113,7 @@ fn what_is_there_already_is_refused_at_once_and_at_the_end() {
     let path = folder.path().join("d");
     let mut late = DatastoreBuilder::create(&path, options(4, 4)).unwrap();
     late.add_documents(&[3], &[1]).unwrap();
-    build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
+    fs::write(&path, "a letter").unwrap();
     assert!(matches!(
         DatastoreBuilder::create(&path, options(4, 4)),
         Err(Error::Exists { .. })
@@ -114,7 +121,25 @@ fn what_is_there_already_is_refused_at_once_and_at_the_end() {
     assert!(
         matches!(late.finish(&mut silent), Err(Error::Exists { path: named }) if named == path)
     );
-    assert_eq!(Datastore::open(&path).unwrap().num_tokens(), 3);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
+    assert_eq!(names(folder.path()), ["d"]);
+}
+
+#[test]
+fn a_second_builder_is_refused_until_the_first_has_ended() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let first = DatastoreBuilder::create(&path, options(4, 4)).unwrap();
+    for plan in [None, Some("same".to_owned())] {
+        let options = DatastoreOptions {
+            plan,
+            ..options(4, 4)
+        };
+        let error = DatastoreBuilder::create(&path, options).unwrap_err();
+        assert!(matches!(error, Error::Locked { path: named } if named == path));
+    }
+    drop(first);
+    build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
     assert_eq!(names(folder.path()), ["d"]);
 }
 
@@ -124,13 +149,13 @@ fn overwriting_replaces_a_datastore_under_its_readers() {
     let path = folder.path().join("d");
     let old = build(&path, options(4, 4), &[vec![1, 2]]).unwrap();
     let overwrite = DatastoreOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..options(4, 4)
     };
     let new = build(&path, overwrite.clone(), &[vec![1, 3]]).unwrap();
     for (datastore, next) in [(old, 2), (new, 3)] {
         let found = datastore.lookup(&[1], 16, 1).unwrap();
-        assert_eq!(datastore.next_tokens(&found, 10), [(next, 1)]);
+        assert_eq!(datastore.continuations(&found, 10), [(next, 1)]);
     }
     assert_eq!(names(folder.path()), ["d"]);
 
@@ -138,7 +163,7 @@ fn overwriting_replaces_a_datastore_under_its_readers() {
     let text = fs::read_to_string(&manifest).unwrap();
     fs::write(
         &manifest,
-        text.replace("\"format_version\": 1", "\"format_version\": 99"),
+        text.replace("\"format_version\": 2", "\"format_version\": 99"),
     )
     .unwrap();
     build(&path, overwrite, &[vec![1, 3]])
@@ -151,7 +176,7 @@ fn overwriting_replaces_a_datastore_under_its_readers() {
 fn overwriting_spares_what_is_not_a_datastore() {
     let folder = tempdir().unwrap();
     let overwrite = DatastoreOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..options(4, 4)
     };
     fs::write(folder.path().join("file"), "a letter").unwrap();
@@ -256,7 +281,9 @@ fn tokens_are_as_wide_as_the_vocabulary_needs() {
             &[vec![vocab_size - 1]],
         )
         .unwrap();
-        assert_eq!(datastore.manifest().shards[0].tokens.element_bits, bits);
+        let text = fs::read_to_string(shard_file(&datastore, "shard.json")).unwrap();
+        let bits = format!("\"tokens\": {{\n    \"element_bits\": {bits},");
+        assert!(text.contains(&bits), "{text}");
         datastore.verify().unwrap();
     }
 }

@@ -22,13 +22,14 @@ proptest! {
         min_match in 1_usize..4,
         continuation in 1_usize..6,
         max_samples in prop_oneof![1_usize..8, Just(256)],
+        exact in any::<bool>(),
         max_nodes in 0_usize..20,
     ) {
         let folder = tempdir().unwrap();
         let path = folder.path().join("datastore");
         let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
         let max_match = max_match.max(min_match);
-        let config = RestConfig { max_match, min_match, continuation, max_samples };
+        let config = RestConfig { max_match, min_match, continuation, max_samples, exact };
         let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
         let mut context = Vec::new();
         for (piece, is_drafted) in pieces {
@@ -39,8 +40,9 @@ proptest! {
                 let tree = session.draft(max_nodes).unwrap();
                 let (pattern, _) = oracle.lookup(&context, max_match, min_match);
                 prop_assert_eq!(session.match_length(), pattern.len());
-                let continuations = oracle.continuations(&pattern, continuation, max_samples);
-                prop_assert_eq!(&tree, &draft(&continuations, max_nodes));
+                let max_samples = if exact { usize::MAX } else { max_samples };
+                let samples = oracle.samples(&pattern, continuation, max_samples);
+                prop_assert_eq!(&tree, &draft(&samples, max_nodes));
 
                 let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();
                 fresh.observe(&context).unwrap();
@@ -160,6 +162,7 @@ fn the_largest_configuration_works() {
         min_match: 1,
         continuation: 1024,
         max_samples: 65_536,
+        exact: false,
     };
     let mut session = RestSession::new(Arc::new(datastore), config).unwrap();
     session.observe(&[1; 10]).unwrap();

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use specds::datastore::{Datastore, DatastoreOptions, Manifest, SectionManifest, ShardManifest};
 use specds::error::Error;
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 const HEADER: usize = 64;
 const PAYLOAD: usize = 4096;
@@ -95,16 +95,26 @@ impl Victim {
     fn manifest(&self) -> Manifest {
         serde_json::from_slice(&self.files[Path::new("manifest.json")]).unwrap()
     }
+
+    /// The path of a shard's file in the datastore.
+    fn file(&self, shard: usize, name: &str) -> PathBuf {
+        let id = &self.manifest().shards[shard].id;
+        Path::new(&format!("shard-{id}")).join(name)
+    }
+
+    fn shard(&self, shard: usize) -> ShardManifest {
+        serde_json::from_slice(&self.files[&self.file(shard, "shard.json")]).unwrap()
+    }
 }
 
 /// Asks everything there is to ask; nothing may panic, and no drafted token may be unknown.
 fn ask(datastore: &Datastore) {
     for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
         let found = datastore.lookup(context, 16, 1).unwrap();
-        for (token, _) in datastore.next_tokens(&found, 10) {
+        for (token, _) in datastore.continuations(&found, 10) {
             assert!(token < datastore.vocab_size());
         }
-        for continuation in datastore.continuations(&found, 10, 100).iter() {
+        for continuation in datastore.samples(&found, 10, 100).iter() {
             assert!(
                 continuation
                     .iter()
@@ -183,11 +193,11 @@ fn every_truncation_is_found_at_open() {
 #[test]
 fn a_truncated_section_is_named_with_its_lengths() {
     let victim = Victim::new();
-    let name = Path::new("shard-00001/tokens.bin");
-    let content = &victim.files[name];
+    let name = victim.file(1, "tokens.bin");
+    let content = &victim.files[&name];
     for length in [0, 63, 64, content.len() - 1] {
         let error = victim
-            .with(name, &content[..length], Victim::open)
+            .with(&name, &content[..length], Victim::open)
             .unwrap_err();
         let Error::Truncated {
             path,
@@ -197,25 +207,28 @@ fn a_truncated_section_is_named_with_its_lengths() {
         else {
             panic!("{error}")
         };
-        assert!(path.ends_with(name));
+        assert!(path.ends_with(&name));
         assert_eq!((expected, found), (content.len() as u64, length as u64));
     }
 }
 
 #[test]
-fn every_flipped_bit_of_the_manifest_is_found_at_open() {
+fn every_flipped_bit_of_a_manifest_is_found_at_open() {
     let victim = Victim::new();
-    let name = Path::new("manifest.json");
-    for byte in 0..victim.files[name].len() {
-        for bit in 0..8 {
-            let mut flipped = victim.files[name].clone();
-            flipped[byte] ^= 1 << bit;
-            assert!(
-                victim.with(name, &flipped, Victim::open).is_err(),
-                "bit {bit} of byte {byte}"
-            );
+    for name in [PathBuf::from("manifest.json"), victim.file(1, "shard.json")] {
+        for byte in 0..victim.files[&name].len() {
+            for bit in 0..8 {
+                let mut flipped = victim.files[&name].clone();
+                flipped[byte] ^= 1 << bit;
+                assert!(
+                    victim.with(&name, &flipped, Victim::open).is_err(),
+                    "bit {bit} of byte {byte} of {}",
+                    name.display()
+                );
+            }
         }
     }
+    let name = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[name].clone()).unwrap();
     for text in [
         text.replace("  ", " "),
@@ -274,32 +287,41 @@ fn what_is_not_a_datastore_is_called_so() {
 }
 
 #[test]
-fn a_newer_version_is_called_so() {
+fn another_version_is_called_so_with_the_way_out() {
     let victim = Victim::new();
     let manifest = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
-    let text = text.replace("\"format_version\": 1", "\"format_version\": 2");
-    let error = victim
-        .with(manifest, text.as_bytes(), Victim::open)
-        .unwrap_err();
-    assert!(matches!(
-        error,
-        Error::Version {
-            expected: 1,
-            found: 2,
-            ..
-        }
-    ));
+    let rows = [
+        (1, "reads 2: rebuild it with `specds build`"),
+        (
+            3,
+            "reads 2: upgrade specds, or rebuild it with `specds build`",
+        ),
+    ];
+    for (version, way_out) in rows {
+        let text = text.replace(
+            "\"format_version\": 2",
+            &format!("\"format_version\": {version}"),
+        );
+        let error = victim
+            .with(manifest, text.as_bytes(), Victim::open)
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::Version { expected: 2, found, .. } if found == version),
+            "{error}"
+        );
+        assert!(error.to_string().ends_with(way_out), "{error}");
+    }
 
-    let section = Path::new("shard-00000/tokens.bin");
-    let mut content = victim.files[section].clone();
-    content[8] = 2;
-    let error = victim.with(section, &content, Victim::open).unwrap_err();
+    let section = victim.file(0, "tokens.bin");
+    let mut content = victim.files[&section].clone();
+    content[8] = 3;
+    let error = victim.with(&section, &content, Victim::open).unwrap_err();
     assert!(matches!(
         error,
         Error::Version {
-            expected: 1,
-            found: 2,
+            expected: 2,
+            found: 3,
             ..
         }
     ));
@@ -308,85 +330,95 @@ fn a_newer_version_is_called_so() {
 #[test]
 fn a_foreign_file_is_refused() {
     let victim = Victim::new();
-    let name = Path::new("shard-00000/tokens.bin");
-    let foreign = vec![b'x'; victim.files[name].len()];
-    let error = victim.with(name, &foreign, Victim::open).unwrap_err();
+    let name = victim.file(0, "tokens.bin");
+    let foreign = vec![b'x'; victim.files[&name].len()];
+    let error = victim.with(&name, &foreign, Victim::open).unwrap_err();
     assert!(matches!(error, Error::Corrupt { path, .. } if path.ends_with(name)));
 }
 
 #[test]
-fn sections_of_other_builds_shards_and_kinds_are_refused() {
-    let (victim, other) = (
-        Victim::new(),
-        Victim::of(&[vec![1, 2, 2, 1], vec![1, 0, 2, 1]]),
-    );
-    for (name, _) in victim.sections() {
-        let error = victim
-            .with(name, &other.files[name], Victim::open)
-            .unwrap_err();
-        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-    }
+fn files_of_other_shards_and_kinds_are_refused() {
+    let victim = Victim::new();
     for name in SECTIONS {
-        let neighbour = &victim.files[&Path::new("shard-00001").join(name)];
-        let error = victim.with(
-            &Path::new("shard-00000").join(name),
-            neighbour,
-            Victim::open,
-        );
-        assert!(matches!(error, Err(Error::Mismatch { .. })));
+        let neighbour = &victim.files[&victim.file(1, name)];
+        let error = victim.with(&victim.file(0, name), neighbour, Victim::open);
+        assert!(matches!(error, Err(Error::Mismatch { .. })), "{name}");
     }
-    let keys = &victim.files[Path::new("shard-00000/keys.bin")];
-    let error = victim.with(Path::new("shard-00000/documents.bin"), keys, Victim::open);
+    let keys = &victim.files[&victim.file(0, "keys.bin")];
+    let error = victim.with(&victim.file(0, "documents.bin"), keys, Victim::open);
     assert!(matches!(error, Err(Error::Mismatch { .. })));
+    let neighbour = &victim.files[&victim.file(1, "shard.json")];
+    let error = victim.with(&victim.file(0, "shard.json"), neighbour, Victim::open);
+    assert!(matches!(error, Err(Error::Checksum { .. })));
+}
+
+#[test]
+fn a_shard_means_the_same_in_any_datastore() {
+    let (victim, other) = (Victim::new(), Victim::of(&[vec![3, 3], vec![1, 0, 2, 1]]));
+    assert_eq!(victim.shard(1), other.shard(1));
+    for name in SECTIONS {
+        let (one, same) = (victim.file(1, name), other.file(1, name));
+        assert_eq!(victim.files[&one], other.files[&same]);
+    }
 }
 
 /// A header written from the byte table of the format alone.
-fn header(build_id: u128, kind: u16, shard: u16, section: &SectionManifest) -> Vec<u8> {
+fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend(b"SPECDS\0\x01");
-    header.extend(1_u16.to_le_bytes());
+    header.extend(2_u16.to_le_bytes());
     header.extend(kind.to_le_bytes());
     header.extend([4, 3, 2, 1]);
-    header.extend(build_id.to_be_bytes());
+    header.extend(shard_id.to_be_bytes());
     header.extend(section.count.to_le_bytes());
     header.extend(section.num_bytes.to_le_bytes());
     header.extend(section.xxh3.to_le_bytes());
     header.extend(section.element_bits.to_le_bytes());
-    header.extend(shard.to_le_bytes());
+    header.extend([0, 0]);
     header.extend(&xxh3_64(&header).to_le_bytes()[..4]);
     header
 }
 
-/// The build id and the text of a manifest with whatever it now says.
-fn seal(mut manifest: Manifest) -> (u128, String) {
-    let text = |manifest: &Manifest| serde_json::to_string_pretty(manifest).unwrap() + "\n";
-    manifest.build_id = String::new();
-    let build_id = xxh3_128(text(&manifest).as_bytes());
-    manifest.build_id = format!("{build_id:032x}");
-    (build_id, text(&manifest))
+fn json(manifest: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(manifest).unwrap() + "\n"
 }
 
-/// Makes every checksum right for the payloads that the sections now have.
-fn forge(victim: &Victim) {
+/// The text of a manifest with whatever it now says.
+fn seal(mut manifest: Manifest) -> String {
+    manifest.build_id = String::new();
+    manifest.build_id = format!("{:032x}", xxh3_128(json(&manifest).as_bytes()));
+    json(&manifest)
+}
+
+/// Makes every checksum and id right for what a shard now says and its payloads now are.
+fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
+    let old = victim.path().join(victim.file(index, ""));
+    for (name, section) in SECTIONS.iter().zip(sections_mut(&mut shard)) {
+        let content = fs::read(old.join(name)).unwrap();
+        section.xxh3 = xxh3_64(&content[PAYLOAD..content.len() - 8]);
+    }
+    let id = xxh3_128(json(&shard).as_bytes());
+    for ((name, section), kind) in SECTIONS.iter().zip(sections_mut(&mut shard)).zip(1..) {
+        let mut content = fs::read(old.join(name)).unwrap();
+        content[..HEADER].copy_from_slice(&header(id, kind, section));
+        fs::write(old.join(name), content).unwrap();
+    }
+    fs::write(old.join("shard.json"), json(&shard)).unwrap();
+    fs::rename(old, victim.path().join(format!("shard-{id:032x}"))).unwrap();
+
     let mut manifest = victim.manifest();
-    let file =
-        |shard: usize, name: &str| victim.path().join(format!("shard-{shard:05}")).join(name);
-    for (shard, sections) in manifest.shards.iter_mut().enumerate() {
-        for (name, section) in SECTIONS.iter().zip(sections_mut(sections)) {
-            let content = fs::read(file(shard, name)).unwrap();
-            section.xxh3 = xxh3_64(&content[PAYLOAD..content.len() - 8]);
-        }
-    }
-    let (build_id, text) = seal(manifest.clone());
-    fs::write(victim.path().join("manifest.json"), text).unwrap();
-    for (shard, sections) in manifest.shards.iter_mut().enumerate() {
-        for ((name, section), kind) in SECTIONS.iter().zip(sections_mut(sections)).zip(1..) {
-            let mut content = fs::read(file(shard, name)).unwrap();
-            let shard_index = u16::try_from(shard).unwrap();
-            content[..HEADER].copy_from_slice(&header(build_id, kind, shard_index, section));
-            fs::write(file(shard, name), content).unwrap();
-        }
-    }
+    let lengths = sections_mut(&mut shard).map(|section| section.file_len());
+    manifest.shards[index].id = format!("{id:032x}");
+    manifest.shards[index].num_tokens = shard.tokens.count;
+    manifest.shards[index].num_documents = shard.documents.count;
+    manifest.shards[index].num_bytes = lengths.iter().sum::<u64>() + json(&shard).len() as u64;
+    manifest.num_tokens = manifest.shards.iter().map(|shard| shard.num_tokens).sum();
+    manifest.num_documents = manifest
+        .shards
+        .iter()
+        .map(|shard| shard.num_documents)
+        .sum();
+    fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
 }
 
 fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
@@ -396,6 +428,7 @@ fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
         firsts,
         keys,
         documents,
+        ..
     } = shard;
     [tokens, suffixes, firsts, keys, documents]
 }
@@ -403,44 +436,89 @@ fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
 #[test]
 fn files_are_what_the_byte_table_says() {
     let victim = Victim::new();
-    forge(&victim);
+    forge(&victim, 0, victim.shard(0));
+    forge(&victim, 1, victim.shard(1));
     assert_eq!(read_all(&victim.path()), victim.files);
 }
 
 #[test]
 fn manifests_that_contradict_themselves_are_refused() {
     type Row = (&'static str, fn(&mut Manifest));
-    let rows: [Row; 16] = [
+    let rows: [Row; 14] = [
         ("no vocabulary", |m| m.vocab_size = 0),
         ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
-        ("a larger vocabulary", |m| m.vocab_size = 5),
         ("a separator outside", |m| m.separator = 6),
         ("more tokens", |m| m.num_tokens += 1),
         ("more documents", |m| m.num_documents += 1),
         ("no shards", |m| m.shards.clear()),
         ("a shard too many", |m| m.shards.push(m.shards[0].clone())),
         ("a shard too few", |m| m.shards.truncate(1)),
-        ("no tokens in a shard", |m| m.shards[0].tokens.count = 0),
-        ("the largest count", |m| m.shards[0].tokens.count = u64::MAX),
-        ("wide tokens", |m| m.shards[0].tokens.element_bits = 32),
-        ("wide positions", |m| m.shards[0].suffixes.element_bits = 64),
-        ("fewer positions", |m| m.shards[0].suffixes.count -= 1),
+        ("no tokens in a shard", |m| m.shards[0].num_tokens = 0),
+        ("the largest count", |m| m.shards[0].num_tokens = u64::MAX),
+        ("a huge shard", |m| m.shards[0].num_bytes = u64::MAX),
         ("more documents than tokens", |m| {
-            m.shards[0].documents.count = 6;
+            m.shards[0].num_documents = 6;
         }),
-        ("a longer payload", |m| m.shards[0].keys.num_bytes = 0),
+        ("an id that is a path", |m| {
+            m.shards[0].id = format!("../{}", &m.shards[0].id[3..]);
+        }),
+        ("a short id", |m| m.shards[0].id.truncate(31)),
     ];
     let victim = Victim::new();
     let name = Path::new("manifest.json");
     for (row, edit) in rows {
         let mut manifest = victim.manifest();
         edit(&mut manifest);
-        let (_, text) = seal(manifest);
+        let text = seal(manifest);
         let error = victim
             .with(name, text.as_bytes(), Victim::open)
             .unwrap_err();
         let is_found = matches!(&error, Error::Corrupt { path, .. } if path.ends_with(name));
         assert!(is_found, "{row}: {error}");
+    }
+}
+
+#[test]
+fn shards_that_contradict_themselves_are_refused() {
+    type Row = (&'static str, fn(&mut ShardManifest));
+    let rows: [Row; 8] = [
+        ("another format", |s| {
+            s.format = "specds datastore".to_owned()
+        }),
+        ("no tokens", |s| {
+            s.tokens.count = 0;
+            s.documents.count = 0;
+        }),
+        ("wide tokens", |s| s.tokens.element_bits = 24),
+        ("wide positions", |s| s.suffixes.element_bits = 64),
+        ("fewer positions", |s| s.suffixes.count -= 1),
+        ("more positions", |s| s.suffixes.count += 1),
+        ("more documents than tokens", |s| s.documents.count = 6),
+        ("a longer payload", |s| s.keys.num_bytes = 0),
+    ];
+    for (row, edit) in rows {
+        let victim = Victim::new();
+        let mut shard = victim.shard(0);
+        edit(&mut shard);
+        forge(&victim, 0, shard);
+        let error = victim.open().unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }), "{row}: {error}");
+    }
+    let others: [Row; 2] = [
+        ("another vocabulary", |s| {
+            s.vocab_size = 5;
+            s.firsts.count += 1;
+            s.firsts.num_bytes += 4;
+        }),
+        ("another separator", |s| s.separator = 3),
+    ];
+    for (row, edit) in others {
+        let victim = Victim::new();
+        let mut shard = victim.shard(0);
+        edit(&mut shard);
+        forge(&victim, 0, shard);
+        let error = victim.open().unwrap_err();
+        assert!(matches!(&error, Error::Mismatch { .. }), "{row}: {error}");
     }
 }
 
@@ -461,11 +539,11 @@ fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right(
     ];
     for (name, byte, mask, is_found_at_open) in rows {
         let victim = Victim::new();
-        let name = Path::new("shard-00000").join(name);
+        let name = victim.file(0, name);
         let mut content = victim.files[&name].clone();
         content[PAYLOAD + byte] ^= mask;
         fs::write(victim.path().join(&name), content).unwrap();
-        forge(&victim);
+        forge(&victim, 0, victim.shard(0));
         let error = match victim.open() {
             Err(error) => {
                 assert!(is_found_at_open, "{error}");

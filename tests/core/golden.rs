@@ -5,13 +5,12 @@
 use std::path::{Path, PathBuf};
 
 use specds::datastore::{Datastore, DatastoreOptions};
-use tempfile::tempdir;
 
 use crate::files::read_all;
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1.specds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-2.specds")
 }
 
 /// Builds the golden datastore: two shards, of which one has two keys.
@@ -30,7 +29,7 @@ fn the_golden_datastore_opens_and_answers() {
     datastore.verify().unwrap();
     let found = datastore.lookup(&[99, 1, 2], 16, 1).unwrap();
     assert_eq!((found.length, found.count()), (2, 2));
-    assert_eq!(datastore.next_tokens(&found, 10), [(4, 1), (99, 1)]);
+    assert_eq!(datastore.continuations(&found, 10), [(4, 1), (99, 1)]);
 }
 
 #[test]

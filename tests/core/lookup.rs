@@ -164,7 +164,7 @@ fn lookup_finds_what_the_rows_say() {
             build(&folder.path().join("datastore"), options(10, 9), &documents).unwrap();
         let found = datastore.lookup(context, *max_match, *min_match).unwrap();
         assert_eq!((found.length, found.count()), (*length, *count), "{name}");
-        assert_eq!(datastore.next_tokens(&found, 10), *next, "{name}");
+        assert_eq!(datastore.continuations(&found, 10), *next, "{name}");
     }
 }
 
@@ -218,9 +218,9 @@ fn a_match_of_another_datastore_is_answered_without_panic() {
     let large = build(&folder.path().join("large"), options(4, 4), &[vec![1; 50]]).unwrap();
     let small = build(&folder.path().join("small"), options(4, 4), &[vec![1]]).unwrap();
     let found = large.lookup(&[1], 16, 1).unwrap();
-    assert_eq!(small.continuations(&found, 10, 100).len(), 50);
-    assert!(small.next_tokens(&found, 10).len() <= 1);
-    assert!(small.next_tokens(&Match::default(), 10).is_empty());
+    assert_eq!(small.samples(&found, 10, 100).len(), 50);
+    assert!(small.continuations(&found, 10).len() <= 1);
+    assert!(small.continuations(&Match::default(), 10).is_empty());
 }
 
 /// Long enough for many keys, with so few different patterns that all of them meet keys.
@@ -254,7 +254,7 @@ fn every_short_pattern_is_counted_where_keys_decide() {
                 let count = windows.filter(|window| *window == pattern).count() as u64;
                 let found = datastore.lookup(&pattern, length, length).unwrap();
                 assert_eq!(found.count(), count, "{pattern:?}");
-                let next = datastore.next_tokens(&found, 4);
+                let next = datastore.continuations(&found, 4);
                 assert_eq!(next.iter().map(|&(_, count)| count).sum::<u64>(), count);
             }
         }
@@ -286,10 +286,10 @@ proptest! {
             let (pattern, count) = oracle.lookup(&context, max_match, min_match);
             let found = datastore.lookup(&context, max_match, min_match).unwrap();
             prop_assert_eq!((found.length, found.count()), (pattern.len(), count));
-            let continuations = datastore.continuations(&found, length, max_samples);
-            let rows: Vec<_> = continuations.iter().map(<[u32]>::to_vec).collect();
-            prop_assert_eq!(rows, oracle.continuations(&pattern, length, max_samples));
-            prop_assert_eq!(datastore.next_tokens(&found, top_k), oracle.next_tokens(&pattern, top_k));
+            let samples = datastore.samples(&found, length, max_samples);
+            let rows: Vec<_> = samples.iter().map(<[u32]>::to_vec).collect();
+            prop_assert_eq!(rows, oracle.samples(&pattern, length, max_samples));
+            prop_assert_eq!(datastore.continuations(&found, top_k), oracle.continuations(&pattern, top_k));
         }
     }
 }

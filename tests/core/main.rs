@@ -2,32 +2,40 @@
 
 mod build;
 mod draft;
+mod edit;
 mod files;
 mod golden;
 mod lookup;
 mod oracle;
+mod resume;
 mod tree;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match, Stage,
-};
+use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage};
 use specds::draft::{RestConfig, RestSession};
 use specds::error::{Error, Result};
 use specds::tree::TokenTree;
+use tempfile::TempDir;
+
+/// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
+fn tempdir() -> std::io::Result<TempDir> {
+    let in_memory = Path::new("/dev/shm");
+    if in_memory.is_dir() {
+        tempfile::tempdir_in(in_memory)
+    } else {
+        tempfile::tempdir()
+    }
+}
 
 /// Options for a vocabulary, everything else at its plainest.
 fn options(vocab_size: u32, separator: u32) -> DatastoreOptions {
     DatastoreOptions {
-        vocab_size,
-        separator,
         tokenizer_name: "naïve \"tokenizer\"".to_owned(),
         tokenizer_fingerprint: "f00d".to_owned(),
         corpus: vec!["a\tline".to_owned(), "another".to_owned()],
-        max_shard_tokens: MAX_SHARD_TOKENS,
-        overwrite: false,
+        ..DatastoreOptions::new(vocab_size, separator)
     }
 }
 

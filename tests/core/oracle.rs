@@ -44,27 +44,29 @@ impl Oracle {
         shards
     }
 
+    /// The documents that have tokens, each with its separator.
+    fn texts(&self) -> impl Iterator<Item = Vec<u32>> {
+        let documents = self
+            .documents
+            .iter()
+            .filter(|document| !document.is_empty());
+        documents.map(|document| [document, &[self.separator][..]].concat())
+    }
+
     pub(crate) fn num_tokens(&self) -> usize {
         self.shards().concat().len()
     }
 
-    /// What follows each occurrence of `pattern` up to the end of the shard: shard after shard, in
-    /// each by the order of suffixes.
+    /// What follows each occurrence of `pattern` up to the end of its document, in the order of
+    /// suffixes.
     fn rests(&self, pattern: &[u32]) -> Vec<Vec<u32>> {
         let mut rests = Vec::new();
-        for shard in self.shards() {
-            let starts = 0..=shard.len();
-            let suffixes = starts.map(|start| shard[start..].to_vec());
-            let mut found: Vec<_> = suffixes
-                .filter(|suffix| suffix.starts_with(pattern))
-                .collect();
-            found.sort();
-            rests.extend(
-                found
-                    .into_iter()
-                    .map(|suffix| suffix[pattern.len()..].to_vec()),
-            );
+        for document in self.texts() {
+            let starts = 0..document.len();
+            let suffixes = starts.filter_map(|start| document[start..].strip_prefix(pattern));
+            rests.extend(suffixes.map(<[u32]>::to_vec));
         }
+        rests.sort();
         rests
     }
 
@@ -80,7 +82,7 @@ impl Oracle {
         (Vec::new(), 0)
     }
 
-    pub(crate) fn continuations(
+    pub(crate) fn samples(
         &self,
         pattern: &[u32],
         length: usize,
@@ -100,10 +102,8 @@ impl Oracle {
 
     /// The first `length` tokens of `rest` up to the separator, and it too if it is a token.
     fn document(&self, rest: &[u32], length: usize) -> Vec<u32> {
-        let end = rest
-            .iter()
-            .position(|&token| token == self.separator)
-            .unwrap();
+        let is_separator = |&token: &u32| token == self.separator;
+        let end = rest.iter().position(is_separator).unwrap();
         let end = if self.separator < self.vocab_size {
             end + 1
         } else {
@@ -112,9 +112,9 @@ impl Oracle {
         rest[..end.min(length)].to_vec()
     }
 
-    pub(crate) fn next_tokens(&self, pattern: &[u32], top_k: usize) -> Vec<(u32, u64)> {
+    pub(crate) fn continuations(&self, pattern: &[u32], top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-        for continuation in self.continuations(pattern, 1, usize::MAX) {
+        for continuation in self.samples(pattern, 1, usize::MAX) {
             if let Some(&token) = continuation.first() {
                 *counts.entry(token).or_default() += 1;
             }

@@ -1,0 +1,665 @@
+//! How does a corpus become a datastore?
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, thread};
+
+use serde::{Deserialize, Serialize};
+
+use crate::datastore::Datastore;
+use crate::duplicates::Seen;
+use crate::error::{Error, Result};
+use crate::format::{FORMAT_VERSION, sync_folder, write_whole};
+use crate::index::{Stage, fast_memory, write_index};
+use crate::indexer::{Event, Indexer, Job};
+use crate::manifest::{
+    self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
+};
+use crate::options::{DatastoreOptions, Existing};
+use crate::staging::{self, Staging};
+use crate::text::{Checkpoint, Documents, TextWriter};
+
+/// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
+/// background once its text is complete.
+///
+/// Everything is written beside the target, in `.NAME.build`, and published in one step: a build
+/// that fails, is dropped or killed leaves the old datastore, or none. With a
+/// [`plan`](DatastoreOptions::plan), the next build of the same plan goes on from there: it says by
+/// [`num_given`](Self::num_given) how many documents it need not be given again.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> specds::error::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("example");
+/// use std::ops::ControlFlow;
+/// use specds::datastore::{DatastoreBuilder, DatastoreOptions};
+///
+/// let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
+/// builder.add_documents(&[1, 2, 3, 1, 2, 4], &[3, 3])?;
+/// let datastore = builder.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
+///
+/// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
+/// assert_eq!((found.length, found.count()), (2, 2));
+/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct DatastoreBuilder {
+    options: DatastoreOptions,
+    /// The manifest of the datastore that is added to.
+    old: Option<Manifest>,
+    /// The largest shard that the options allow, in tokens.
+    limit: u64,
+    staging: Option<Staging>,
+    indexer: Option<Indexer>,
+    shards: Vec<BuiltShard>,
+    current: Option<TextWriter>,
+    seen: Seen,
+    counts: Counts,
+    has_failed: bool,
+}
+
+/// A shard whose text is complete; `entry` is there once its index is.
+struct BuiltShard {
+    num_tokens: u64,
+    num_given: u64,
+    entry: Option<ShardEntry>,
+}
+
+#[derive(Default)]
+struct Counts {
+    tokens: u64,
+    documents: u64,
+    duplicates: u64,
+    given: u64,
+}
+
+/// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
+/// shard is found wherever it is.
+#[derive(Serialize, Deserialize)]
+struct Completed {
+    num_given: u64,
+    shard: ShardEntry,
+}
+
+impl Completed {
+    fn write(&self, staging: &Staging, index: usize) -> Result<()> {
+        let json = serde_json::to_string(self);
+        let json = json.expect("strings and numbers can always be written as JSON");
+        write_whole(&note_path(staging, index), &json)
+    }
+}
+
+impl DatastoreBuilder {
+    /// Starts a build of the datastore at `path`, whose parent folder must exist, or goes on with
+    /// one that was killed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`] where something is at `path` and may not be,
+    /// [`Error::NotADatastore`] where it may be, but is not a datastore,
+    /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
+    /// tokenizer, [`Error::Locked`] where another process builds there,
+    /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
+    pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
+        options.check()?;
+        let limit = options.largest_shard()?;
+        let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+        check_target(&target, &options)?;
+        let staging = Staging::open(&target)?;
+        let old = check_target(&target, &options)?; // again, now that nobody else changes it
+        let old_id = old.as_ref().map(|old| old.build_id.as_str());
+        let goes_on = staging.begin(options.plan(old_id).as_deref())?;
+        let num_threads = num_threads(&options, limit);
+        let mut builder = Self {
+            indexer: Some(Indexer::new(num_threads, &options.index(num_threads))?),
+            options,
+            old,
+            limit,
+            staging: Some(staging),
+            shards: Vec::new(),
+            current: None,
+            seen: Seen::default(),
+            counts: Counts::default(),
+            has_failed: false,
+        };
+        builder.remember_old()?;
+        if goes_on {
+            builder.go_on()?;
+        }
+        Ok(builder)
+    }
+
+    /// Adds documents: their tokens one after the other, and the number of tokens of each. The
+    /// separator is added after each; a document without tokens is skipped, and one that came
+    /// before where duplicates are dropped. Writes to disk; O(tokens).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a
+    /// shard, [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and
+    /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
+    pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
+        self.check_not_failed()?;
+        check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
+        self.has_failed = true;
+        while let Some(event) = self.indexer.as_mut().and_then(Indexer::heard) {
+            if let Event::Indexed { index, shard } = event? {
+                self.complete(index, shard)?;
+            }
+        }
+        let mut rest = tokens;
+        for &length in lengths {
+            let (document, after) = rest.split_at(length);
+            self.counts.given += 1;
+            if !document.is_empty() {
+                self.add_document(document)?;
+            }
+            rest = after;
+        }
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// The tokens added so far, separators included.
+    pub fn num_tokens(&self) -> u64 {
+        self.counts.tokens
+    }
+
+    /// The documents added so far: those that have tokens and are no duplicates.
+    pub fn num_documents(&self) -> u64 {
+        self.counts.documents
+    }
+
+    /// The documents left out so far as they had come before. A build that goes on does not know
+    /// of those before the kill.
+    pub fn num_duplicates(&self) -> u64 {
+        self.counts.duplicates
+    }
+
+    /// All documents that the build was given so far, those before a kill included: a caller that
+    /// reads the same corpus again skips as many.
+    pub fn num_given(&self) -> u64 {
+        self.counts.given
+    }
+
+    /// Where [`build_shard`] puts what [`Self::adopt`] takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BuildFailed`].
+    pub fn staging_folder(&self) -> Result<&Path> {
+        Ok(self.staging()?.path())
+    }
+
+    /// Takes the shard of this id, which [`build_shard`] has built in [`Self::staging_folder`], as
+    /// the next one; the build was given `num_given` documents with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where documents were added by other means since the last shard;
+    /// what is wrong with the shard; [`Error::Io`].
+    pub fn adopt(&mut self, id: &str, num_given: u64) -> Result<()> {
+        self.check_not_failed()?;
+        if self.current.is_some() {
+            let reason = "cannot follow documents whose shard is not complete";
+            return Err(Error::invalid("id", reason));
+        }
+        let staging = self.staging()?;
+        let folder = staging.shards().join(folder_name(id));
+        let path = folder.join(SHARD_FILE_NAME);
+        let not_a_shard = || Error::corrupt(&path, "it is not that of a shard");
+        let shard = ShardManifest::read_sealed(&folder).ok_or_else(not_a_shard)?;
+        let entry = shard.entry();
+        if entry.id != id {
+            return Err(Error::Mismatch { path });
+        }
+        let completed = Completed {
+            num_given,
+            shard: entry,
+        };
+        completed.write(staging, self.shards.len())?;
+        self.take(completed, &folder)
+    }
+
+    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time.
+    ///
+    /// `progress` is called with a stage, how much of it is done, and how much it is in all;
+    /// breaking from it stops the build.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyCorpus`], [`Error::OutOfMemory`], [`Error::Exists`], [`Error::Stopped`],
+    /// [`Error::BuildFailed`], [`Error::Io`]. Without a plan, nothing is left of the build then.
+    pub fn finish(
+        mut self,
+        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    ) -> Result<Datastore> {
+        self.check_not_failed()?;
+        self.complete_text()?;
+        if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
+            return Err(Error::EmptyCorpus);
+        }
+        let mut report = |stage, done, total| match progress(stage, done, total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Stopped),
+        };
+        self.index_shards(&mut report)?;
+        let manifest = self.manifest();
+        let target = self.staging()?.target().to_owned();
+        check_target(&target, &self.options)?;
+        let staging = self.staging.take().ok_or(Error::BuildFailed)?;
+        if self.shards.is_empty() {
+            staging.remove(); // every document was there before
+        } else {
+            staging.publish(manifest)?;
+        }
+        Datastore::open(&target)
+    }
+
+    /// The most tokens that a shard of this build has.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn staging(&self) -> Result<&Staging> {
+        self.staging.as_ref().ok_or(Error::BuildFailed)
+    }
+
+    fn check_not_failed(&self) -> Result<()> {
+        if self.has_failed {
+            Err(Error::BuildFailed)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn add_document(&mut self, document: &[u32]) -> Result<()> {
+        if self.options.drop_duplicates && !self.seen.insert(document) {
+            self.counts.duplicates += 1;
+            return Ok(());
+        }
+        let num_tokens = document.len() as u64 + 1;
+        let is_full = |text: &TextWriter| text.num_tokens() + num_tokens > self.limit;
+        if self.current.as_ref().is_some_and(is_full) {
+            self.complete_text()?;
+        }
+        let text = match &mut self.current {
+            Some(text) => text,
+            None => {
+                let folder = self.staging()?.workplace(self.shards.len());
+                let (separator, width) = (self.options.separator, self.options.width());
+                let is_kept = self.options.plan.is_some();
+                let text = TextWriter::create(&folder, separator, width, is_kept)?;
+                self.current.insert(text)
+            }
+        };
+        text.add(document, self.counts.given)?;
+        self.counts.tokens += num_tokens;
+        self.counts.documents += 1;
+        Ok(())
+    }
+
+    /// Ends the text of the current shard and has it indexed.
+    fn complete_text(&mut self) -> Result<()> {
+        let Some(text) = self.current.take() else {
+            return Ok(());
+        };
+        let index = self.shards.len();
+        let (folder, text, checkpoint) = text.finish()?;
+        self.push(&checkpoint)?;
+        if let Some(indexer) = &mut self.indexer {
+            indexer.add(Job {
+                index,
+                folder,
+                text,
+            });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let num_old = self.old.as_ref().map_or(0, |old| old.shards.len());
+        if num_old + self.shards.len() == MAX_SHARDS {
+            let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
+            return Err(Error::invalid("max_shard_tokens", reason));
+        }
+        self.shards.push(BuiltShard {
+            num_tokens: checkpoint.num_tokens,
+            num_given: checkpoint.num_given,
+            entry: None,
+        });
+        Ok(())
+    }
+
+    /// Moves an indexed shard to the complete ones.
+    fn complete(&mut self, index: usize, shard: ShardEntry) -> Result<()> {
+        let (built, staging) = (&self.shards[index], self.staging()?);
+        let folder = staging.shards().join(folder_name(&shard.id));
+        let completed = Completed {
+            num_given: built.num_given,
+            shard,
+        };
+        completed.write(staging, index)?;
+        move_shard(&staging.workplace(index), &folder)?;
+        self.shards[index].entry = Some(completed.shard);
+        Ok(())
+    }
+
+    /// Takes a complete shard as the next one.
+    fn take(&mut self, completed: Completed, folder: &Path) -> Result<()> {
+        let Completed { num_given, shard } = completed;
+        let text = Checkpoint {
+            num_tokens: shard.num_tokens,
+            num_documents: shard.num_documents,
+            num_given,
+            is_complete: true,
+        };
+        self.count(&text, folder)?;
+        self.push(&text)?;
+        if let Some(last) = self.shards.last_mut() {
+            last.entry = Some(shard);
+        }
+        Ok(())
+    }
+
+    fn index_shards(&mut self, report: &mut Report) -> Result<()> {
+        let mut indexer = self.indexer.take().ok_or(Error::BuildFailed)?;
+        indexer.close();
+        let mut done = BTreeMap::new();
+        for (index, shard) in self.shards.iter().enumerate() {
+            let stages = [Stage::Sort, Stage::Write];
+            let tokens = if shard.entry.is_some() {
+                shard.num_tokens
+            } else {
+                0
+            };
+            done.extend(stages.map(|stage| ((stage, index), tokens)));
+        }
+        loop {
+            self.report(&done, report)?;
+            if self.shards.iter().all(|shard| shard.entry.is_some()) {
+                return Ok(());
+            }
+            match indexer.hear()? {
+                None => {}
+                Some(Event::Progress {
+                    index,
+                    stage,
+                    done: tokens,
+                }) => {
+                    done.insert((stage, index), tokens);
+                }
+                Some(Event::Indexed { index, shard }) => self.complete(index, shard)?,
+            }
+        }
+    }
+
+    fn report(&self, done: &BTreeMap<(Stage, usize), u64>, report: &mut Report) -> Result<()> {
+        let total = self.shards.iter().map(|shard| shard.num_tokens).sum();
+        for stage in [Stage::Sort, Stage::Write] {
+            let done = done.iter().filter(|((of, _), _)| *of == stage);
+            report(stage, done.map(|(_, tokens)| tokens).sum(), total)?;
+        }
+        let complete = self.shards.iter().filter(|shard| shard.entry.is_some());
+        report(
+            Stage::Sync,
+            complete.count() as u64,
+            self.shards.len() as u64,
+        )
+    }
+
+    fn manifest(&self) -> Manifest {
+        let options = self.options.clone();
+        let mut manifest = self.old.clone().unwrap_or_else(|| Manifest {
+            format: manifest::FORMAT.to_owned(),
+            format_version: FORMAT_VERSION,
+            vocab_size: options.vocab_size,
+            separator: options.separator,
+            num_tokens: 0,
+            num_documents: 0,
+            tokenizer_name: options.tokenizer_name,
+            tokenizer_fingerprint: options.tokenizer_fingerprint,
+            corpus: Vec::new(),
+            shards: Vec::new(),
+            build_id: String::new(),
+        });
+        manifest.corpus.extend(options.corpus);
+        let new = self.shards.iter().filter_map(|shard| shard.entry.clone());
+        manifest.extend(new);
+        manifest
+    }
+
+    /// Documents that the old datastore has are duplicates.
+    fn remember_old(&mut self) -> Result<()> {
+        if !self.options.drop_duplicates {
+            return Ok(());
+        }
+        let shards = self.old.iter().flat_map(|old| &old.shards);
+        for shard in shards {
+            let folder = shard.folder(self.staging()?.target());
+            let width = self.options.width();
+            for document in Documents::open(&folder, width, shard.num_documents)? {
+                self.seen.insert(&document?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up what a killed build of the same plan has left: complete shards, complete texts,
+    /// and the last checkpoint of a text.
+    fn go_on(&mut self) -> Result<()> {
+        self.has_failed = true;
+        loop {
+            let index = self.shards.len();
+            let staging = self.staging()?;
+            let folder = staging.workplace(index);
+            if let Some((completed, place)) = find_completed(staging, index)? {
+                self.take(completed, &place)?;
+            } else if let Some(checkpoint) = Checkpoint::read(&folder) {
+                let (separator, width) = (self.options.separator, self.options.width());
+                let text = TextWriter::resume(&folder, separator, width, checkpoint)?;
+                self.count(&checkpoint, &folder)?;
+                self.current = Some(text);
+                if !checkpoint.is_complete {
+                    break;
+                }
+                self.complete_text()?;
+            } else {
+                break;
+            }
+        }
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// Counts the documents of a text that was written before, and remembers them.
+    fn count(&mut self, text: &Checkpoint, folder: &Path) -> Result<()> {
+        self.counts.given = text.num_given;
+        self.counts.tokens += text.num_tokens;
+        self.counts.documents += text.num_documents;
+        if !self.options.drop_duplicates {
+            return Ok(());
+        }
+        for document in Documents::open(folder, self.options.width(), text.num_documents)? {
+            self.seen.insert(&document?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DatastoreBuilder {
+    fn drop(&mut self) {
+        // The threads end first: they write where there may soon be nothing.
+        self.indexer = None;
+        let is_worth_keeping = self.options.plan.is_some() && self.counts.given > 0;
+        if let Some(staging) = self.staging.take()
+            && !is_worth_keeping
+        {
+            staging.remove();
+        }
+    }
+}
+
+impl fmt::Debug for DatastoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut builder = f.debug_struct("DatastoreBuilder");
+        builder
+            .field("options", &self.options)
+            .field("num_tokens", &self.counts.tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
+
+/// Builds one shard of these documents, apart from any [`DatastoreBuilder`], in the folder that one
+/// gives by [`DatastoreBuilder::staging_folder`]: what is killed meanwhile leaves nothing that counts.
+/// Gives the shard's id.
+///
+/// # Errors
+///
+/// As [`DatastoreBuilder::add_documents`] and [`DatastoreBuilder::finish`].
+pub fn build_shard(
+    folder: impl AsRef<Path>,
+    options: &DatastoreOptions,
+    tokens: &[u32],
+    lengths: &[usize],
+) -> Result<String> {
+    options.check()?;
+    let limit = options.largest_shard()?;
+    check_documents(tokens, lengths, options.vocab_size, limit)?;
+    let folder = folder.as_ref();
+    let work = tempfile::Builder::new()
+        .prefix("worker-")
+        .tempdir_in(folder);
+    let work = work.map_err(Error::io(folder))?;
+    let place = work.path().join("shard");
+    let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
+    let mut rest = tokens;
+    for &length in lengths {
+        let (document, after) = rest.split_at(length);
+        if !document.is_empty() {
+            text.add(document, 0)?;
+        }
+        rest = after;
+    }
+    let num_tokens = text.num_tokens();
+    if num_tokens == 0 {
+        return Err(Error::EmptyCorpus);
+    }
+    if num_tokens > limit {
+        let found = num_tokens;
+        return Err(Error::TooManyTokens { found, limit });
+    }
+    let (_, text, _) = text.finish()?;
+    let manifest = write_index(&place, text, &options.index(1), &mut |_, _| Ok(()))?;
+    manifest.seal(&place)?;
+    let id = manifest.entry().id;
+    move_shard(&place, &staging::shards(folder).join(folder_name(&id)))?;
+    Ok(id)
+}
+
+/// Moves a complete shard to its place, unless one of the same contents is there.
+fn move_shard(from: &Path, to: &Path) -> Result<()> {
+    Checkpoint::remove(from)?;
+    if to.exists() {
+        fs::remove_dir_all(from).map_err(Error::io(from))
+    } else {
+        fs::rename(from, to).map_err(Error::io(to))?;
+        to.parent().map_or(Ok(()), sync_folder)
+    }
+}
+
+fn check_documents(tokens: &[u32], lengths: &[usize], vocab_size: u32, limit: u64) -> Result<()> {
+    let mut sums = lengths.iter();
+    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    if sum != Some(tokens.len()) {
+        let reason = format!("must add up to the number of tokens, {}", tokens.len());
+        return Err(Error::invalid("lengths", reason));
+    }
+    if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+        return Err(Error::TokenOutOfRange { token, vocab_size });
+    }
+    let found = lengths.iter().max().map_or(0, |&length| length as u64 + 1);
+    if found > limit {
+        Err(Error::TooManyTokens { found, limit })
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether something may be built at `target`, and the manifest of what it is to be added to.
+fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
+    match options.existing {
+        Existing::Refuse => check_replaceable(target, false).map(|()| None),
+        Existing::Replace => check_replaceable(target, true).map(|()| None),
+        Existing::Append => {
+            let old = Manifest::read(target)?;
+            let theirs = (old.vocab_size, old.separator, &old.tokenizer_fingerprint);
+            let ours = (
+                options.vocab_size,
+                options.separator,
+                &options.tokenizer_fingerprint,
+            );
+            if theirs == ours {
+                Ok(Some(old))
+            } else {
+                Err(Error::OtherTokenizer {
+                    path: target.to_owned(),
+                    reason: format!("it was built with `{}`", old.tokenizer_name),
+                })
+            }
+        }
+    }
+}
+
+/// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
+pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
+    let path = || target.to_owned();
+    if fs::symlink_metadata(target).is_err() {
+        Ok(())
+    } else if !overwrite {
+        Err(Error::Exists { path: path() })
+    } else if !manifest::is_datastore(target) {
+        Err(Error::NotADatastore { path: path() })
+    } else {
+        Ok(())
+    }
+}
+
+/// How many shards are sorted at the same time.
+fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let in_memory = options.max_memory / fast_memory(limit, options.width()).max(1);
+    usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
+}
+
+fn note_path(staging: &Staging, index: usize) -> PathBuf {
+    staging.workplace(index).with_extension("json")
+}
+
+/// What is complete of shard `index` of a killed build, and where it is.
+fn find_completed(staging: &Staging, index: usize) -> Result<Option<(Completed, PathBuf)>> {
+    let folder = staging.workplace(index);
+    let note = fs::read(note_path(staging, index)).ok();
+    let noted = note.and_then(|text| serde_json::from_slice(&text).ok());
+    let sealed = || {
+        Some(Completed {
+            num_given: Checkpoint::read(&folder)?.num_given,
+            shard: ShardManifest::read_sealed(&folder)?.entry(),
+        })
+    };
+    let Some(completed): Option<Completed> = noted.or_else(sealed) else {
+        return Ok(None);
+    };
+    let id = &completed.shard.id;
+    if folder.is_dir() {
+        completed.write(staging, index)?;
+        move_shard(&folder, &staging.shards().join(folder_name(id)))?;
+    }
+    Ok(staging.find(id).map(|place| (completed, place)))
+}

@@ -1,0 +1,249 @@
+//! `specds.DatastoreBuilder`, and what else writes datastores.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use specds::datastore::{self, DatastoreOptions, Existing, Stage};
+use specds::edit;
+
+use crate::arrays::integers;
+use crate::datastore::Datastore;
+use crate::error::py_err;
+
+/// Writes a datastore beside its target and publishes it when it is complete.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct DatastoreBuilder(Mutex<Option<datastore::DatastoreBuilder>>);
+
+impl DatastoreBuilder {
+    fn lock(&self) -> MutexGuard<'_, Option<datastore::DatastoreBuilder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut datastore::DatastoreBuilder) -> Result<T, specds::error::Error>,
+    ) -> PyResult<T> {
+        let mut builder = self.lock();
+        work(builder.as_mut().ok_or_else(ended)?).map_err(py_err)
+    }
+}
+
+#[pymethods]
+impl DatastoreBuilder {
+    #[new]
+    #[pyo3(signature = (
+        path, *, vocab_size, separator, tokenizer_name = String::new(),
+        tokenizer_fingerprint = String::new(), corpus = Vec::new(),
+        max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+        drop_duplicates = false, overwrite = false, append = false, plan = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "keyword arguments in Python"
+    )]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        vocab_size: u32,
+        separator: u32,
+        tokenizer_name: String,
+        tokenizer_fingerprint: String,
+        corpus: Vec<String>,
+        max_shard_tokens: u64,
+        max_memory: u64,
+        drop_duplicates: bool,
+        overwrite: bool,
+        append: bool,
+        plan: Option<String>,
+    ) -> PyResult<Self> {
+        let existing = match (overwrite, append) {
+            (false, false) => Existing::Refuse,
+            (true, false) => Existing::Replace,
+            (false, true) => Existing::Append,
+            (true, true) => {
+                let message = "`overwrite` and `append` exclude each other";
+                return Err(PyValueError::new_err(message));
+            }
+        };
+        let options = DatastoreOptions {
+            tokenizer_name,
+            tokenizer_fingerprint,
+            corpus,
+            max_shard_tokens,
+            max_memory,
+            drop_duplicates,
+            existing,
+            plan,
+            ..DatastoreOptions::new(vocab_size, separator)
+        };
+        let builder = py.detach(|| datastore::DatastoreBuilder::create(&path, options));
+        Ok(Self(Mutex::new(Some(builder.map_err(py_err)?))))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _exc_type: &Bound<'_, PyAny>,
+        _exc_value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        py.detach(|| drop(self.lock().take()));
+    }
+
+    /// Appends documents: all their tokens, and how many tokens each has.
+    fn add_documents(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let tokens: Vec<u32> = integers(tokens, "tokens")?;
+        let lengths: Vec<usize> = integers(lengths, "lengths")?;
+        py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
+    }
+
+    /// Takes a shard that `build_shard` has built as the next one.
+    fn adopt(&self, py: Python<'_>, shard_id: &str, num_given: u64) -> PyResult<()> {
+        py.detach(|| self.with(|builder| builder.adopt(shard_id, num_given)))
+    }
+
+    /// Waits until every shard is indexed, publishes the datastore and opens it.
+    #[pyo3(signature = (progress = None))]
+    fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
+        let builder = self.lock().take().ok_or_else(ended)?;
+        report_to(py, progress, |report| builder.finish(report))
+    }
+
+    #[getter]
+    fn staging_folder(&self) -> PyResult<PathBuf> {
+        self.with(|builder| Ok(builder.staging_folder()?.to_owned()))
+    }
+
+    #[getter]
+    fn num_tokens(&self) -> PyResult<u64> {
+        self.with(|builder| Ok(builder.num_tokens()))
+    }
+
+    #[getter]
+    fn num_documents(&self) -> PyResult<u64> {
+        self.with(|builder| Ok(builder.num_documents()))
+    }
+
+    #[getter]
+    fn num_duplicates(&self) -> PyResult<u64> {
+        self.with(|builder| Ok(builder.num_duplicates()))
+    }
+
+    #[getter]
+    fn num_given(&self) -> PyResult<u64> {
+        self.with(|builder| Ok(builder.num_given()))
+    }
+}
+
+/// Builds one shard apart from any builder, in its staging folder; gives the shard's id.
+#[pyfunction]
+#[pyo3(signature = (
+    folder, tokens, lengths, *, vocab_size, separator,
+    max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX
+))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+pub(crate) fn build_shard(
+    py: Python<'_>,
+    folder: PathBuf,
+    tokens: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    vocab_size: u32,
+    separator: u32,
+    max_shard_tokens: u64,
+    max_memory: u64,
+) -> PyResult<String> {
+    let tokens: Vec<u32> = integers(tokens, "tokens")?;
+    let lengths: Vec<usize> = integers(lengths, "lengths")?;
+    let options = DatastoreOptions {
+        max_shard_tokens,
+        max_memory,
+        ..DatastoreOptions::new(vocab_size, separator)
+    };
+    py.detach(|| datastore::build_shard(&folder, &options, &tokens, &lengths))
+        .map_err(py_err)
+}
+
+/// Joins datastores of one tokenizer into a new one.
+#[pyfunction]
+#[pyo3(signature = (sources, path, *, overwrite = false))]
+pub(crate) fn merge(
+    py: Python<'_>,
+    sources: Vec<PathBuf>,
+    path: PathBuf,
+    overwrite: bool,
+) -> PyResult<Datastore> {
+    let merged = py.detach(|| edit::merge(&sources, &path, overwrite));
+    merged.map(Datastore::from).map_err(py_err)
+}
+
+/// Rebuilds the shards of a datastore into as few as possible.
+#[pyfunction]
+#[pyo3(signature = (
+    path, *, max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+    drop_duplicates = false, progress = None
+))]
+pub(crate) fn compact(
+    py: Python<'_>,
+    path: PathBuf,
+    max_shard_tokens: u64,
+    max_memory: u64,
+    drop_duplicates: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Datastore> {
+    let options = edit::CompactOptions {
+        max_shard_tokens,
+        max_memory,
+        drop_duplicates,
+    };
+    report_to(py, progress, |report| edit::compact(&path, options, report))
+}
+
+type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
+
+/// Does the work with the interpreter released. It reports to a function of Python: what that raises,
+/// or a signal, stops the work.
+fn report_to(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl Send + FnOnce(&mut Report) -> Result<datastore::Datastore, specds::error::Error>,
+) -> PyResult<Datastore> {
+    let mut stopped = None;
+    let mut report = |stage: Stage, done: u64, total: u64| {
+        let told = Python::attach(|py| {
+            py.check_signals()?;
+            match &progress {
+                Some(progress) => progress.call1(py, (stage.name(), done, total)).map(drop),
+                None => Ok(()),
+            }
+        });
+        match told {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                stopped = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    };
+    let worked = py.detach(|| work(&mut report));
+    match stopped {
+        Some(error) => Err(error),
+        None => worked.map(Datastore::from).map_err(py_err),
+    }
+}
+
+fn ended() -> PyErr {
+    PyRuntimeError::new_err("this build has ended: make a new DatastoreBuilder")
+}

@@ -1,0 +1,178 @@
+//! Joining datastores, and rebuilding their shards.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::datastore::{Datastore, DatastoreOptions, Existing, MAX_SHARD_TOKENS};
+use specds::edit::{CompactOptions, compact, merge};
+use specds::error::{Error, Result};
+
+use crate::files::read_all;
+use crate::{build, options, silent, tempdir};
+
+fn small(max_shard_tokens: u64) -> DatastoreOptions {
+    DatastoreOptions {
+        max_shard_tokens,
+        ..options(4, 4)
+    }
+}
+
+fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
+    let options = CompactOptions {
+        max_shard_tokens,
+        max_memory: u64::MAX,
+        drop_duplicates,
+    };
+    compact(path, options, &mut silent)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_compacted_datastore_is_that_of_one_build(
+        documents in vec(vec(0_u32..4, 1..8), 1..12),
+        before in 9_u64..20,
+        after in 9_u64..60,
+        drop_duplicates: bool,
+    ) {
+        let folder = tempdir().unwrap();
+        let (path, other) = (folder.path().join("d"), folder.path().join("other"));
+        build(&path, small(before), &documents).unwrap();
+        let compacted = to_few(&path, after, drop_duplicates).unwrap();
+        compacted.verify().unwrap();
+        let options = DatastoreOptions { drop_duplicates, ..small(after) };
+        build(&other, options, &documents).unwrap();
+        prop_assert_eq!(read_all(&path), read_all(&other));
+        let manifest = fs::metadata(path.join("manifest.json")).unwrap().modified().unwrap();
+        to_few(&path, after, false).unwrap();
+        let again = fs::metadata(path.join("manifest.json")).unwrap().modified().unwrap();
+        prop_assert_eq!(manifest, again, "what is compact is left alone");
+    }
+}
+
+#[test]
+fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let old = build(&path, small(3), &[vec![1, 2], vec![1, 3], vec![1, 2]]).unwrap();
+    let options = CompactOptions {
+        max_shard_tokens: MAX_SHARD_TOKENS,
+        max_memory: u64::MAX,
+        drop_duplicates: false,
+    };
+    let asked = |datastore: &Datastore| {
+        let found = datastore.lookup(&[1], 16, 1).unwrap();
+        datastore.continuations(&found, 10)
+    };
+    let mut num_reports = 0;
+    let mut report = |_, _, _| {
+        num_reports += 1;
+        assert_eq!(asked(&Datastore::open(&path).unwrap()), [(2, 2), (3, 1)]);
+        ControlFlow::Continue(())
+    };
+    let new = compact(&path, options, &mut report).unwrap();
+    assert!(num_reports > 2);
+    assert_eq!(
+        (old.manifest().shards.len(), new.manifest().shards.len()),
+        (3, 1)
+    );
+    assert_eq!(asked(&old), asked(&new));
+    old.verify().unwrap();
+}
+
+#[test]
+fn a_merged_datastore_has_all_shards_once() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    build(&path("a"), small(4), &[vec![1, 2], vec![1, 2, 3]]).unwrap();
+    build(&path("b"), small(4), &[vec![1, 2, 3], vec![3]]).unwrap();
+    let merged = merge(&[path("a"), path("b")], path("c"), false).unwrap();
+    merged.verify().unwrap();
+    assert_eq!(merged.manifest().shards.len(), 3);
+    assert_eq!(merged.num_documents(), 3);
+    assert_eq!(merged.manifest().corpus.len(), 4);
+    for source in ["a", "b"] {
+        fs::remove_dir_all(path(source)).unwrap();
+    }
+    let found = merged.lookup(&[1, 2], 16, 1).unwrap();
+    assert_eq!(merged.continuations(&found, 10), [(3, 1)]);
+    Datastore::open(path("c")).unwrap().verify().unwrap();
+}
+
+#[test]
+fn merging_into_a_source_adds_to_it() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let old = build(&path("a"), options(4, 4), &[vec![1, 2]]).unwrap();
+    build(&path("b"), options(4, 4), &[vec![3]]).unwrap();
+    let merged = merge(&[path("a"), path("b")], path("a"), true).unwrap();
+    assert_eq!(merged.num_documents(), 2);
+    old.verify().unwrap();
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused_and_nothing_is_left() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    build(&path("a"), options(4, 4), &[vec![1, 2]]).unwrap();
+    build(&path("b"), options(4, 3), &[vec![1, 2]]).unwrap();
+    let other = DatastoreOptions {
+        tokenizer_fingerprint: "another".to_owned(),
+        ..options(4, 4)
+    };
+    build(&path("c"), other, &[vec![1, 2]]).unwrap();
+    for other in ["b", "c"] {
+        let error = merge(&[path("a"), path(other)], path("d"), false).unwrap_err();
+        assert!(
+            matches!(&error, Error::OtherTokenizer { path: named, .. } if *named == path(other)),
+            "{error}"
+        );
+    }
+    let error = merge(&[path("a"), path("none")], path("d"), false).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }));
+    let error = merge(&[] as &[&Path], path("d"), false).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }));
+    let error = merge(&[path("a")], path("b"), false).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }));
+    let mut names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    build(&path, small(3), &[vec![1, 2], vec![1, 3], vec![1, 2]]).unwrap();
+    let before = read_all(&path);
+    let options = CompactOptions {
+        max_shard_tokens: 6,
+        max_memory: u64::MAX,
+        drop_duplicates: false,
+    };
+    let error = compact(&path, options, &mut |_, _, _| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(error, Error::Stopped));
+    assert_eq!(read_all(&path), before);
+    assert_eq!(to_few(&path, 6, false).unwrap().manifest().shards.len(), 2);
+}
+
+#[test]
+fn replacing_existing_shards_by_a_build_removes_those_that_nobody_lists() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    build(&path, small(3), &[vec![1, 2], vec![1, 3]]).unwrap();
+    let replace = DatastoreOptions {
+        existing: Existing::Replace,
+        ..small(3)
+    };
+    let new = build(&path, replace, &[vec![1, 3], vec![2, 2]]).unwrap();
+    let num_folders = fs::read_dir(&path).unwrap().count() - 1;
+    assert_eq!(num_folders, new.manifest().shards.len());
+}

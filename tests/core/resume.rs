@@ -1,0 +1,261 @@
+//! Builds that were killed and go on, and documents that come to a datastore later.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, Existing, build_shard};
+use specds::error::{Error, Result};
+
+use crate::files::read_all;
+use crate::{build, options, silent, tempdir};
+
+fn planned(max_shard_tokens: u64) -> DatastoreOptions {
+    DatastoreOptions {
+        max_shard_tokens,
+        plan: Some("a corpus".to_owned()),
+        ..options(4, 4)
+    }
+}
+
+fn add(builder: &mut DatastoreBuilder, documents: &[Vec<u32>]) -> Result<()> {
+    documents
+        .iter()
+        .try_for_each(|document| builder.add_documents(document, &[document.len()]))
+}
+
+/// Ends a build as a kill does: nothing is tidied up, but the lock is gone.
+fn kill(builder: DatastoreBuilder, path: &Path) {
+    let staging = builder.staging_folder().unwrap().to_owned();
+    let aside = path.with_extension("aside");
+    copy(&staging, &aside);
+    drop(builder);
+    let _ = fs::remove_dir_all(&staging);
+    fs::rename(aside, staging).unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for (name, content) in read_all(from) {
+        fs::create_dir_all(to.join(&name).parent().unwrap()).unwrap();
+        fs::write(to.join(name), content).unwrap();
+    }
+}
+
+fn documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    vec(vec(0_u32..4, 0..8), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_killed_build_goes_on_to_the_same_bytes(
+        documents in documents(),
+        kills in vec(0_usize..12, 0..4),
+        drop_duplicates: bool,
+    ) {
+        let folder = tempdir().unwrap();
+        let (path, other) = (folder.path().join("d"), folder.path().join("other"));
+        let options = DatastoreOptions { drop_duplicates, ..planned(12) };
+        for kill_at in kills {
+            let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
+            let given = usize::try_from(builder.num_given()).unwrap();
+            prop_assert!(given <= documents.len());
+            add(&mut builder, &documents[given..kill_at.clamp(given, documents.len())]).unwrap();
+            kill(builder, &path);
+        }
+        let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
+        let given = usize::try_from(builder.num_given()).unwrap();
+        add(&mut builder, &documents[given..]).unwrap();
+        let finished = builder.finish(&mut silent);
+        let undisturbed = build(&other, options, &documents);
+        match (finished, undisturbed) {
+            (Ok(finished), Ok(undisturbed)) => {
+                finished.verify().unwrap();
+                prop_assert_eq!(&finished.manifest().build_id, &undisturbed.manifest().build_id);
+                prop_assert_eq!(read_all(&path), read_all(&other));
+            }
+            (Err(Error::EmptyCorpus), Err(Error::EmptyCorpus)) => {}
+            (finished, undisturbed) => panic!("{finished:?} {undisturbed:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_text_is_taken_up_at_its_last_checkpoint() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let documents: Vec<Vec<u32>> = (0..50)
+        .map(|i| (0..200_000).map(|j| (i * j + j / 7) % 4).collect())
+        .collect();
+    let mut builder = DatastoreBuilder::create(&path, planned(1 << 30)).unwrap();
+    add(&mut builder, &documents[..45]).unwrap();
+    kill(builder, &path);
+    let mut builder = DatastoreBuilder::create(&path, planned(1 << 30)).unwrap();
+    assert_eq!(builder.num_given(), 42);
+    assert_eq!(builder.num_tokens(), 42 * 200_001);
+    add(&mut builder, &documents[42..]).unwrap();
+    let datastore = builder.finish(&mut silent).unwrap();
+    let other = build(&folder.path().join("other"), planned(1 << 30), &documents).unwrap();
+    assert_eq!(datastore.manifest(), other.manifest());
+}
+
+#[test]
+fn a_build_of_another_plan_or_without_one_begins_anew() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let others = [
+        planned(5),
+        DatastoreOptions {
+            plan: Some("another corpus".to_owned()),
+            ..planned(4)
+        },
+        DatastoreOptions {
+            plan: None,
+            ..planned(4)
+        },
+        DatastoreOptions {
+            drop_duplicates: true,
+            ..planned(4)
+        },
+    ];
+    for other in others {
+        let mut builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
+        add(&mut builder, &[vec![1, 2], vec![1, 2], vec![3]]).unwrap();
+        kill(builder, &path);
+        let builder = DatastoreBuilder::create(&path, other).unwrap();
+        assert_eq!(builder.num_given(), 0);
+    }
+    let mut builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
+    add(&mut builder, &[vec![1, 2], vec![1, 2], vec![3]]).unwrap();
+    kill(builder, &path);
+    let builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
+    assert_eq!(builder.num_given(), 2);
+}
+
+#[test]
+fn duplicates_are_counted_and_left_out_where_that_is_asked_for() {
+    let folder = tempdir().unwrap();
+    let documents = [vec![1, 2], vec![3], vec![1, 2], vec![1], vec![2], vec![3]];
+    for (drop_duplicates, num_documents, num_duplicates) in [(false, 6, 0), (true, 4, 2)] {
+        let options = DatastoreOptions {
+            drop_duplicates,
+            ..options(4, 4)
+        };
+        let path = folder.path().join(num_documents.to_string());
+        let mut builder = DatastoreBuilder::create(&path, options).unwrap();
+        add(&mut builder, &documents).unwrap();
+        assert_eq!(builder.num_duplicates(), num_duplicates);
+        assert_eq!(builder.num_given(), 6);
+        let datastore = builder.finish(&mut silent).unwrap();
+        assert_eq!(datastore.num_documents(), num_documents);
+    }
+}
+
+fn append(path: &Path, documents: &[Vec<u32>], drop_duplicates: bool) -> Result<Datastore> {
+    let options = DatastoreOptions {
+        existing: Existing::Append,
+        corpus: vec!["later".to_owned()],
+        drop_duplicates,
+        ..options(4, 4)
+    };
+    build(path, options, documents)
+}
+
+#[test]
+fn appended_documents_are_shards_of_their_own_under_readers_of_the_old() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let old = build(&path, options(4, 4), &[vec![1, 2], vec![3]]).unwrap();
+    let new = append(&path, &[vec![1, 3], vec![3]], false).unwrap();
+    assert_eq!(new.num_documents(), 4);
+    assert_eq!(new.manifest().shards.len(), 2);
+    assert_eq!(new.manifest().shards[0], old.manifest().shards[0]);
+    assert_eq!(new.manifest().corpus, ["a\tline", "another", "later"]);
+    new.verify().unwrap();
+    for (datastore, next) in [(old, vec![(2, 1)]), (new, vec![(2, 1), (3, 1)])] {
+        let found = datastore.lookup(&[1], 16, 1).unwrap();
+        assert_eq!(datastore.continuations(&found, 10), next);
+    }
+}
+
+#[test]
+fn documents_that_are_there_are_not_appended_again() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    build(&path, options(4, 4), &[vec![1, 2], vec![3]]).unwrap();
+    let once = append(&path, &[vec![3], vec![1, 3]], true).unwrap();
+    assert_eq!(once.num_documents(), 3);
+    let again = append(&path, &[vec![3], vec![1, 3]], true).unwrap();
+    assert_eq!(again.manifest(), once.manifest());
+}
+
+#[test]
+fn appending_needs_a_datastore_of_the_same_tokenizer() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    assert!(matches!(
+        append(&path, &[vec![1]], true),
+        Err(Error::Io { .. })
+    ));
+    build(&path, options(4, 3), &[vec![1, 2]]).unwrap();
+    let before = read_all(&path);
+    let error = append(&path, &[vec![1]], true).unwrap_err();
+    assert!(matches!(error, Error::OtherTokenizer { .. }), "{error}");
+    assert_eq!(read_all(&path), before);
+    let error = append(folder.path(), &[vec![1]], true).unwrap_err();
+    assert!(matches!(error, Error::NotADatastore { .. }));
+    let names: Vec<PathBuf> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(names, [path]);
+}
+
+#[test]
+fn shards_built_elsewhere_make_the_same_datastore() {
+    let folder = tempdir().unwrap();
+    let (path, other) = (folder.path().join("d"), folder.path().join("other"));
+    let documents = [vec![1, 2], vec![3], vec![1, 2, 3], vec![1]];
+    let undisturbed = build(&other, planned(5), &documents).unwrap();
+    assert_eq!(undisturbed.manifest().shards.len(), 3);
+
+    let mut builder = DatastoreBuilder::create(&path, planned(5)).unwrap();
+    let staging = builder.staging_folder().unwrap().to_owned();
+    let shards: [(&[u32], &[usize], u64); 3] = [
+        (&[1, 2, 3], &[2, 1], 2),
+        (&[1, 2, 3], &[3], 3),
+        (&[1], &[1], 4),
+    ];
+    for (tokens, lengths, num_given) in shards {
+        let id = build_shard(&staging, &planned(5), tokens, lengths).unwrap();
+        builder.adopt(&id, num_given).unwrap();
+        assert_eq!(builder.num_given(), num_given);
+    }
+    let datastore = builder.finish(&mut silent).unwrap();
+    assert_eq!(datastore.manifest(), undisturbed.manifest());
+    assert_eq!(read_all(&path), read_all(&other));
+}
+
+#[test]
+fn what_is_not_a_shard_is_not_adopted() {
+    let folder = tempdir().unwrap();
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), planned(5)).unwrap();
+    let staging = builder.staging_folder().unwrap().to_owned();
+    for id in ["", "..", "0123"] {
+        assert!(matches!(builder.adopt(id, 1), Err(Error::Corrupt { .. })));
+    }
+    let refused: [(&[u32], &[usize]); 4] =
+        [(&[4], &[1]), (&[1], &[2]), (&[], &[0]), (&[1; 6], &[3, 3])];
+    for (tokens, lengths) in refused {
+        assert!(build_shard(&staging, &planned(5), tokens, lengths).is_err());
+    }
+    let id = build_shard(&staging, &planned(5), &[1], &[1]).unwrap();
+    builder.add_documents(&[1], &[1]).unwrap();
+    assert!(matches!(
+        builder.adopt(&id, 1),
+        Err(Error::InvalidArgument { .. })
+    ));
+}
