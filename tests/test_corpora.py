@@ -1,14 +1,47 @@
-"""Corpora: what is read, what is skipped and counted, what is refused and how."""
+"""Corpora: what is read, what is skipped and why, what is refused and how."""
 
-import json
+import pickle
+import subprocess
+import sys
 
 import pytest
 
-from specds.corpora import MAX_FILE_BYTES, CorpusError, open_corpus, stdlib_documents
+from specds.corpora import (
+    MAX_FILE_BYTES,
+    Corpus,
+    CorpusError,
+    CorpusOptions,
+    Document,
+    Skipped,
+    belongs_to,
+    open_corpus,
+    stdlib_documents,
+)
 
 
-def texts(spec, **options):
-    return [document.text for document in open_corpus(str(spec), **options).documents]
+def read(spec, **options):
+    return list(open_corpus(str(spec), CorpusOptions(**options)))
+
+
+def names(spec, **options):
+    return [item.name for item in read(spec, **options)]
+
+
+def write(root, files):
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def test_importing_the_corpora_needs_numpy_alone():
+    program = (
+        "import sys, specds.corpora; "
+        "print([m for m in ('datasets', 'pyarrow', 'pathspec', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_stdlib_leaves_out_modules_with_their_tests():
@@ -19,72 +52,219 @@ def test_stdlib_leaves_out_modules_with_their_tests():
 
 
 def test_stdlib_progress_reaches_its_total():
-    corpus = open_corpus("stdlib", without={"test", "idlelib"})
-    assert sum(document.num_bytes for document in corpus.documents) == corpus.num_bytes > 1_000_000
-
-
-def test_folder_reads_source_files_in_order_and_counts_the_rest(tmp_path):
-    (tmp_path / "b.py").write_text("b = 1\n")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "c.rs").write_text("fn c() {}\n")
-    (tmp_path / "image.bin").write_bytes(b"\x89PNG\0\xff")
-    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
-    (tmp_path / "big.txt").write_text("x" * (MAX_FILE_BYTES + 1))
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text("[core]")
-    (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules" / "x.js").write_text("x")
-    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    corpus = open_corpus(str(tmp_path))
-    documents = list(corpus.documents)
-    assert [(d.name, d.text) for d in documents] == [("b.py", "b = 1\n"), ("a/c.rs", "fn c() {}\n")]
-    assert corpus.skipped == {"not text": 2, "larger than 1 MiB": 1, "not a regular file": 1}
-
-
-def test_text_file_is_one_document(tmp_path):
-    path = tmp_path / "story.txt"
-    path.write_text("once\nupon\n")
-    assert texts(path) == ["once\nupon\n"]
-
-
-def test_jsonl_takes_the_named_field_and_skips_blank_lines(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "a", "answer": "b"}\n\n{"text": "c", "answer": "d"}\n')
-    assert texts(path) == ["a", "c"]
-    assert texts(path, text_field="answer") == ["b", "d"]
+    corpus = open_corpus("stdlib", CorpusOptions(without=("test", "idlelib")))
+    assert sum(item.num_bytes for item in corpus) == corpus.num_bytes > 1_000_000
+    assert corpus.name == "stdlib without=test,idlelib"
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("name", "belongs"),
     [
-        ("{", r"rows.jsonl:2 is not JSON"),
-        ('["a"]', r"rows.jsonl:2 holds a list, expected an object"),
-        ('{"body": "x"}', r"rows.jsonl:2 has no text in `text`; its fields: `body`"),
-        ('{"text": 3}', r"rows.jsonl:2 has no text in `text`"),
+        ("json/decoder.py", True),
+        ("test/test_json/test_decode.py", True),
+        ("json_tool.py", True),
+        ("jsonpath.py", False),
     ],
 )
-def test_bad_jsonl_row_is_named_by_its_line(tmp_path, row, message):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"text": "fine"}) + "\n" + row + "\n")
-    with pytest.raises(CorpusError, match=message):
-        texts(path)
+def test_module_of_the_library_belongs_to_its_package(name, belongs):
+    assert belongs_to(name, ("json",)) is belongs
 
 
-def test_bytes_that_are_not_utf8_in_a_jsonl_row_are_an_error(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "\xff"}\n')
-    with pytest.raises(CorpusError, match=r"rows.jsonl:1 is not JSON"):
-        texts(path)
+def test_folder_reads_source_files_in_order_and_tells_what_it_leaves_out(tmp_path):
+    write(
+        tmp_path,
+        {
+            "b.py": "b = 1\n",
+            "a/c.rs": "fn c() {}\n",
+            "a/empty.py": "\n",
+            "image.bin": b"\x89PNG\0\xff",
+            "latin.txt": "é".encode("latin-1"),
+            "big.txt": "x" * (MAX_FILE_BYTES + 1),
+            ".git/config": "[core]",
+            "node_modules/x.js": "x",
+        },
+    )
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    corpus = open_corpus(str(tmp_path))
+    assert list(corpus) == [
+        Document("b.py", "b = 1\n", 6),
+        Skipped("big.txt", "larger than 1 MiB"),
+        Skipped("broken", "not a regular file"),
+        Skipped("image.bin", "not text", 6),
+        Skipped("latin.txt", "not text", 1),
+        Document("a/c.rs", "fn c() {}\n", 10),
+        Skipped("a/empty.py", "empty", 1),
+    ]
+    assert corpus.num_bytes == sum(item.num_bytes for item in corpus) == 24
+    assert corpus.name == str(tmp_path)
+
+
+def test_folder_of_many_files_has_several_parts_that_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("specds.corpora.folder._PART_BYTES", 10)
+    write(tmp_path, {f"{number:02}.txt": f"file {number}" for number in range(20)})
+    corpus = open_corpus(str(tmp_path))
+    assert len(corpus.parts) == 10
+    assert [item.name for part in corpus.parts for item in part] == sorted(
+        path.name for path in tmp_path.iterdir()
+    )
+    assert corpus.num_bytes == sum(part.num_bytes for part in corpus.parts)
+
+
+def test_file_size_cap_is_an_option(tmp_path):
+    write(tmp_path, {"a.txt": "1234", "b.txt": "12345"})
+    assert read(tmp_path, max_file_bytes=4)[1] == Skipped("b.txt", "larger than 4 bytes")
+
+
+EVERYTHING = ["x.log", "x.py", "a/x.log", "a/x.py", "a/b/x.log", "a/b/x.py"]
+
+
+@pytest.mark.parametrize(
+    ("ignores", "ignored"),
+    [
+        ({}, set()),
+        ({".gitignore": "*.log\n"}, {"x.log", "a/x.log", "a/b/x.log"}),
+        ({".gitignore": "*.log", "a/.gitignore": "!x.log"}, {"x.log"}),
+        ({".gitignore": "/x.py"}, {"x.py"}),
+        ({"a/.gitignore": "/x.py"}, {"a/x.py"}),
+        ({".gitignore": "b/"}, {"a/b/x.log", "a/b/x.py"}),
+        ({".gitignore": "a/b\n", "a/.gitignore": "!b/x.py"}, {"a/b/x.log", "a/b/x.py"}),
+        ({".gitignore": b"# x.py\n\n\xff\n"}, set()),
+    ],
+)
+def test_gitignore_files_are_honoured_as_git_does(tmp_path, ignores, ignored):
+    write(tmp_path, dict.fromkeys(EVERYTHING, "x") | ignores)
+    assert names(tmp_path) == [name for name in EVERYTHING if name not in ignored]
+
+
+def test_include_and_exclude_choose_files(tmp_path):
+    write(tmp_path, {"a.py": "a", "b.rs": "b", "c.md": "c", "tests/d.py": "d"})
+    assert names(tmp_path, include=("*.py", "*.rs")) == ["a.py", "b.rs", "tests/d.py"]
+    assert names(tmp_path, exclude=("tests/", "*.md")) == ["a.py", "b.rs"]
+    assert names(tmp_path, include=("*.py",), exclude=("tests/",)) == ["a.py"]
+    corpus = open_corpus(str(tmp_path), CorpusOptions(include=("*.py",), exclude=("tests/",)))
+    assert corpus.name == f"{tmp_path} include=*.py exclude=tests/"
+
+
+def test_folder_of_rows_is_read_as_rows(tmp_path):
+    row = '{"text": "from a row"}\n'
+    write(tmp_path, {"README.md": "# Rows", "data/b.jsonl": row, "data/a.ndjson": row * 2})
+    assert names(tmp_path) == ["a.ndjson:1", "a.ndjson:2", "b.jsonl:1"]
+    write(tmp_path, {"data/main.py": "x"})
+    assert names(tmp_path) == ["README.md", "data/a.ndjson", "data/b.jsonl", "data/main.py"]
+
+
+def test_pattern_reads_every_file_that_matches(tmp_path):
+    write(tmp_path, {"b.txt": "b", "a.jsonl": '{"text": "a"}', "c.py": "c", "d/e.txt": "e"})
+    assert names(tmp_path / "*.[jt]*") == ["a.jsonl:1", "b.txt"]
+    assert names(tmp_path / "**" / "*.txt") == ["b.txt", "e.txt"]
+    with pytest.raises(CorpusError, match=r"no file matches `.*none\*`"):
+        names(tmp_path / "none*")
+
+
+def test_text_file_is_one_document(tmp_path):
+    write(tmp_path, {"story.txt": "once\nupon\n"})
+    assert read(tmp_path / "story.txt") == [Document("story.txt", "once\nupon\n", 10)]
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01", b"caf\xe9"])
-def test_file_that_is_not_text_is_refused(tmp_path, content):
-    path = tmp_path / "data.txt"
-    path.write_bytes(content)
+def test_file_that_is_not_text_is_refused_or_skipped(tmp_path, content):
+    write(tmp_path, {"data.txt": content})
     with pytest.raises(CorpusError, match=r"data.txt is not UTF-8 text"):
-        texts(path)
+        read(tmp_path / "data.txt")
+    skipped = [Skipped("data.txt", "not text", len(content))]
+    assert read(tmp_path / "data.txt", on_bad_row="skip") == skipped
 
 
-def test_unknown_corpus_says_what_is_expected():
-    with pytest.raises(CorpusError, match="no corpus `wikipedia`: expected `stdlib`, a folder"):
-        open_corpus("wikipedia")
+def test_sample_is_a_share_and_depends_on_the_text_alone(tmp_path):
+    write(tmp_path, {f"{number}.txt": f"text {number % 500}" for number in range(1000)})
+    kept = {
+        item.name: item.text for item in read(tmp_path, sample=0.3) if isinstance(item, Document)
+    }
+    assert 220 < len(kept) < 380
+    assert all(
+        kept.get(f"{number}.txt") == kept.get(f"{number + 500}.txt") for number in range(500)
+    )
+    skipped = [item for item in read(tmp_path, sample=0.3) if isinstance(item, Skipped)]
+    assert len(skipped) == 1000 - len(kept)
+    assert {item.reason for item in skipped} == {"not in the sample"}
+    other = {i.name for i in read(tmp_path, sample=0.3, seed=-1) if isinstance(i, Document)}
+    assert other != kept.keys()
+    larger = {i.name for i in read(tmp_path, sample=0.5) if isinstance(i, Document)}
+    assert larger > kept.keys()
+
+
+def test_parts_can_be_pickled_and_read_again(tmp_path):
+    write(
+        tmp_path,
+        {
+            "src/a.py": "a",
+            "rows.jsonl": '{"text": "x"}\n',
+            "b.txt": "b",
+            "l.json": '[{"text": ""}]',
+        },
+    )
+    for spec in (tmp_path / "src", tmp_path / "rows.jsonl", tmp_path / "b.txt", tmp_path / "*"):
+        corpus = open_corpus(str(spec))
+        again = pickle.loads(pickle.dumps(corpus))
+        assert again == corpus
+        assert list(again) == list(corpus) == list(corpus) != []
+
+
+def test_size_of_a_corpus_is_unknown_where_a_part_does_not_know_it(tmp_path):
+    from specds.corpora.document import corpus_of
+
+    class Unknown(list):
+        num_bytes = None
+
+    write(tmp_path, {"a.txt": "12345"})
+    known = open_corpus(str(tmp_path / "a.txt")).parts
+    assert corpus_of("both", [*known, *known]).num_bytes == 10
+    assert corpus_of("both", [*known, Unknown()]) == Corpus("both", (*known, Unknown()), None)
+
+
+@pytest.mark.parametrize(
+    "spec", ["wikipedia", "data/answers.jsonl", "./nowhere", "a/b/c", "logs/answers.txt", ""]
+)
+def test_unknown_corpus_says_what_is_expected(spec):
+    with pytest.raises(CorpusError, match=f"no corpus `{spec}`: expected `stdlib`, `ultrachat`"):
+        open_corpus(spec)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_field": "a", "messages_field": "b"}, "exclude each other: choose one"),
+        ({"on_bad_row": "ignore"}, "on_bad_row must be `fail` or `skip`: 'ignore'"),
+        ({"max_file_bytes": 0}, "max_file_bytes must be at least 1: 0"),
+        ({"sample": 0.0}, "sample must be above 0 and at most 1: 0.0"),
+        ({"sample": 1.5}, "sample must be above 0 and at most 1: 1.5"),
+        ({"sample": float("nan")}, "sample must be above 0 and at most 1: nan"),
+    ],
+)
+def test_option_without_meaning_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        CorpusOptions(**options)
+
+
+def test_language_is_of_the_stack_alone(tmp_path):
+    with pytest.raises(CorpusError, match="a language can be chosen of `the-stack` alone"):
+        open_corpus(str(tmp_path), CorpusOptions(language="python"))
+    with pytest.raises(CorpusError, match="choose one by --lang"):
+        open_corpus("the-stack")
+
+
+@pytest.mark.parametrize(
+    ("package", "spec"),
+    [("pathspec", "folder"), ("pyarrow", "rows.parquet"), ("datasets", "ultrachat")],
+)
+def test_missing_package_says_how_to_install_it(tmp_path, monkeypatch, package, spec):
+    write(tmp_path, {"folder/.gitignore": "x", "folder/a.py": "a", "rows.parquet": ""})
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ImportError, match=rf"{package} is not installed: pip install 'specds\[corpora\]'"
+    ):
+        read(spec)

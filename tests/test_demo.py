@@ -67,7 +67,7 @@ def code_datastore(tmp_path_factory, demo_tokenizer):
 
     documents = [d for d in stdlib_documents(HELD_OUT) if d.name in {"ast.py", "pdb.py", "cgi.py"}]
     path = tmp_path_factory.mktemp("demo") / "code.specds"
-    build_datastore(Corpus("modules", documents, 0), demo_tokenizer, path)
+    build_datastore(Corpus("modules", (documents,), 0), demo_tokenizer, path)
     return path
 
 

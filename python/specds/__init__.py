@@ -10,20 +10,34 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds._core import Datastore, DatastoreBuilder, FormatError, Match, TokenTree, __version__
+from specds._core import (
+    Datastore,
+    DatastoreBuilder,
+    FormatError,
+    Match,
+    TokenTree,
+    __version__,
+    build_shard,
+    compact,
+    merge,
+)
 from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
 
 if TYPE_CHECKING:
-    from specds.build import BuildReport, build_datastore
-    from specds.corpora import Corpus, CorpusError, Document, open_corpus
+    from specds.build import BuildOptions, BuildReport, build_datastore
+    from specds.corpora import Corpus, CorpusError, CorpusOptions, Document, open_corpus, render_with
+    from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [
+    "BuildEstimate",
+    "BuildOptions",
     "BuildReport",
     "Corpus",
     "CorpusError",
+    "CorpusOptions",
     "Datastore",
     "DatastoreBuilder",
     "Document",
@@ -41,16 +55,24 @@ __all__ = [
     "UnsupportedModelError",
     "__version__",
     "build_datastore",
+    "build_shard",
     "check_model",
+    "compact",
     "custom_generate",
+    "estimate_build",
     "generate",
+    "merge",
     "open_corpus",
+    "render_with",
 ]
 
 _LAZY = {
+    "BuildEstimate": "specds.estimate",
+    "BuildOptions": "specds.build",
     "BuildReport": "specds.build",
     "Corpus": "specds.corpora",
     "CorpusError": "specds.corpora",
+    "CorpusOptions": "specds.corpora",
     "Document": "specds.corpora",
     "GenerationOutput": "specds.generation",
     "GenerationStats": "specds.stats",
@@ -59,8 +81,10 @@ _LAZY = {
     "build_datastore": "specds.build",
     "check_model": "specds.verify.support",
     "custom_generate": "specds.generation",
+    "estimate_build": "specds.estimate",
     "generate": "specds.generation",
     "open_corpus": "specds.corpora",
+    "render_with": "specds.corpora",
 }
 
 

@@ -1,6 +1,6 @@
 """The compiled core: datastores, lookups and the drafters that need no model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,9 @@ __all__ = [
     "RestSession",
     "TokenTree",
     "__version__",
+    "build_shard",
+    "compact",
+    "merge",
 ]
 
 __version__: Final[str]
@@ -106,9 +109,34 @@ class Datastore:
 
 @final
 class DatastoreBuilder:
-    """Writes a datastore beside its target and moves it there when it is complete.
+    """Writes a datastore beside its target and publishes it when it is complete.
 
-    A context manager: leaving it without `finish` removes everything it wrote.
+    A context manager: leaving it without `finish` removes everything it wrote; or keeps it for the
+    next build of the same `plan`.
+
+    Args:
+        path: The folder to make, or to add to.
+        vocab_size: Token ids are below this.
+        separator: The token that ends each document; `vocab_size` where the tokenizer has none.
+        tokenizer_name: For people.
+        tokenizer_fingerprint: For programs.
+        corpus: Where the documents come from, one line a source.
+        max_shard_tokens: The most tokens of a shard.
+        max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
+        drop_duplicates: Leave out documents that were added before, and count them.
+        max_documents: The most documents to add; those beyond are ignored.
+        max_tokens: The most tokens to add, separators included.
+        overwrite: Replace the datastore at `path` once the new one is complete.
+        append: Add to the datastore at `path`.
+        plan: What is built, in words. A build that was killed is taken up where it was by the next
+            one with the same words and options.
+
+    Raises:
+        FileExistsError: Something is at `path`, and neither `overwrite` nor `append` is set.
+        FormatError: What is at `path` is not a datastore.
+        ValueError: An option is out of its bounds, or the datastore to add to is of another
+            tokenizer.
+        BlockingIOError: Another process builds there.
     """
 
     def __new__(
@@ -121,7 +149,13 @@ class DatastoreBuilder:
         tokenizer_fingerprint: str = "",
         corpus: list[str] = ...,
         max_shard_tokens: int = ...,
+        max_memory: int = ...,
+        drop_duplicates: bool = False,
+        max_documents: int = ...,
+        max_tokens: int = ...,
         overwrite: bool = False,
+        append: bool = False,
+        plan: str | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -131,7 +165,7 @@ class DatastoreBuilder:
         traceback: TracebackType | None,
     ) -> None: ...
     def add_documents(self, tokens: ArrayLike, lengths: ArrayLike) -> None:
-        """Appends documents.
+        """Appends documents. Shards that are complete are indexed in the background.
 
         Args:
             tokens: The token ids of all of them, shape `(num_tokens,)`.
@@ -142,8 +176,19 @@ class DatastoreBuilder:
                 lengths do not add up.
             OSError: The disk is full.
         """
+    def adopt(self, shard_id: str, num_given: int) -> None:
+        """Takes a shard that `build_shard` has built in `staging_folder` as the next one.
+
+        Args:
+            shard_id: What `build_shard` gave.
+            num_given: All documents that the build was given up to the end of this shard.
+
+        Raises:
+            FormatError: There is no such shard.
+            ValueError: Documents were added since the last shard.
+        """
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore:
-        """Sorts and writes the index, moves the datastore to its path and opens it.
+        """Waits until every shard is indexed, publishes the datastore and opens it.
 
         Args:
             progress: Called with a stage, how far it has come, and how far it has to go. What it
@@ -153,9 +198,81 @@ class DatastoreBuilder:
             ValueError: No tokens were added.
         """
     @property
-    def num_tokens(self) -> int: ...
+    def staging_folder(self) -> Path:
+        """Where the datastore grows before it is published."""
+    @property
+    def num_tokens(self) -> int:
+        """Tokens added so far, separators included."""
     @property
     def num_documents(self) -> int: ...
+    @property
+    def num_duplicates(self) -> int:
+        """Documents left out as they had come before."""
+    @property
+    def num_given(self) -> int:
+        """All documents that were given so far; a build that goes on skips as many."""
+    @property
+    def is_full(self) -> bool:
+        """Whether a limit is reached, so that no more documents are taken."""
+
+def build_shard(
+    folder: str | PathLike[str],
+    tokens: ArrayLike,
+    lengths: ArrayLike,
+    *,
+    vocab_size: int,
+    separator: int,
+    max_shard_tokens: int = ...,
+    max_memory: int = ...,
+) -> str:
+    """Builds one shard apart from any builder, in any process that sees the folder.
+
+    Args:
+        folder: The `staging_folder` of the builder that will adopt it.
+        tokens: As for `DatastoreBuilder.add_documents`.
+        lengths: As for `DatastoreBuilder.add_documents`.
+        vocab_size: As for `DatastoreBuilder`.
+        separator: As for `DatastoreBuilder`.
+        max_shard_tokens: As for `DatastoreBuilder`.
+        max_memory: As for `DatastoreBuilder`.
+
+    Returns:
+        The id of the shard: the same documents give the same id.
+    """
+
+def merge(
+    sources: Sequence[str | PathLike[str]], path: str | PathLike[str], *, overwrite: bool = False
+) -> Datastore:
+    """Joins datastores of one tokenizer: the new one has all their shards, in order.
+
+    A shard that several of them have counts once; documents are not compared. Files are linked
+    where the file system can, and copied elsewhere.
+
+    Raises:
+        ValueError: There are no sources, or they are of different tokenizers.
+        FileExistsError: Something is at `path` and `overwrite` is false.
+    """
+
+def compact(
+    path: str | PathLike[str],
+    *,
+    max_shard_tokens: int = ...,
+    max_memory: int = ...,
+    drop_duplicates: bool = False,
+    progress: Callable[[str, int, int], Any] | None = None,
+) -> Datastore:
+    """Rebuilds the shards of a datastore into as few as possible.
+
+    It is then what one build of all its documents would have made. Who has it open goes on with
+    the old shards.
+
+    Args:
+        path: The datastore.
+        max_shard_tokens: As for `DatastoreBuilder`.
+        max_memory: As for `DatastoreBuilder`.
+        drop_duplicates: As for `DatastoreBuilder`.
+        progress: As for `DatastoreBuilder.finish`.
+    """
 
 @final
 class TokenTree:

@@ -21,13 +21,15 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.progress import Task
     from transformers import PreTrainedTokenizerBase
 
     from specds.build import BuildReport
+    from specds.build import Progress as BuildProgress
     from specds.demo.measure import Comparison
+    from specds.estimate import BuildEstimate
     from specds.stats import GenerationStats
 
 out = Console()
@@ -47,16 +49,26 @@ def fail(message: str) -> None:
 
 
 class _Rate(ProgressColumn):
+    """How fast a stage goes, in its unit, and what it has given so far."""
+
     def render(self, task: Task) -> Text:
-        unit = task.fields.get("unit", "")
-        if not task.speed or not unit:
-            return Text("")
-        return Text(f"{quantity(task.speed)}{unit}/s", style="progress.data.speed")
+        shown = []
+        if task.speed and task.fields["unit"]:
+            shown.append(f"{quantity(task.speed)}{task.fields['unit']}/s")
+        tokens = task.fields.get("tokens")
+        if tokens:
+            shown.append(f"{task.fields['documents']:,} documents, {quantity(tokens)} tokens")
+            if task.elapsed:
+                shown.append(f"{quantity(tokens / task.elapsed)} tokens/s")
+        return Text(", ".join(shown), style="progress.data.speed")
+
+
+_UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " tokens"}
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows a bar a stage on standard error; yields what to call with stage, done and total."""
+def build_progress() -> Iterator[BuildProgress]:
+    """Shows a bar a stage on standard error; yields what a build reports to."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -65,14 +77,13 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
         _Rate(),
         TimeRemainingColumn(),
     )
-    units = {"tokenise": "B", "sort": " tokens", "write": " tokens"}
     with Progress(*columns, console=err) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(stage: str, done: int, total: int) -> None:
+        def show(stage: str, done: int, total: int | None, **counts: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total, unit=units.get(stage, ""))
-            bars.update(tasks[stage], completed=done, total=total)
+                tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
+            bars.update(tasks[stage], completed=done, total=total, **counts)
 
         yield show
 
@@ -91,15 +102,50 @@ def build_table(report: BuildReport) -> Table:
     table = _facts(f"Datastore {report.path}")
     table.add_row("documents", f"{report.num_documents:,}")
     table.add_row("tokens", f"{report.num_tokens:,}")
+    if report.num_added_tokens != report.num_tokens:
+        table.add_row("added documents", f"{report.num_added_documents:,}")
+        table.add_row("added tokens", f"{report.num_added_tokens:,}")
+    table.add_row("shards", f"{report.num_shards:,}")
     table.add_row("text", f"{quantity(report.text_bytes)}B")
     table.add_row("on disk", f"{quantity(report.num_bytes)}B")
     table.add_row("bytes/token", f"{report.bytes_per_token:.2f}")
     table.add_row("time", f"{report.tokenise_s:.1f} s tokenise + {report.index_s:.1f} s index")
     table.add_row("tokens/s", quantity(report.tokens_per_s))
     table.add_row("peak memory", f"{quantity(report.peak_memory_bytes)}B")
+    if report.num_taken_up:
+        table.add_row("taken up", f"after {report.num_taken_up:,} documents of a stopped build")
+    if report.num_duplicates:
+        table.add_row("left out", f"{report.num_duplicates:,}: duplicates")
     for reason, count in report.skipped.items():
-        table.add_row("skipped", f"{count:,} files: {reason}")
+        table.add_row("left out", f"{count:,}: {reason}")
     return table
+
+
+def estimate_table(estimate: BuildEstimate) -> Table:
+    """What a build is expected to take."""
+    table = _facts("This build would take about")
+    if estimate.num_tokens is None:
+        table.title = "Of unknown size; each million tokens would take about"
+    else:
+        table.add_row("tokens", quantity(estimate.num_tokens))
+        table.add_row("documents", quantity(estimate.num_documents or 0))
+    table.add_row("time", duration(estimate.seconds))
+    table.add_row("memory", f"{quantity(estimate.memory_bytes)}B")
+    table.add_row("disk", f"{quantity(estimate.disk_bytes)}B")
+    table.add_row("shards", f"{estimate.num_shards:,}")
+    table.add_row("bytes/token", f"{estimate.bytes_per_token:.2f}")
+    table.add_row("tokens/s", quantity(estimate.tokens_per_s))
+    sampled = f"{estimate.sampled_documents:,} documents, {quantity(estimate.sampled_tokens)} tokens"
+    table.add_row("told from", sampled)
+    return table
+
+
+def duration(seconds: float) -> str:
+    """A time in the units that people use: ``3 h 5 min``, ``42 s``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def coloured(

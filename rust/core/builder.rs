@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fmt, fs, thread};
 
-use serde::{Deserialize, Serialize};
-
+use crate::complete::{Completed, move_shard};
 use crate::datastore::Datastore;
 use crate::duplicates::Seen;
 use crate::error::{Error, Result};
-use crate::format::{FORMAT_VERSION, sync_folder, write_whole};
-use crate::index::{Stage, fast_memory, write_index};
+use crate::format::FORMAT_VERSION;
+use crate::index::{Stage, fast_memory};
 use crate::indexer::{Event, Indexer, Job};
 use crate::manifest::{
     self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
 };
 use crate::options::{DatastoreOptions, Existing};
-use crate::staging::{self, Staging};
+use crate::staging::Staging;
 use crate::text::{Checkpoint, Documents, TextWriter};
 
 /// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
@@ -59,6 +58,7 @@ pub struct DatastoreBuilder {
     current: Option<TextWriter>,
     seen: Seen,
     counts: Counts,
+    is_full: bool,
     has_failed: bool,
 }
 
@@ -75,22 +75,6 @@ struct Counts {
     documents: u64,
     duplicates: u64,
     given: u64,
-}
-
-/// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
-/// shard is found wherever it is.
-#[derive(Serialize, Deserialize)]
-struct Completed {
-    num_given: u64,
-    shard: ShardEntry,
-}
-
-impl Completed {
-    fn write(&self, staging: &Staging, index: usize) -> Result<()> {
-        let json = serde_json::to_string(self);
-        let json = json.expect("strings and numbers can always be written as JSON");
-        write_whole(&note_path(staging, index), &json)
-    }
 }
 
 impl DatastoreBuilder {
@@ -124,6 +108,7 @@ impl DatastoreBuilder {
             current: None,
             seen: Seen::default(),
             counts: Counts::default(),
+            is_full: false,
             has_failed: false,
         };
         builder.remember_old()?;
@@ -180,13 +165,18 @@ impl DatastoreBuilder {
         self.counts.duplicates
     }
 
+    /// Whether no more documents are taken: one has reached a limit of the options.
+    pub fn is_full(&self) -> bool {
+        self.is_full || self.counts.documents >= self.options.max_documents
+    }
+
     /// All documents that the build was given so far, those before a kill included: a caller that
     /// reads the same corpus again skips as many.
     pub fn num_given(&self) -> u64 {
         self.counts.given
     }
 
-    /// Where [`build_shard`] puts what [`Self::adopt`] takes.
+    /// Where [`build_shard`](crate::datastore::build_shard) puts what [`Self::adopt`] takes.
     ///
     /// # Errors
     ///
@@ -195,7 +185,7 @@ impl DatastoreBuilder {
         Ok(self.staging()?.path())
     }
 
-    /// Takes the shard of this id, which [`build_shard`] has built in [`Self::staging_folder`], as
+    /// Takes the shard of this id, which [`build_shard`](crate::datastore::build_shard) has built in [`Self::staging_folder`], as
     /// the next one; the build was given `num_given` documents with it.
     ///
     /// # Errors
@@ -278,24 +268,31 @@ impl DatastoreBuilder {
     }
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
+        let num_tokens = document.len() as u64 + 1;
+        self.is_full |= self.counts.documents >= self.options.max_documents;
+        if self.is_full {
+            return Ok(());
+        }
         if self.options.drop_duplicates && !self.seen.insert(document) {
             self.counts.duplicates += 1;
             return Ok(());
         }
-        let num_tokens = document.len() as u64 + 1;
+        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
+            self.is_full = true;
+            return Ok(());
+        }
         let is_full = |text: &TextWriter| text.num_tokens() + num_tokens > self.limit;
         if self.current.as_ref().is_some_and(is_full) {
             self.complete_text()?;
         }
-        let text = match &mut self.current {
-            Some(text) => text,
-            None => {
-                let folder = self.staging()?.workplace(self.shards.len());
-                let (separator, width) = (self.options.separator, self.options.width());
-                let is_kept = self.options.plan.is_some();
-                let text = TextWriter::create(&folder, separator, width, is_kept)?;
-                self.current.insert(text)
-            }
+        let text = if let Some(text) = &mut self.current {
+            text
+        } else {
+            let folder = self.staging()?.workplace(self.shards.len());
+            let (separator, width) = (self.options.separator, self.options.width());
+            let is_kept = self.options.plan.is_some();
+            let text = TextWriter::create(&folder, separator, width, is_kept)?;
+            self.current.insert(text)
         };
         text.add(document, self.counts.given)?;
         self.counts.tokens += num_tokens;
@@ -457,7 +454,7 @@ impl DatastoreBuilder {
             let index = self.shards.len();
             let staging = self.staging()?;
             let folder = staging.workplace(index);
-            if let Some((completed, place)) = find_completed(staging, index)? {
+            if let Some((completed, place)) = Completed::find(staging, index)? {
                 self.take(completed, &place)?;
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
                 let (separator, width) = (self.options.separator, self.options.width());
@@ -516,65 +513,13 @@ impl fmt::Debug for DatastoreBuilder {
 
 type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
-/// Builds one shard of these documents, apart from any [`DatastoreBuilder`], in the folder that one
-/// gives by [`DatastoreBuilder::staging_folder`]: what is killed meanwhile leaves nothing that counts.
-/// Gives the shard's id.
-///
-/// # Errors
-///
-/// As [`DatastoreBuilder::add_documents`] and [`DatastoreBuilder::finish`].
-pub fn build_shard(
-    folder: impl AsRef<Path>,
-    options: &DatastoreOptions,
+/// Whether tokens and lengths are those of documents that a build can take.
+pub(crate) fn check_documents(
     tokens: &[u32],
     lengths: &[usize],
-) -> Result<String> {
-    options.check()?;
-    let limit = options.largest_shard()?;
-    check_documents(tokens, lengths, options.vocab_size, limit)?;
-    let folder = folder.as_ref();
-    let work = tempfile::Builder::new()
-        .prefix("worker-")
-        .tempdir_in(folder);
-    let work = work.map_err(Error::io(folder))?;
-    let place = work.path().join("shard");
-    let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
-    let mut rest = tokens;
-    for &length in lengths {
-        let (document, after) = rest.split_at(length);
-        if !document.is_empty() {
-            text.add(document, 0)?;
-        }
-        rest = after;
-    }
-    let num_tokens = text.num_tokens();
-    if num_tokens == 0 {
-        return Err(Error::EmptyCorpus);
-    }
-    if num_tokens > limit {
-        let found = num_tokens;
-        return Err(Error::TooManyTokens { found, limit });
-    }
-    let (_, text, _) = text.finish()?;
-    let manifest = write_index(&place, text, &options.index(1), &mut |_, _| Ok(()))?;
-    manifest.seal(&place)?;
-    let id = manifest.entry().id;
-    move_shard(&place, &staging::shards(folder).join(folder_name(&id)))?;
-    Ok(id)
-}
-
-/// Moves a complete shard to its place, unless one of the same contents is there.
-fn move_shard(from: &Path, to: &Path) -> Result<()> {
-    Checkpoint::remove(from)?;
-    if to.exists() {
-        fs::remove_dir_all(from).map_err(Error::io(from))
-    } else {
-        fs::rename(from, to).map_err(Error::io(to))?;
-        to.parent().map_or(Ok(()), sync_folder)
-    }
-}
-
-fn check_documents(tokens: &[u32], lengths: &[usize], vocab_size: u32, limit: u64) -> Result<()> {
+    vocab_size: u32,
+    limit: u64,
+) -> Result<()> {
     let mut sums = lengths.iter();
     let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if sum != Some(tokens.len()) {
@@ -636,30 +581,4 @@ fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let in_memory = options.max_memory / fast_memory(limit, options.width()).max(1);
     usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
-}
-
-fn note_path(staging: &Staging, index: usize) -> PathBuf {
-    staging.workplace(index).with_extension("json")
-}
-
-/// What is complete of shard `index` of a killed build, and where it is.
-fn find_completed(staging: &Staging, index: usize) -> Result<Option<(Completed, PathBuf)>> {
-    let folder = staging.workplace(index);
-    let note = fs::read(note_path(staging, index)).ok();
-    let noted = note.and_then(|text| serde_json::from_slice(&text).ok());
-    let sealed = || {
-        Some(Completed {
-            num_given: Checkpoint::read(&folder)?.num_given,
-            shard: ShardManifest::read_sealed(&folder)?.entry(),
-        })
-    };
-    let Some(completed): Option<Completed> = noted.or_else(sealed) else {
-        return Ok(None);
-    };
-    let id = &completed.shard.id;
-    if folder.is_dir() {
-        completed.write(staging, index)?;
-        move_shard(&folder, &staging.shards().join(folder_name(id)))?;
-    }
-    Ok(staging.find(id).map(|place| (completed, place)))
 }

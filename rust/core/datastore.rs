@@ -9,11 +9,12 @@ use crate::shard::Shard;
 use crate::split::{Node, Splitter};
 use crate::stride::Stride;
 
-pub use crate::builder::{DatastoreBuilder, build_shard};
+pub use crate::builder::DatastoreBuilder;
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
 pub use crate::index::Stage;
 pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};
 pub use crate::options::{DatastoreOptions, Existing};
+pub use crate::worker::build_shard;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///

@@ -47,6 +47,7 @@
 compile_error!("datastores are little-endian and are mapped as they are");
 
 mod builder;
+mod complete;
 mod context;
 pub mod datastore;
 pub mod draft;
@@ -72,3 +73,4 @@ mod thin;
 mod tokens;
 pub mod tree;
 mod trie;
+mod worker;

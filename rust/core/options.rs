@@ -39,6 +39,11 @@ pub struct DatastoreOptions {
     pub max_memory: u64,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,
+    /// The most documents to add; those beyond are ignored.
+    pub max_documents: u64,
+    /// The most tokens to add, separators included: the first document that does not fit, and all
+    /// after it, are ignored.
+    pub max_tokens: u64,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -59,6 +64,8 @@ impl DatastoreOptions {
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
             drop_duplicates: false,
+            max_documents: u64::MAX,
+            max_tokens: u64::MAX,
             existing: Existing::Refuse,
             plan: None,
         }
@@ -112,11 +119,13 @@ impl DatastoreOptions {
             max_shard_tokens,
             max_memory,
             drop_duplicates,
+            max_documents,
+            max_tokens,
             existing,
             ..
         } = self;
         Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {existing:?} {}",
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
             old.unwrap_or_default()
         ))
     }

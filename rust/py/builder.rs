@@ -38,7 +38,8 @@ impl DatastoreBuilder {
         path, *, vocab_size, separator, tokenizer_name = String::new(),
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-        drop_duplicates = false, overwrite = false, append = false, plan = None
+        drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
+        overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     #[expect(
@@ -56,6 +57,8 @@ impl DatastoreBuilder {
         max_shard_tokens: u64,
         max_memory: u64,
         drop_duplicates: bool,
+        max_documents: u64,
+        max_tokens: u64,
         overwrite: bool,
         append: bool,
         plan: Option<String>,
@@ -76,6 +79,8 @@ impl DatastoreBuilder {
             max_shard_tokens,
             max_memory,
             drop_duplicates,
+            max_documents,
+            max_tokens,
             existing,
             plan,
             ..DatastoreOptions::new(vocab_size, separator)
@@ -140,6 +145,11 @@ impl DatastoreBuilder {
     #[getter]
     fn num_duplicates(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_duplicates()))
+    }
+
+    #[getter]
+    fn is_full(&self) -> PyResult<bool> {
+        self.with(|builder| Ok(builder.is_full()))
     }
 
     #[getter]

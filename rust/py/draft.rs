@@ -41,6 +41,7 @@ macro_rules! session {
                     min_match,
                     continuation,
                     max_samples,
+                    ..draft::RestConfig::default()
                 };
                 let datastore = Arc::clone(&datastore.get().0);
                 let session = draft::$name::new(datastore, config).map_err(py_err)?;

@@ -154,6 +154,41 @@ fn duplicates_are_counted_and_left_out_where_that_is_asked_for() {
     }
 }
 
+#[test]
+fn limits_hold_exactly_also_after_a_kill() {
+    let folder = tempdir().unwrap();
+    let documents = [vec![1, 2], vec![3], vec![1, 2], vec![1], vec![2], vec![3]];
+    // (max_documents, max_tokens) -> documents that are added; duplicates do not count.
+    let rows = [
+        (2, 100, 2),
+        (3, 100, 3),
+        (100, 5, 2),
+        (100, 6, 2),
+        (100, 7, 3),
+        (100, 2, 0),
+    ];
+    for (row, (max_documents, max_tokens, num_documents)) in rows.into_iter().enumerate() {
+        for killed_at in [0, 2, 4] {
+            let path = folder.path().join(format!("{row}-{killed_at}"));
+            let options = DatastoreOptions {
+                max_documents,
+                max_tokens,
+                drop_duplicates: true,
+                ..planned(3)
+            };
+            let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
+            add(&mut builder, &documents[..killed_at]).unwrap();
+            kill(builder, &path);
+            let mut builder = DatastoreBuilder::create(&path, options).unwrap();
+            let given = usize::try_from(builder.num_given()).unwrap();
+            add(&mut builder, &documents[given..]).unwrap();
+            assert!(builder.is_full());
+            assert_eq!(builder.num_documents(), num_documents, "row {row}");
+            assert!(builder.num_tokens() <= max_tokens);
+        }
+    }
+}
+
 fn append(path: &Path, documents: &[Vec<u32>], drop_duplicates: bool) -> Result<Datastore> {
     let options = DatastoreOptions {
         existing: Existing::Append,

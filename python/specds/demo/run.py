@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from specds import display
 from specds.build import BuildReport, build_datastore
-from specds.corpora import open_corpus
+from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, Prompt, prompts
 from specds.demo.measure import Comparison, compare
 from specds.drafter import DrafterName, RestDrafter, open_drafter
@@ -63,8 +63,8 @@ def run_demo(
 
 
 def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
-    corpus = open_corpus("stdlib", without=HELD_OUT)
-    with display.progress_bar() as progress:
+    corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
+    with display.build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 
 

@@ -1,0 +1,67 @@
+"""The `specds` command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from specds import display
+from specds.cli import ask, build, run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="specds",
+    help="Faster language models with the same text: drafts looked up, verified as a tree.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command in (
+    *(build.build, build.add, build.merge, build.compact),
+    *(ask.info, ask.verify, ask.lookup),
+    *(run.generate, run.demo),
+):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"specds {version('specds')}")
+        raise typer.Exit
+
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Runs the command; an error is one line, exit code 2 for usage and 1 for failure."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except Exception as error:  # the last resort of a command: whatever it is, one line
+        # Only the parser's own errors, of usage, know how to show themselves.
+        show = getattr(error, "format_message", None)
+        display.fail(show() if show else _one_line(error))
+        code = 2 if show else 1
+    if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
+        display.fail("interrupted")
+    sys.exit(code or 0)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    expected = isinstance(error, (ValueError, OSError, ImportError)) and text
+    return text if expected else f"{type(error).__name__}: {text}"

@@ -1,0 +1,32 @@
+"""What several commands take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+DatastorePath = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size(text: str | int) -> int:
+    """A number of bytes or tokens: ``4000000``, ``2.5M``, ``8GB``, ``8GiB``."""
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", str(text), re.IGNORECASE)
+    try:
+        number, unit, binary = match.groups() if match else ("", "", "")
+        scale = (_BINARY if binary else _UNITS)[unit.lower()]
+        return int(float(number) * scale)
+    except (KeyError, ValueError):
+        raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
+
+
+def text_of(argument: str) -> str:
+    """The text of an argument; `-` reads standard input."""
+    return sys.stdin.read() if argument == "-" else argument

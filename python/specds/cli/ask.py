@@ -1,0 +1,104 @@
+"""Commands that ask a datastore: info, verify, lookup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specds import display
+from specds.cli.arguments import DatastorePath, Json, text_of
+
+if TYPE_CHECKING:
+    from specds import Datastore
+
+
+def info(datastore: DatastorePath, as_json: Json = False) -> None:
+    """Show what a datastore holds and what it was built from.
+
+    Example:
+        specds info stdlib.specds
+    """
+    from specds import Datastore
+
+    facts = facts_of(Datastore.open(datastore))
+    if as_json:
+        display.print_json(facts)
+    else:
+        display.out.print(display.facts_table(f"Datastore {datastore}", facts))
+
+
+def facts_of(datastore: Datastore) -> dict[str, Any]:
+    """What a datastore says of itself."""
+    return {
+        "path": str(datastore.path),
+        "corpus": datastore.corpus,
+        "tokenizer": datastore.tokenizer_name,
+        "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
+        "vocab_size": datastore.vocab_size,
+        "separator": datastore.separator,
+        "num_documents": datastore.num_documents,
+        "num_tokens": datastore.num_tokens,
+        "num_shards": datastore.num_shards,
+        "num_bytes": datastore.num_bytes,
+        "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
+    }
+
+
+def verify(datastore: DatastorePath, as_json: Json = False) -> None:
+    """Read a whole datastore and check every byte of it.
+
+    Example:
+        specds verify stdlib.specds
+    """
+    from specds import Datastore
+
+    opened = Datastore.open(datastore)
+    with display.err.status(f"verifying {display.quantity(opened.num_bytes)}B"):
+        opened.verify()
+    if as_json:
+        display.print_json({"path": str(opened.path), "ok": True})
+    else:
+        display.out.print(f"{datastore}: ok, {opened.num_tokens:,} tokens")
+
+
+def lookup(
+    datastore: DatastorePath,
+    text: Annotated[str, typer.Argument(help="The context; `-` reads standard input.")],
+    top: Annotated[int, typer.Option(min=1, help="How many continuations to show.")] = 10,
+    max_match: Annotated[int, typer.Option(min=1, help="Longest suffix to look for.")] = 16,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="By default the one the datastore was built with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look up what followed the end of a text in the corpus.
+
+    Example:
+        specds lookup stdlib.specds "for i in range("
+    """
+    from specds import Datastore
+    from specds.loading import load_tokenizer
+    from specds.tokenization import check_tokenizer
+
+    opened = Datastore.open(datastore)
+    loaded = load_tokenizer(tokenizer or opened.tokenizer_name)
+    check_tokenizer(opened, loaded)
+    context = loaded.encode(text_of(text), add_special_tokens=False)
+    match = opened.lookup(context, max_match=max_match)
+    tokens, counts = opened.continuations(match, top)
+    rows = [
+        {"token_id": int(token), "text": loaded.decode([int(token)]), "count": int(count)}
+        for token, count in zip(tokens, counts, strict=True)
+    ]
+    matched = loaded.decode(context[len(context) - match.length :])
+    result = {
+        "match_length": match.length,
+        "match_text": matched,
+        "match_count": match.count,
+        "continuations": rows,
+    }
+    if as_json:
+        display.print_json(result)
+    else:
+        display.out.print(display.lookup_table(result))

@@ -1,0 +1,313 @@
+"""Commands that write datastores: build, add, merge, compact."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specds import display
+from specds.cli.arguments import DatastorePath, Json, size
+
+if TYPE_CHECKING:
+    from specds.build import BuildOptions
+    from specds.corpora import CorpusOptions
+
+
+class _OnBadRow(str, Enum):
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class _Engine(str, Enum):
+    LOCAL = "local"
+    RAY = "ray"
+
+
+_CORPUS = Annotated[
+    str,
+    typer.Option(
+        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
+        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
+        "of the hub: `org/name`. The best corpus is a log of the model's own answers."
+    ),
+]
+_TOKENIZER = Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")]
+_FIELD = Annotated[
+    str | None, typer.Option(help="The field of a row with the text. [default: found]")
+]
+_MESSAGES = Annotated[
+    str | None, typer.Option(help="The field of a row with a conversation. [default: found]")
+]
+_LANG = Annotated[str | None, typer.Option(help="The language of `the-stack`, such as python.")]
+_CONFIG = Annotated[str | None, typer.Option(help="The configuration of a dataset of the hub.")]
+_SPLIT = Annotated[str | None, typer.Option(help="The split of a dataset. [default: train]")]
+_BAD_ROW = Annotated[_OnBadRow, typer.Option(help="What to do with a row that cannot be read.")]
+_SAMPLE = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="The share of documents to keep, by their hash.")
+]
+_SEED = Annotated[int, typer.Option(help="Of `--sample`.")]
+_INCLUDE = Annotated[
+    list[str] | None, typer.Option(help="Read only such files of a folder: `*.py`. Repeatable.")
+]
+_EXCLUDE = Annotated[
+    list[str] | None, typer.Option(help="Leave out such files of a folder. Repeatable.")
+]
+_DOCUMENTS = Annotated[
+    int | None, typer.Option("--limit-documents", parser=size, help="Index at most so many.")
+]
+_TOKENS = Annotated[
+    int | None, typer.Option("--limit-tokens", parser=size, help="Index at most so many: 60M.")
+]
+_DUPLICATES = Annotated[
+    bool, typer.Option("--keep-duplicates", help="Also index documents that came before.")
+]
+_MEMORY = Annotated[
+    int | None,
+    typer.Option(parser=size, help="Memory for sorting: 8GB. [default: half of the machine's]"),
+]
+_SHARD = Annotated[
+    int | None, typer.Option(parser=size, help="Cut shards smaller than memory asks for.")
+]
+_ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
+_ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
+_ESTIMATE = Annotated[
+    bool, typer.Option("--estimate", help="Say from a sample what it would take, and build nothing.")
+]
+
+
+def build(
+    corpus: _CORPUS,
+    tokenizer: _TOKENIZER,
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    field: _FIELD = None,
+    messages_field: _MESSAGES = None,
+    lang: _LANG = None,
+    config: _CONFIG = None,
+    split: _SPLIT = None,
+    on_bad_row: _BAD_ROW = _OnBadRow.FAIL,
+    sample: _SAMPLE = 1.0,
+    seed: _SEED = 0,
+    include: _INCLUDE = None,
+    exclude: _EXCLUDE = None,
+    max_documents: _DOCUMENTS = None,
+    max_tokens: _TOKENS = None,
+    keep_duplicates: _DUPLICATES = False,
+    max_memory: _MEMORY = None,
+    max_shard_tokens: _SHARD = None,
+    engine: _ENGINE = _Engine.LOCAL,
+    ray_address: _ADDRESS = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    estimate: _ESTIMATE = False,
+    as_json: Json = False,
+) -> None:
+    """Build a datastore from a corpus.
+
+    A build that was stopped, also by force, goes on where it was when the same command is given
+    again.
+
+    Examples:
+        specds build --corpus stdlib --tokenizer demo --out stdlib.specds
+
+        specds build --corpus answers.jsonl --tokenizer ./vicuna --out answers.specds
+
+        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --out chat.specds
+
+        specds build --corpus the-stack --lang python --limit-tokens 1G --tokenizer ./codellama
+        --out python.specds
+    """
+    if out.exists() and not overwrite and not estimate:
+        raise FileExistsError(
+            f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
+            "`specds add`"
+        )
+    from specds.build import BuildOptions
+    from specds.corpora import CorpusOptions
+
+    reading = CorpusOptions(
+        text_field=field,
+        messages_field=messages_field,
+        language=lang,
+        config=config,
+        split=split,
+        on_bad_row=on_bad_row.value,
+        sample=sample,
+        seed=seed,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+    )
+    options = BuildOptions(
+        overwrite=overwrite,
+        drop_duplicates=not keep_duplicates,
+        max_documents=max_documents,
+        max_tokens=max_tokens,
+        max_memory=max_memory,
+        max_shard_tokens=max_shard_tokens,
+        engine=engine.value,
+        ray_address=ray_address,
+    )
+    _build(corpus, reading, tokenizer, out, options, estimate=estimate, as_json=as_json)
+
+
+def add(
+    datastore: DatastorePath,
+    corpus: _CORPUS,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="By default the one the datastore was built with.")
+    ] = None,
+    field: _FIELD = None,
+    messages_field: _MESSAGES = None,
+    lang: _LANG = None,
+    config: _CONFIG = None,
+    split: _SPLIT = None,
+    on_bad_row: _BAD_ROW = _OnBadRow.FAIL,
+    sample: _SAMPLE = 1.0,
+    seed: _SEED = 0,
+    include: _INCLUDE = None,
+    exclude: _EXCLUDE = None,
+    max_documents: _DOCUMENTS = None,
+    max_tokens: _TOKENS = None,
+    keep_duplicates: _DUPLICATES = False,
+    max_memory: _MEMORY = None,
+    max_shard_tokens: _SHARD = None,
+    engine: _ENGINE = _Engine.LOCAL,
+    ray_address: _ADDRESS = None,
+    estimate: _ESTIMATE = False,
+    as_json: Json = False,
+) -> None:
+    """Add documents to a datastore, in shards of their own.
+
+    Who has the datastore open goes on with what it was. Documents that it has already are left
+    out. Many small shards make lookups slower: `specds compact` makes few of them.
+
+    Example:
+        specds add chat.specds --corpus answers.jsonl
+    """
+    from specds import Datastore
+    from specds.build import BuildOptions
+    from specds.corpora import CorpusOptions
+
+    tokenizer = tokenizer or Datastore.open(datastore).tokenizer_name
+    reading = CorpusOptions(
+        text_field=field,
+        messages_field=messages_field,
+        language=lang,
+        config=config,
+        split=split,
+        on_bad_row=on_bad_row.value,
+        sample=sample,
+        seed=seed,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+    )
+    options = BuildOptions(
+        append=True,
+        drop_duplicates=not keep_duplicates,
+        max_documents=max_documents,
+        max_tokens=max_tokens,
+        max_memory=max_memory,
+        max_shard_tokens=max_shard_tokens,
+        engine=engine.value,
+        ray_address=ray_address,
+    )
+    _build(corpus, reading, tokenizer, datastore, options, estimate=estimate, as_json=as_json)
+
+
+def _build(
+    corpus: str,
+    reading: CorpusOptions,
+    tokenizer: str,
+    out: Path,
+    options: BuildOptions,
+    *,
+    estimate: bool,
+    as_json: bool,
+) -> None:
+    from specds.build import build_datastore
+    from specds.corpora import open_corpus, render_with
+    from specds.estimate import estimate_build
+    from specds.loading import load_tokenizer
+
+    with display.err.status(f"opening {corpus}"):
+        loaded = load_tokenizer(tokenizer)
+        opened = open_corpus(corpus, reading, render=render_with(loaded))
+    if estimate:
+        with display.err.status("reading a sample"):
+            expected = estimate_build(opened, loaded, options)
+        _show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
+        return
+    with display.build_progress() as progress:
+        report = build_datastore(
+            opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
+        )
+    _show(report.to_dict(), display.build_table(report), as_json=as_json)
+
+
+def merge(
+    datastores: Annotated[
+        list[Path], typer.Argument(help="Folders made by `specds build`, of one tokenizer.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Join datastores of one tokenizer into a new one.
+
+    The shards stay as they are, and share their space on the disk with the old ones where the file
+    system can; `specds compact` makes few of many.
+
+    Example:
+        specds merge chat.specds code.specds --out both.specds
+    """
+    from specds import merge as join
+
+    merged = join(datastores, out, overwrite=overwrite)
+    _show_datastore(merged, as_json=as_json)
+
+
+def compact(
+    datastore: DatastorePath,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep documents that recur only once.")
+    ] = False,
+    max_memory: _MEMORY = None,
+    max_shard_tokens: _SHARD = None,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the shards of a datastore into as few as memory allows.
+
+    Who has the datastore open goes on with the old shards.
+
+    Example:
+        specds compact chat.specds
+    """
+    from specds import compact as rebuild
+    from specds.build import BuildOptions
+
+    memory = BuildOptions(max_memory=max_memory).sorting_memory()
+    limit = {} if max_shard_tokens is None else {"max_shard_tokens": max_shard_tokens}
+    with display.build_progress() as progress:
+        rebuilt = rebuild(
+            datastore,
+            max_memory=memory,
+            drop_duplicates=drop_duplicates,
+            progress=progress,
+            **limit,
+        )
+    _show_datastore(rebuilt, as_json=as_json)
+
+
+def _show_datastore(datastore: Any, *, as_json: bool) -> None:
+    from specds.cli.ask import facts_of
+
+    facts = facts_of(datastore)
+    _show(facts, display.facts_table(f"Datastore {datastore.path}", facts), as_json=as_json)
+
+
+def _show(facts: dict[str, Any], table: Any, *, as_json: bool) -> None:
+    if as_json:
+        display.print_json(facts)
+    else:
+        display.out.print(table)

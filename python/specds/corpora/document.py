@@ -1,0 +1,194 @@
+"""What a corpus is: parts that yield documents, and a note of each thing left out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_FILE_BYTES = 1 << 20
+"""A larger file in a folder is data or generated code; it is skipped and counted."""
+
+
+class CorpusError(ValueError):
+    """A corpus cannot be read; the message names the place and the way out."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text that no match may reach across.
+
+    Attributes:
+        name: Where it is from: ``a/b.py``, ``answers.jsonl:17``.
+        text: The text; never empty, and always encodable as UTF-8.
+        num_bytes: The size read for it, for progress; compressed files count as they lie on disk.
+    """
+
+    name: str
+    text: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A thing left out, and why.
+
+    Attributes:
+        name: Where it is: the name that the document would have had.
+        reason: ``not text``, ``empty``, ``bad row: ...``: few enough to be counted by.
+        num_bytes: The size read before it was known, for progress.
+    """
+
+    name: str
+    reason: str
+    num_bytes: int = 0
+
+
+Item: TypeAlias = "Document | Skipped"
+
+
+class Part(Protocol):
+    """A share of a corpus, such as a file; it can be pickled and read in another process."""
+
+    @property
+    def num_bytes(self) -> int | None:
+        """The size of what it reads; None where that is unknown before reading."""
+
+    def __iter__(self) -> Iterator[Item]:
+        """Reads the part: the same items in the same order each time."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents to read in a fixed order, as often as wanted.
+
+    Attributes:
+        name: What the manifest of a datastore calls this corpus.
+        parts: Read in order; or in parallel, by any number of processes.
+        num_bytes: The size of everything that will be read, for progress; None where unknown.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    num_bytes: int | None
+
+    def __iter__(self) -> Iterator[Item]:
+        return chain.from_iterable(self.parts)
+
+
+def corpus_of(name: str, parts: Iterable[Part]) -> Corpus:
+    """A corpus as large as its parts."""
+    parts = tuple(parts)
+    sizes = [part.num_bytes for part in parts]
+    known = [size for size in sizes if size is not None]
+    return Corpus(name, parts, sum(known) if len(known) == len(sizes) else None)
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """How to read a corpus, and what to leave out.
+
+    Attributes:
+        text_field: The field of a row that holds its text; found by itself where None.
+        messages_field: The field of a row that holds a conversation; found by itself where None.
+        language: The programming language of ``the-stack``.
+        config: The configuration of a dataset on the hub.
+        split: The split of a dataset on the hub; the named corpus's own or ``train`` where None.
+        revision: The branch, tag or commit of a dataset on the hub.
+        on_bad_row: ``fail`` raises `CorpusError` with the row's position, ``skip`` counts it.
+        max_file_bytes: Larger files of a folder are skipped.
+        sample: The share of documents to keep, chosen by a hash of each one's text: independent
+            of their order, of the parts, and of where the same text lies.
+        seed: Another seed chooses another sample.
+        include: Patterns as in a ``.gitignore``: of a folder, read only the files that match.
+        exclude: Patterns as in a ``.gitignore``: of a folder, leave out what matches.
+        without: Modules that ``stdlib`` leaves out together with their tests.
+
+    Raises:
+        ValueError: An option has no meaning, or two contradict each other.
+    """
+
+    text_field: str | None = None
+    messages_field: str | None = None
+    language: str | None = None
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    max_file_bytes: int = MAX_FILE_BYTES
+    sample: float = 1.0
+    seed: int = 0
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.text_field is not None and self.messages_field is not None:
+            raise ValueError("text_field and messages_field exclude each other: choose one")
+        if self.on_bad_row not in ("fail", "skip"):
+            raise ValueError(f"on_bad_row must be `fail` or `skip`: {self.on_bad_row!r}")
+        if self.max_file_bytes < 1:
+            raise ValueError(f"max_file_bytes must be at least 1: {self.max_file_bytes}")
+        if not 0 < self.sample <= 1:
+            raise ValueError(f"sample must be above 0 and at most 1: {self.sample}")
+
+    def describe(self) -> str:
+        """Every option that is not the default one, for the name of a corpus: `` split=test``."""
+        chosen = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        shown = (
+            f" {name}={','.join(value) if isinstance(value, tuple) else value}"
+            for name, value, default in chosen
+            if value != default
+        )
+        return "".join(shown)
+
+
+def imported(module: str) -> Any:
+    """A module of the packages that only some corpora need.
+
+    Raises:
+        ImportError: It is not installed; the message says how to.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ImportError(f"{package} is not installed: pip install 'specds[corpora]'") from error
+
+
+def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
+    """Leaves out the documents that are empty or not in the sample; mends what is not Unicode."""
+    key = options.seed.to_bytes(16, "little", signed=True)
+    for item in items:
+        if isinstance(item, Skipped):
+            yield item
+            continue
+        document, content = _encodable(item)
+        if not document.text.strip():
+            yield Skipped(item.name, "empty", item.num_bytes)
+        elif options.sample < 1 and _share(content, key) >= options.sample:
+            yield Skipped(item.name, "not in the sample", item.num_bytes)
+        else:
+            yield document
+
+
+def _encodable(document: Document) -> tuple[Document, bytes]:
+    """The document, without the halves of characters that JSON can hold, and its UTF-8."""
+    try:
+        return document, document.text.encode()
+    except UnicodeEncodeError:
+        text = document.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return Document(document.name, text, document.num_bytes), text.encode()
+
+
+def _share(content: bytes, key: bytes) -> float:
+    """A number in [0, 1) that depends on the content and the key alone."""
+    digest = hashlib.blake2b(content, digest_size=6, key=key).digest()
+    return float(int.from_bytes(digest, "little") / 2**48)

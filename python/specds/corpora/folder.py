@@ -1,0 +1,133 @@
+"""A folder: of source code, each file a document; or of data, each file full of rows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from specds.corpora.document import Document, Skipped, imported, sift
+from specds.corpora.files import decode, kind, local_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from specds.corpora.chat import Render
+    from specds.corpora.document import CorpusOptions, Item, Part
+
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
+_ABOUT_DATA = ("readme", "license", "dataset_infos.json")
+_PART_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """Some files of a folder of source code, by their paths below it."""
+
+    root: Path
+    paths: tuple[str, ...]
+    num_bytes: int
+    options: CorpusOptions
+
+    def __iter__(self) -> Iterator[Item]:
+        return sift(map(self._item, self.paths), self.options)
+
+    def _item(self, name: str) -> Item:
+        path = self.root / name
+        if not path.is_file():
+            return Skipped(name, "not a regular file")
+        size = path.stat().st_size
+        if size > self.options.max_file_bytes:
+            return Skipped(name, f"larger than {_size(self.options.max_file_bytes)}")
+        text = decode(path.read_bytes())
+        if text is None:
+            return Skipped(name, "not text", size)
+        return Document(name, text, size)
+
+
+def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
+    """The parts of a folder.
+
+    A folder whose files all hold rows (`.parquet`, `.jsonl`, packed or not), a readme and a
+    licence apart, is data; any other one is source code. Both leave out hidden files, folders
+    that a build makes, and what the `.gitignore` files in the folder name.
+    """
+    included = _patterns(options.include) if options.include else None
+    excluded = _patterns(options.exclude) if options.exclude else None
+    names = list(_names(root, "", _Filter(included, excluded)))
+    data = [name for name in names if not name.lower().startswith(_ABOUT_DATA)]
+    if data and all(kind(name) in ("lines", "parquet") for name in data):
+        return (local_file(root / name, options, render) for name in data)
+    return _source_parts(root, names, options)
+
+
+def _source_parts(
+    root: Path, names: Iterable[str], options: CorpusOptions
+) -> Iterator[SourceFiles]:
+    group: list[str] = []
+    num_bytes = 0
+    for name in names:
+        path = root / name
+        size = path.stat().st_size if path.is_file() else 0
+        group.append(name)
+        num_bytes += size if size <= options.max_file_bytes else 0
+        if num_bytes >= _PART_BYTES:
+            yield SourceFiles(root, tuple(group), num_bytes, options)
+            group, num_bytes = [], 0
+    if group:
+        yield SourceFiles(root, tuple(group), num_bytes, options)
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """What `include` and `exclude` say; the innermost `.gitignore` comes first in `rules`."""
+
+    included: Any
+    excluded: Any
+    rules: tuple[tuple[str, Any], ...] = ()
+
+    def within(self, root: Path, below: str) -> _Filter:
+        """The filter that holds in the folder `below`."""
+        ignore = root / below / ".gitignore"
+        if not ignore.is_file():
+            return self
+        lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
+        return replace(self, rules=((below, _patterns(lines)), *self.rules))
+
+    def reads(self, name: str) -> bool:
+        """Whether a file is to be read."""
+        return self.enters(name) and (self.included is None or self.included.match_file(name))
+
+    def enters(self, name: str) -> bool:
+        """Whether nothing tells to ignore a file, or a folder (`a/b/`)."""
+        if self.excluded is not None and self.excluded.match_file(name):
+            return False
+        for below, patterns in self.rules:
+            ignored = patterns.check_file(name.removeprefix(below)).include
+            if ignored is not None:
+                return not ignored
+        return True
+
+
+def _names(root: Path, below: str, outer: _Filter) -> Iterator[str]:
+    """The paths below `root` of the files to read, sorted, the files of a folder first."""
+    chosen = outer.within(root, below)
+    entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in visible:
+        if not entry.is_dir() and chosen.reads(below + entry.name):
+            yield below + entry.name
+    for entry in visible:
+        folder = f"{below}{entry.name}/"
+        skipped = entry.name in _SKIPPED or not chosen.enters(folder)
+        if entry.is_dir(follow_symlinks=False) and not skipped:
+            yield from _names(root, folder, chosen)
+
+
+def _patterns(lines: Iterable[str]) -> Any:
+    return imported("pathspec").GitIgnoreSpec.from_lines(lines)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes >> 20} MiB" if num_bytes % (1 << 20) == 0 else f"{num_bytes} bytes"

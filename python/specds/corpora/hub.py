@@ -1,0 +1,325 @@
+"""Datasets of the Hugging Face hub, read as they stream in."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from specds.corpora.document import Corpus, CorpusError, Document, corpus_of, imported
+from specds.corpora.files import json_documents, kind, readable
+from specds.corpora.rows import RowReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from specds.corpora.chat import Render
+    from specds.corpora.document import CorpusOptions, Item
+    from specds.corpora.rows import Row
+
+_ROWS_A_BATCH = 256
+_TRIES = 5
+_FIRST_WAIT_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """A dataset of the hub, and how its rows are read unless the options say otherwise.
+
+    Attributes:
+        path: Its id: ``org/name``.
+        split: The split to read.
+        text_field: The field of a row that holds its text; found by itself where None.
+        messages_field: The field of a row that holds a conversation; found by itself where None.
+        data_files: The file to read, where the others are other versions of the same.
+        by_language: Whether there is a folder for each programming language.
+    """
+
+    path: str
+    split: str = "train"
+    text_field: str | None = None
+    messages_field: str | None = None
+    data_files: str | None = None
+    by_language: bool = False
+
+
+NAMED = {
+    "ultrachat": HubDataset("stingning/ultrachat", messages_field="data"),
+    "ultrachat-200k": HubDataset(
+        "HuggingFaceH4/ultrachat_200k", split="train_sft", messages_field="messages"
+    ),
+    "sharegpt": HubDataset(
+        "anon8231489123/ShareGPT_Vicuna_unfiltered",
+        messages_field="conversations",
+        data_files="ShareGPT_V3_unfiltered_cleaned_split.json",
+    ),
+    "the-stack": HubDataset("bigcode/the-stack-dedup", text_field="content", by_language=True),
+}
+"""The datasets that have a name of their own."""
+
+
+@dataclass(frozen=True)
+class HubShard:
+    """One shard of a dataset, in any format that `datasets` can stream.
+
+    Attributes:
+        name: What documents and errors call it.
+        arguments: Of `datasets.load_dataset`.
+        index: Which of the shards.
+        num_shards: How many there are.
+        options: What to read of a row.
+        render: Turns a conversation into text.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    index: int
+    num_shards: int
+    options: CorpusOptions
+    render: Render
+
+    @property
+    def num_bytes(self) -> None:
+        """Unknown before it is read."""
+        return
+
+    def __iter__(self) -> Iterator[Item]:
+        return _resumed(self._items, self.name)
+
+    def _items(self) -> Iterator[Item]:
+        dataset = imported("datasets").load_dataset(**self.arguments, streaming=True)
+        dataset = dataset.shard(self.num_shards, self.index)
+        reader = RowReader(self.name, f"{self.name}: row ", self.options, self.render)
+        names = dataset.column_names or []
+        if names:
+            dataset = dataset.select_columns(reader.columns(names))
+        for item in reader.documents(_rows(dataset), names):
+            # The size in the hub's own account of a dataset is the one of its content, unpacked.
+            if isinstance(item, Document):
+                yield replace(item, num_bytes=len(item.text.encode()))
+            else:
+                yield item
+
+
+@dataclass(frozen=True)
+class HubJson:
+    """One file of JSON rows of a dataset.
+
+    Not read by `load_dataset`, which gives up a file at its first bad row, cannot tell where that
+    is, and holds a list of rows in memory as a whole.
+
+    Attributes:
+        url: ``hf://datasets/org/name@commit/path``.
+        name: What documents and errors call it.
+        num_bytes: The size of the file.
+        options: What to read of a row.
+        render: Turns a conversation into text.
+    """
+
+    url: str
+    name: str
+    num_bytes: int
+    options: CorpusOptions
+    render: Render
+
+    def __iter__(self) -> Iterator[Item]:
+        return _resumed(self._items, self.name)
+
+    def _items(self) -> Iterator[Item]:
+        with readable(self.name), _file_system().open(self.url, "rb") as raw:
+            file = io.BufferedReader(raw, 1 << 20)
+            yield from json_documents(file, self.name, self.name, self.options, self.render)
+
+
+def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
+    """Opens a dataset of the hub: learns its files, and reads none of them.
+
+    Args:
+        spec: What the user calls it.
+        dataset: Its id, and how to read it unless the options say otherwise.
+        options: How to read it.
+        render: Turns a conversation into text.
+
+    Raises:
+        CorpusError: It is not there, it is gated, or it has no such configuration or split.
+        ImportError: `datasets` is not installed.
+    """
+    if dataset.by_language and options.language is None:
+        raise CorpusError(f"`{spec}` is read by language: choose one by --lang, as --lang python")
+    options = _with_defaults(options, dataset)
+    datasets = imported("datasets")
+    arguments = {
+        "path": dataset.path,
+        "name": options.config,
+        "data_dir": options.language and f"data/{options.language.lower()}",
+        "data_files": dataset.data_files,
+        "revision": options.revision,
+    }
+    with _explained(spec, dataset, options):
+        builder = datasets.load_dataset_builder(**arguments)
+        urls = _urls(builder, spec, str(options.split))
+        commit = re.search(r"@([0-9a-f]{40})/", urls[0]) if urls else None
+        arguments |= {"split": options.split, "revision": commit[1] if commit else options.revision}
+        if urls and all(kind(url) in ("lines", "json") for url in urls):
+            corpus = _json_corpus(urls, options, render)
+        else:
+            corpus = _sharded_corpus(builder, urls, arguments, options, render)
+    revision = f"@{commit[1][:12]}" if commit else ""
+    return replace(
+        corpus, name=f"{dataset.path}{revision}{replace(options, revision=None).describe()}"
+    )
+
+
+def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:
+    options = replace(options, split=options.split or dataset.split)
+    if options.text_field is not None or options.messages_field is not None:
+        return options
+    return replace(options, text_field=dataset.text_field, messages_field=dataset.messages_field)
+
+
+def _urls(builder: Any, spec: str, split: str) -> list[str]:
+    """The data files of a split."""
+    files = {str(name): list(urls) for name, urls in (builder.config.data_files or {}).items()}
+    if files and split not in files:
+        known = ", ".join(f"`{name}`" for name in files)
+        raise CorpusError(f"`{spec}` has no split `{split}`: choose one by --split: {known}")
+    return files.get(split, [])
+
+
+def _json_corpus(urls: list[str], options: CorpusOptions, render: Render) -> Corpus:
+    files = _file_system()
+    return corpus_of(
+        "",
+        (HubJson(url, _file_name(url), files.info(url)["size"], options, render) for url in urls),
+    )
+
+
+def _sharded_corpus(
+    builder: Any,
+    urls: list[str],
+    arguments: dict[str, Any],
+    options: CorpusOptions,
+    render: Render,
+) -> Corpus:
+    total = imported("datasets").load_dataset(**arguments, streaming=True).num_shards
+    if len(urls) == total:
+        names = [_file_name(url) for url in urls]
+    else:
+        names = [f"{arguments['path']}/{options.split}-{index}" for index in range(total)]
+    parts = tuple(
+        HubShard(name, arguments, index, total, options, render) for index, name in enumerate(names)
+    )
+    account = (builder.info.splits or {}).get(options.split)
+    return Corpus("", parts, (account and account.num_bytes) or None)
+
+
+def _file_name(url: str) -> str:
+    """``org/name/a/b.jsonl`` of ``hf://datasets/org/name@commit/a/b.jsonl``."""
+    return re.sub(r"@[^/]+", "", url.removeprefix("hf://datasets/"), count=1)
+
+
+def _file_system() -> Any:
+    return imported("huggingface_hub").HfFileSystem()
+
+
+def _rows(dataset: Any) -> Iterator[Row]:
+    number = 0
+    for table in dataset.with_format("arrow").iter(batch_size=_ROWS_A_BATCH):
+        for row in table.to_pylist():
+            number += 1
+            yield number, row, 0
+
+
+def _resumed(read: Callable[[], Iterable[T]], name: str) -> Iterator[T]:
+    """Reads on where a connection broke, and breaks off where it breaks again and again.
+
+    The client tries again by itself, for a minute or so; this is for when it gives up.
+
+    Raises:
+        CorpusError: The connection broke too often without anything being read.
+    """
+    num_read = failures = 0
+    while True:
+        try:
+            for item in islice(read(), num_read, None):
+                yield item
+                num_read += 1
+                failures = 0
+            return
+        except _connection_errors() as error:
+            failures += 1
+            if failures == _TRIES or not _is_passing(error):
+                raise CorpusError(
+                    f"the hub stopped sending {name} after {num_read} rows ({error}): "
+                    "check the network, then start again"
+                ) from error
+            time.sleep(_FIRST_WAIT_S * 2 ** (failures - 1))
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    general = imported("huggingface_hub.errors").HfHubHTTPError
+    # Its bases are the general error of the HTTP client, whichever it is, and `OSError`.
+    return (OSError, *general.__bases__)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it may help to ask again; not where the hub has answered, and refused."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    refused = status is not None and 400 <= status < 500 and status != 429
+    return not refused and not isinstance(error, FileNotFoundError)
+
+
+@contextmanager
+def _explained(spec: str, dataset: HubDataset, options: CorpusOptions) -> Iterator[None]:
+    """Turns the errors of opening a dataset into what can be done about them."""
+    not_found = imported("datasets.exceptions").DatasetNotFoundError
+    try:
+        yield
+    except (CorpusError, ImportError):
+        raise
+    except not_found as error:
+        raise CorpusError(_not_found(spec, dataset, options, str(error))) from error
+    except FileNotFoundError as error:
+        where = f" for the language `{options.language}`" if options.language else ""
+        raise CorpusError(f"`{spec}` has no data files{where}: see {_page(dataset)}") from error
+    except _connection_errors() as error:
+        offline = " and unset HF_HUB_OFFLINE" if _is_offline() else ""
+        raise CorpusError(
+            f"cannot reach the hub for `{spec}` ({_brief(error)}): check the network{offline}"
+        ) from error
+    except RuntimeError as error:
+        raise CorpusError(
+            f"`{spec}` is made by a script, which `datasets` no longer runs ({_brief(error)}): "
+            "try --revision refs/convert/parquet, or download its files"
+        ) from error
+    except ValueError as error:
+        raise CorpusError(f"cannot open `{spec}`: {_brief(error)} (--config chooses)") from error
+
+
+def _not_found(spec: str, dataset: HubDataset, options: CorpusOptions, told: str) -> str:
+    log_in = "log in by `hf auth login` or set HF_TOKEN"
+    if "gated" in told:
+        return f"`{spec}` is gated: accept its terms at {_page(dataset)}, then {log_in}"
+    if "Revision" in told:
+        return f"`{spec}` has no revision `{options.revision}`: see {_page(dataset)}"
+    return (
+        f"no dataset `{dataset.path}` on the hub, nor such a file here; if it is private, {log_in}"
+    )
+
+
+def _page(dataset: HubDataset) -> str:
+    return f"https://huggingface.co/datasets/{dataset.path}"
+
+
+def _is_offline() -> bool:
+    return bool(imported("huggingface_hub").constants.HF_HUB_OFFLINE)
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__

@@ -1,0 +1,146 @@
+"""How a row becomes a document, and what is said of a row that holds none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from specds.corpora.chat import conversation
+from specds.corpora.document import CorpusError, Document, Skipped, sift
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from specds.corpora.chat import Render
+    from specds.corpora.document import CorpusOptions, Item
+
+MESSAGES_FIELDS = ("messages", "conversations", "conversation", "data")
+"""Where a conversation is looked for, in this order."""
+
+TEXT_FIELDS = ("text", "content", "completion", "response", "answer", "output")
+"""Where text is looked for, in this order; a `prompt` goes before its `completion`."""
+
+_READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "request", "prompt"}
+
+Row: TypeAlias = "tuple[int, Any, int]"
+"""The number of a row, the row or the `BadRowError` in its place, and the size read for it."""
+
+
+class BadRowError(ValueError):
+    """A row without a text: why, in words that other bad rows share; then what is there."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason + detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Turns rows into documents.
+
+    Attributes:
+        name: Of the file or dataset, in the names of documents.
+        place: The same for an error, up to the number: ``a/b.jsonl:``, ``a/b.parquet: row ``.
+        options: What to read of a row, and what to do when it is not there.
+        render: Turns a conversation into text.
+    """
+
+    name: str
+    place: str
+    options: CorpusOptions
+    render: Render
+
+    def documents(self, rows: Iterable[Row], columns: Iterable[str] = ()) -> Iterator[Item]:
+        """Yields the document of each row, or what was skipped.
+
+        Args:
+            rows: The rows of a file, in order.
+            columns: The fields of every row, where it was read without those of no use.
+
+        Raises:
+            CorpusError: A row is bad, and `on_bad_row` is ``fail``.
+        """
+        return sift(self._items(rows, columns), self.options)
+
+    def columns(self, names: Iterable[str]) -> list[str]:
+        """Of the columns of a table, those worth reading; all of them where none is known."""
+        names = list(names)
+        options = self.options
+        chosen = options.text_field or options.messages_field
+        wanted = {chosen} if chosen else _READ_FIELDS
+        return [name for name in names if name in wanted] or names
+
+    def _items(self, rows: Iterable[Row], columns: Iterable[str]) -> Iterator[Item]:
+        for number, row, num_bytes in rows:
+            try:
+                text = self._text(row)
+            except BadRowError as error:
+                if self.options.on_bad_row == "fail":
+                    fields = columns or (row if isinstance(row, dict) else ())
+                    message = f"{self.place}{number}: {error}{_listed(fields)}"
+                    raise CorpusError(message) from error
+                yield Skipped(f"{self.name}:{number}", f"bad row: {error.reason}", num_bytes)
+            else:
+                yield Document(f"{self.name}:{number}", text, num_bytes)
+
+    def _text(self, row: Any) -> str:
+        if isinstance(row, BadRowError):
+            raise row
+        if not isinstance(row, dict):
+            raise BadRowError(f"a {type(row).__name__}, expected an object")
+        try:
+            return _text_of(row, self.options, self.render)
+        except BadRowError:
+            raise
+        except ValueError as error:
+            raise BadRowError(str(error)) from error
+
+
+def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str:
+    if options.messages_field is not None:
+        return render(_conversation(row, options.messages_field))
+    if options.text_field is not None:
+        text = row.get(options.text_field)
+        if not isinstance(text, str):
+            raise BadRowError(f"no text in `{options.text_field}`")
+        return text
+    for field in MESSAGES_FIELDS:
+        if isinstance(row.get(field), (list, tuple)):
+            return render(_conversation(row, field))
+    if isinstance(row.get("request"), dict):
+        return _logged(row["request"], row.get("response"), render)
+    for field in TEXT_FIELDS:
+        text = row.get(field)
+        if isinstance(text, str):
+            prompt = row.get("prompt") if field == "completion" else None
+            return prompt + text if isinstance(prompt, str) else text
+    raise BadRowError("neither a text nor a conversation in a field of a usual name")
+
+
+def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:
+    try:
+        return conversation(row.get(field))
+    except ValueError as error:
+        raise BadRowError(f"{error} in `{field}`") from error
+
+
+def _logged(request: dict[str, Any], response: Any, render: Render) -> str:
+    """What an OpenAI server was asked, and its first answer."""
+    try:
+        choice = response["choices"][0]
+        if "messages" in request:
+            return render(conversation([*request["messages"], choice["message"]]))
+        text = request["prompt"] + choice["text"]
+    except (LookupError, TypeError) as error:
+        raise BadRowError("no answer in `response`, or nothing asked in `request`") from error
+    if not isinstance(text, str):
+        raise BadRowError("no answer in `response`, or nothing asked in `request`")
+    return text
+
+
+def _listed(fields: Iterable[str]) -> str:
+    names = ", ".join(f"`{field}`" for field in fields)
+    way_out = "choose one by --field or --messages-field"
+    return (
+        f"; its fields: {names} ({way_out}, or skip bad rows by --on-bad-row skip)" if names else ""
+    )

@@ -1,0 +1,59 @@
+//! How is a shard built apart from the others, by another process?
+
+use std::path::Path;
+
+use crate::builder::check_documents;
+use crate::complete::move_shard;
+use crate::error::{Error, Result};
+use crate::index::write_index;
+use crate::manifest::folder_name;
+use crate::options::DatastoreOptions;
+use crate::staging;
+use crate::text::TextWriter;
+
+/// Builds one shard of these documents, apart from any [`DatastoreBuilder`], in the folder that one
+/// gives by [`DatastoreBuilder::staging_folder`]: what is killed meanwhile leaves nothing that counts.
+/// Gives the shard's id.
+///
+/// # Errors
+///
+/// As [`DatastoreBuilder::add_documents`] and [`DatastoreBuilder::finish`].
+pub fn build_shard(
+    folder: impl AsRef<Path>,
+    options: &DatastoreOptions,
+    tokens: &[u32],
+    lengths: &[usize],
+) -> Result<String> {
+    options.check()?;
+    let limit = options.largest_shard()?;
+    check_documents(tokens, lengths, options.vocab_size, limit)?;
+    let folder = folder.as_ref();
+    let work = tempfile::Builder::new()
+        .prefix("worker-")
+        .tempdir_in(folder);
+    let work = work.map_err(Error::io(folder))?;
+    let place = work.path().join("shard");
+    let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
+    let mut rest = tokens;
+    for &length in lengths {
+        let (document, after) = rest.split_at(length);
+        if !document.is_empty() {
+            text.add(document, 0)?;
+        }
+        rest = after;
+    }
+    let num_tokens = text.num_tokens();
+    if num_tokens == 0 {
+        return Err(Error::EmptyCorpus);
+    }
+    if num_tokens > limit {
+        let found = num_tokens;
+        return Err(Error::TooManyTokens { found, limit });
+    }
+    let (_, text, _) = text.finish()?;
+    let manifest = write_index(&place, text, &options.index(1), &mut |_, _| Ok(()))?;
+    manifest.seal(&place)?;
+    let id = manifest.entry().id;
+    move_shard(&place, &staging::shards(folder).join(folder_name(&id)))?;
+    Ok(id)
+}

@@ -1,0 +1,391 @@
+"""Rows: every format gives the same documents, and every bad row is told by its position."""
+
+import gzip
+import io
+import json
+import pickle
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
+from specds.corpora.chat import conversation, plain
+from specds.corpora.json_rows import document_rows
+from specds.corpora.rows import BadRowError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def read(path, render=None, **options):
+    return list(open_corpus(str(path), CorpusOptions(**options), render=render))
+
+
+def texts(path, render=None, **options):
+    return [d.text for d in read(path, render, **options) if isinstance(d, Document)]
+
+
+def rows_file(folder, rows, name="rows.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def zstd(content):
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write(content)
+    return bytes(packed.getvalue())
+
+
+def files_of(rows):
+    """Every way to store some rows: the name of the file, and its content."""
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    unescaped = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+    documents = {
+        "lines.jsonl": lines,
+        "unescaped.ndjson": unescaped,
+        "list.json": json.dumps(rows).encode(),
+        "indented.json": b"\xef\xbb\xbf" + json.dumps(rows, indent=2, ensure_ascii=False).encode(),
+        "data.json": json.dumps({"version": 1, "data": rows}).encode(),
+        "indented_data.json": json.dumps({"data": rows}, indent=1).encode(),
+        "misnamed.json": lines,
+    }
+    packed = {f"{name}.gz": gzip.compress(content, 1) for name, content in documents.items()}
+    packed |= {f"{name}.zst": zstd(content) for name, content in documents.items()}
+    for codec in ("none", "gzip", "zstd"):
+        table = pa.Table.from_pylist(rows, pa.schema([("text", pa.string())]))
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression=codec, row_group_size=2)
+        packed[f"{codec}.parquet"] = buffer.getvalue()
+    return documents | packed
+
+
+TEXT = st.text(st.sampled_from('ab"\\{[]},: \n\r\té€😀\x1f\u2028'), max_size=6)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(written=st.lists(TEXT, max_size=6))
+def test_every_format_gives_the_same_documents(tmp_path, written):
+    rows = [{"text": text} for text in written]
+    expected = [text if text.strip() else "empty" for text in written]
+    for name, content in files_of(rows).items():
+        (tmp_path / name).write_bytes(content)
+        corpus = open_corpus(str(tmp_path / name))
+        items = list(corpus)
+        found = [i.text if isinstance(i, Document) else i.reason for i in items]
+        assert found == expected, name
+        assert [i.name for i in items] == [f"{name}:{i + 1}" for i in range(len(rows))], name
+        assert sum(i.num_bytes for i in items) <= corpus.num_bytes == len(content)
+
+
+@settings(deadline=None)
+@given(written=st.lists(TEXT, min_size=1, max_size=4), size=st.integers(1, 40))
+def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
+    rows = [{"text": text} for text in written]
+    content = json.dumps(rows, ensure_ascii=False, indent=size % 3 or None).encode()
+    file = io.BufferedReader(io.BytesIO(content), size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specds.corpora.json_rows._CHUNK_BYTES", size)
+        assert [row for _, row, _ in document_rows(file, lambda: 0)] == rows
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.jsonl.zst", "rows.parquet"])
+def test_progress_reaches_the_size_of_the_file(tmp_path, name):
+    rows = [{"text": f"{number}" * 50} for number in range(2000)]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    elif name.endswith(".zst"):
+        content = zstd(content)
+    elif name.endswith(".parquet"):
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), buffer)
+        content = buffer.getvalue()
+    (tmp_path / name).write_bytes(content)
+    corpus = open_corpus(str(tmp_path / name))
+    assert sum(item.num_bytes for item in corpus) == corpus.num_bytes == len(content)
+
+
+def test_large_rows_and_values_across_chunks_are_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("specds.corpora.json_rows._CHUNK_BYTES", 64)
+    rows = [{"text": "a" * size} for size in (1, 63, 64, 65, 5000, 1)]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    assert texts(path) == [row["text"] for row in rows]
+
+
+def test_halves_of_characters_are_mended(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a\\ud83d b"}\n{"text": "\\ud83d\\ude00"}\n')
+    assert texts(path) == ["a\ufffd b", "😀"]
+
+
+TEXT_ROWS = [
+    ({"text": "a", "answer": "b"}, {}, "a"),
+    ({"text": "a", "answer": "b"}, {"text_field": "answer"}, "b"),
+    ({"id": 1, "content": "code"}, {}, "code"),
+    ({"id": 1, "prompt": "p ", "completion": "c"}, {}, "p c"),
+    ({"completion": "c"}, {}, "c"),
+    ({"prompt": ["p"], "completion": "c"}, {}, "c"),
+    ({"prompt": "p", "response": "r"}, {}, "r"),
+    ({"prompt": "p", "completion": "c"}, {"text_field": "completion"}, "c"),
+    ({"text": None, "answer": "a"}, {}, "a"),
+    ({"data": "no conversation", "text": "a"}, {}, "a"),
+]
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+CHAT_ROWS = [
+    {"messages": MESSAGES},
+    {"prompt": "hi", "prompt_id": "x", "messages": MESSAGES},
+    {"id": "1", "data": ["hi", "ho"]},
+    {
+        "id": "1",
+        "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}],
+    },
+    {"conversation": [{"role": "User", "content": "hi"}, {"role": "BING", "content": "ho"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, MESSAGES[1]]},
+    {"messages": [MESSAGES[0], {"role": "gpt", "content": "ho", "value": "other"}]},
+    {
+        "request": {"model": "m", "messages": MESSAGES[:1]},
+        "response": {"choices": [{"message": MESSAGES[1]}, {"message": MESSAGES[0]}]},
+    },
+]
+
+
+@pytest.mark.parametrize(("row", "options", "text"), TEXT_ROWS)
+def test_text_of_a_row(tmp_path, row, options, text):
+    assert texts(rows_file(tmp_path, [row]), **options) == [text]
+
+
+@pytest.mark.parametrize("row", CHAT_ROWS)
+def test_conversation_of_a_row(tmp_path, row):
+    path = rows_file(tmp_path, [row])
+    assert texts(path) == ["hi\nho"]
+    assert texts(path, render=json.dumps) == [json.dumps(MESSAGES)]
+
+
+def test_messages_field_is_an_option(tmp_path):
+    row = {"messages": MESSAGES, "chat": ["a", "b", "c"]}
+    assert texts(rows_file(tmp_path, [row]), messages_field="chat") == ["a\nb\nc"]
+
+
+def test_logged_completion_is_prompt_and_answer(tmp_path):
+    row = {"request": {"prompt": "p "}, "response": {"choices": [{"text": "c"}]}}
+    assert texts(rows_file(tmp_path, [row])) == ["p c"]
+
+
+def test_roles_get_one_name_and_calls_of_tools_no_text():
+    value = [
+        {"from": "system", "value": "s"},
+        {"from": "tool", "value": "t"},
+        {"role": "assistant", "content": None},
+        {"from": "chatgpt", "value": ""},
+    ]
+    assert conversation(value) == [
+        {"role": "system", "content": "s"},
+        {"role": "tool", "content": "t"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": ""},
+    ]
+    assert conversation([]) == []
+    assert plain([]) == ""
+
+
+BAD_ROWS = [
+    ("{", {}, "not JSON", ": Expecting property name"),
+    ('["a"]', {}, "a list, expected an object", ""),
+    ("3", {}, "a int, expected an object", ""),
+    ('{"body": 1, "id": 3}', {"text_field": "text"}, "no text in `text`", "; its fields: `body`, "),
+    ('{"text": 3}', {"text_field": "text"}, "no text in `text`", "; its fields: `text`"),
+    ('{"text": 3}', {}, "neither a text nor a conversation in a field of a usual name", "; its"),
+    ("{}", {}, "neither a text nor a conversation in a field of a usual name", ""),
+    ('{"chat": 3}', {"messages_field": "chat"}, "no conversation but a int in `chat`", "; its"),
+    ('{"a": 3}', {"messages_field": "chat"}, "no conversation but a NoneType in `chat`", "; its"),
+    ('{"messages": [3]}', {}, "a message is a int in `messages`", ""),
+    ('{"data": [{"content": "x"}]}', {}, "a message without `role` or `from` in `data`", ""),
+    (
+        '{"messages": [{"role": "user", "content": 3}]}',
+        {},
+        "a message without text in `content` or `value` in `messages`",
+        "",
+    ),
+    (
+        '{"request": {"messages": []}, "response": {"choices": []}}',
+        {},
+        "no answer in `response`, or nothing asked in `request`",
+        "; its fields: `request`, `response`",
+    ),
+    (
+        '{"request": {"prompt": [1]}, "response": {"choices": [{"text": [2]}]}}',
+        {},
+        "no answer in `response`, or nothing asked in `request`",
+        "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "options", "reason", "detail"), BAD_ROWS)
+def test_bad_row_is_told_by_its_line_or_skipped(tmp_path, row, options, reason, detail):
+    fine = '{"text": "fine", "chat": ["fine"]}\n'
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{fine}\n{row}\n{fine}")
+    with pytest.raises(CorpusError) as failure:
+        read(path, **options)
+    assert str(failure.value).startswith(f"{path}:3: {reason}{detail}")
+    items = read(path, **options, on_bad_row="skip")
+    assert items[1] == Skipped("rows.jsonl:3", f"bad row: {reason}", items[1].num_bytes)
+    assert [i.name for i in items] == ["rows.jsonl:1", "rows.jsonl:3", "rows.jsonl:4"]
+
+
+def test_bytes_that_are_not_utf8_make_a_bad_row_or_a_damaged_list(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "\xff"}\n')
+    with pytest.raises(CorpusError, match=r"rows.jsonl:1: not JSON"):
+        read(path)
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[{"text": "\xff"}]')
+    with pytest.raises(CorpusError, match=r"rows.json is damaged or cut short: 'utf-8' codec"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "number"),
+    [
+        ('[{"text": "a"}, {"text": }, {"text": "c"}]', 2),
+        ('[{"text": "a"} {"text": "b"}]', 2),
+        ('[{"text": "a"}', 2),
+        ('[{"text": "a"}, {"text": "b', 2),
+        ('[{"text": "a"}, ]', 2),
+        ("[" + "[" * 100_000, 1),
+        ("[", 1),
+    ],
+)
+def test_list_is_read_up_to_what_is_not_json(tmp_path, content, number):
+    path = tmp_path / "rows.json"
+    path.write_text(content)
+    with pytest.raises(CorpusError, match=rf"rows.json: row {number}: not JSON"):
+        read(path)
+    *rows, last = read(path, on_bad_row="skip")
+    assert last == Skipped(f"rows.json:{number}", "bad row: not JSON", last.num_bytes)
+    assert [row.text for row in rows] == ["a"][: number - 1]
+
+
+def test_list_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("specds.corpora.json_rows._CHUNK_BYTES", 16)
+    monkeypatch.setattr("specds.corpora.json_rows._LARGEST_ROW", 100)
+    path = tmp_path / "rows.json"
+    path.write_text('[{"text": "a"}, {"text": "' + "b" * 10_000 + '"}]')
+    with pytest.raises(CorpusError, match=r"rows.json: row 2: not JSON: Unterminated string"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", ["", " \n", "[]", '{"data": []}', "[ ]"])
+def test_json_file_without_rows_has_no_documents(tmp_path, content):
+    path = tmp_path / "rows.json"
+    path.write_text(content)
+    assert read(path) == []
+
+
+def test_json_file_of_one_object_is_one_row(tmp_path):
+    path = tmp_path / "rows.json"
+    for indent in (None, 2):
+        path.write_text(json.dumps({"data": ["hi", "ho"]}, indent=indent))
+        assert texts(path) == ["hi\nho"]
+    path.write_text('{"a": \n')
+    with pytest.raises(CorpusError, match=r"rows.json: row 1: not JSON"):
+        read(path)
+
+
+def test_parquet_reads_only_the_columns_it_needs_and_names_all_of_them(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a", None], "id": [1, 2], "path": ["x", "y"]}), path)
+    with pytest.raises(CorpusError, match=r"rows.parquet: row 2: .* fields: `text`, `id`, `path`"):
+        read(path)
+    assert read(path, on_bad_row="skip")[1].name == "rows.parquet:2"
+    assert texts(path, text_field="path") == ["x", "y"]
+    with pytest.raises(CorpusError, match=r"row 1: no text in `body`; its fields: `text`, `id`"):
+        read(path, text_field="body")
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.jsonl.gz", "rows.jsonl.zst", "story.txt.gz", "story.txt.zst"]
+)
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_damaged_file_is_an_error_that_names_it(tmp_path, name, damage):
+    content = json.dumps({"text": "".join(map(str, range(5000)))}).encode() + b"\n"
+    packed = gzip.compress(content) if name.endswith(".gz") else zstd(content)
+    (tmp_path / name).write_bytes(packed[:-20] if damage == "cut" else b"nonsense, nothing else")
+    with pytest.raises(CorpusError, match=rf"{name} is damaged or cut short: "):
+        read(tmp_path / name)
+
+
+def test_damaged_parquet_file_is_an_error_that_names_it(tmp_path):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"text": [str(n) * 9 for n in range(2000)]}), buffer)
+    content = buffer.getvalue()
+    garbled = content[:100] + bytes(len(content) // 2) + content[100 + len(content) // 2 :]
+    for damaged in (b"", b"nonsense", content[:-9], garbled):
+        (tmp_path / "rows.parquet").write_bytes(damaged)
+        with pytest.raises(CorpusError, match=r"rows.parquet is "):
+            read(tmp_path / "rows.parquet")
+    (tmp_path / "rows.parquet.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(CorpusError, match="parquet is compressed inside: unpack the file first"):
+        read(tmp_path / "rows.parquet.gz")
+
+
+def test_file_that_vanished_is_the_system_s_own_error(tmp_path):
+    path = rows_file(tmp_path, [{"text": "a"}])
+    corpus = open_corpus(str(path))
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(corpus)
+
+
+class Tokenizer:
+    """As much of one as rendering needs."""
+
+    def __init__(self, template):
+        self.chat_template = template
+
+    def apply_chat_template(self, messages, tokenize):
+        from jinja2 import TemplateError
+
+        assert tokenize is False
+        if messages[0]["role"] == "assistant":
+            raise TemplateError("roles must alternate")
+        return "".join(f"<{m['role']}>{m['content']}" for m in messages)
+
+
+def test_conversations_go_through_the_chat_template(tmp_path):
+    render = render_with(Tokenizer("there is one"))
+    path = rows_file(tmp_path, [{"messages": MESSAGES}, {"messages": MESSAGES[1:]}])
+    assert texts(path, render) == ["<user>hi<assistant>ho", "ho"]
+    assert render_with(Tokenizer(None)) is plain
+    assert pickle.loads(pickle.dumps(render))(MESSAGES) == "<user>hi<assistant>ho"
+
+
+def test_real_tokenizer_renders_and_can_be_pickled(demo_tokenizer):
+    template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+    tokenizer = pickle.loads(pickle.dumps(demo_tokenizer))
+    tokenizer.chat_template = template + "{{ raise_exception('no') if messages|length == 1 }}"
+    render = pickle.loads(pickle.dumps(render_with(tokenizer)))
+    assert render(MESSAGES) == "[user] hi\n[assistant] ho\n"
+    assert render(MESSAGES[1:]) == "ho"
+
+
+def test_conversation_that_render_refuses_is_a_bad_row(tmp_path):
+    def render(messages):
+        raise ValueError("too rude")
+
+    path = rows_file(tmp_path, [{"messages": MESSAGES}])
+    with pytest.raises(CorpusError, match=r"rows.jsonl:1: too rude; its fields: `messages`"):
+        texts(path, render)
+    assert read(path, render, on_bad_row="skip")[0].reason == "bad row: too rude"
+
+
+def test_bad_row_error_is_a_value_error_with_a_reason():
+    error = BadRowError("not JSON", ": at 3")
+    assert (str(error), error.reason) == ("not JSON: at 3", "not JSON")
