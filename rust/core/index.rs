@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
+use crate::lightweight;
 use crate::manifest::{SHARD_FORMAT, ShardManifest};
-use crate::suffix::{self, KEY_STRIDE, position_bits};
+use crate::suffix::{self, Packer, Suffixes, position_bits};
+use crate::thin::Thinner;
 use crate::tokens::{TokenWidth, Tokens};
 
 /// What a shard's index is built from: its complete token and document sections.
@@ -41,7 +43,6 @@ impl Stage {
 
 /// How an index is built, and how much of it is kept.
 #[derive(Debug, Clone)]
-#[expect(dead_code, reason = "thinning and the sort in little memory come next")]
 pub(crate) struct IndexOptions {
     pub(crate) vocab_size: u32,
     pub(crate) separator: u32,
@@ -54,16 +55,48 @@ pub(crate) struct IndexOptions {
     pub(crate) max_memory: u64,
 }
 
-/// The private memory that sorting a shard takes, in bytes.
+impl IndexOptions {
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.position_stride == 1 && self.max_duplicates == 0
+    }
+}
+
+/// The private memory that sorting a shard fast takes, in bytes.
 pub(crate) fn fast_memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    let per_token = if width.num_bytes() == 2 { 4 } else { 8 };
-    num_tokens.saturating_mul(per_token)
+    suffix::memory(num_tokens, width)
+}
+
+/// The private memory that sorting a shard takes at least, in bytes. It takes three times as long.
+pub(crate) fn light_memory(num_tokens: u64) -> u64 {
+    lightweight::memory(num_tokens)
 }
 
 /// The largest shard, in tokens, that can be sorted in this much private memory.
-pub(crate) fn largest_shard(max_memory: u64, width: TokenWidth) -> u64 {
-    max_memory / fast_memory(1, width)
+pub(crate) fn largest_shard(max_memory: u64) -> u64 {
+    max_memory.saturating_sub(light_memory(0)) / (light_memory(1) - light_memory(0))
 }
+
+/// Hands the positions of all suffixes in their order to `sink`, some at a time: by the fast sort if
+/// its memory is there.
+pub(crate) fn sort(
+    tokens: &Tokens,
+    options: &IndexOptions,
+    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
+) -> Result<()> {
+    let (num_tokens, max_memory) = (tokens.len() as u64, options.max_memory);
+    let num_bytes = light_memory(num_tokens);
+    if fast_memory(num_tokens, options.width) <= max_memory {
+        let positions = suffix::sort(tokens)?;
+        let positions: &[u32] = bytemuck::cast_slice(&positions);
+        positions.chunks(CHUNK).try_for_each(sink)
+    } else if num_bytes <= max_memory {
+        lightweight::sort(tokens, options.vocab_size, max_memory, sink)
+    } else {
+        Err(Error::OutOfMemory { num_bytes })
+    }
+}
+
+const CHUNK: usize = 1 << 20;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
 /// the shard's tokens are done, and stops the work with an error.
@@ -78,28 +111,27 @@ pub(crate) fn write_index(
         documents,
     } = text;
     let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, options.width);
-    let positions = suffix::sort(&tokens)?;
-    progress(Stage::Sort, text.count)?;
-
-    let bits = position_bits(text.count);
-    let mut writer = SectionWriter::create(folder, Kind::Suffixes)?;
-    suffix::pack(&positions, bits, &mut writer, &mut |done| {
-        progress(Stage::Write, done)
+    let stride = options.position_stride;
+    let bits = position_bits(text.count.div_ceil(stride.into()));
+    let mut packer = Packer::new(SectionWriter::create(folder, Kind::Suffixes)?, bits);
+    let mut pack = |kept: &[u32]| packer.add(kept.iter().map(|&position| position / stride));
+    let mut thinner = Thinner::new(&tokens, options)?;
+    let mut num_sorted = 0;
+    sort(&tokens, options, &mut |positions| {
+        if num_sorted == 0 {
+            progress(Stage::Sort, text.count)?;
+        }
+        thinner.add(positions, &mut pack)?;
+        num_sorted += positions.len() as u64;
+        progress(Stage::Write, num_sorted)
     })?;
-    let suffixes = writer.finish(bits, text.count)?;
+    let firsts = thinner.finish(&mut pack)?;
+    let suffixes = packer.finish()?;
 
-    let firsts = suffix::firsts(&tokens, options.vocab_size).ok_or_else(|| {
-        tokens
-            .section()
-            .corrupt("a token is outside the vocabulary")
-    })?;
     let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts), 32)?;
-
-    let sampled = positions.iter().step_by(KEY_STRIDE);
-    let keys = suffix::keys(
-        sampled.map(|position| position.cast_unsigned() as usize),
-        &tokens,
-    );
+    let section = Section::reopen(folder, Kind::Suffixes, &suffixes)?;
+    let order = Suffixes::new(section, &suffixes, stride);
+    let keys = suffix::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
 
     Ok(ShardManifest {
@@ -107,12 +139,46 @@ pub(crate) fn write_index(
         format_version: FORMAT_VERSION,
         vocab_size: options.vocab_size,
         separator: options.separator,
+        position_stride: options.position_stride,
+        max_duplicates: options.max_duplicates,
         tokens: text,
         suffixes,
         firsts,
         keys,
         documents,
     })
+}
+
+/// Whether `suffixes` are those that an index with these options keeps, in their order; gives the
+/// numbers of them below each first token. O(n) time, and the memory to sort again unless all are
+/// kept; 4 bytes a token then.
+pub(crate) fn verify_order(
+    suffixes: &Suffixes,
+    tokens: &Tokens,
+    options: &IndexOptions,
+) -> Result<Vec<u32>> {
+    let mut thinner = Thinner::new(tokens, options)?;
+    if options.keeps_all() {
+        suffix::verify(suffixes, tokens)?;
+        return thinner.finish(&mut |_| Ok(()));
+    }
+    let mut found = (0..suffixes.len()).map(|rank| suffixes.get(rank));
+    let mut compare = |kept: &[u32]| {
+        let mut kept = kept.iter().map(|&position| Some(position as usize));
+        if kept.all(|position| found.next() == Some(position)) {
+            Ok(())
+        } else {
+            Err(suffixes.not_in_order())
+        }
+    };
+    sort(tokens, options, &mut |positions| {
+        thinner.add(positions, &mut compare)
+    })?;
+    let firsts = thinner.finish(&mut compare)?;
+    match found.next() {
+        None => Ok(firsts),
+        Some(_) => Err(suffixes.not_in_order()),
+    }
 }
 
 fn write(folder: &Path, kind: Kind, payload: &[u8], bits: u16) -> Result<SectionManifest> {

@@ -163,6 +163,10 @@ pub struct ShardManifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
+    /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
+    pub position_stride: u32,
+    /// At most so many suffixes are kept that begin with the same 32 tokens; 0 keeps all.
+    pub max_duplicates: u32,
     /// The tokens themselves.
     pub tokens: SectionManifest,
     /// The suffix array.
@@ -261,6 +265,13 @@ impl ShardManifest {
             (1..=n).contains(&self.documents.count),
             "it has too many documents",
         )?;
+        fits(self.position_stride > 0, "its stride is not usable")?;
+        let num_positions = n.div_ceil(self.position_stride.into());
+        let is_usable = match self.max_duplicates {
+            0 => self.suffixes.count == num_positions,
+            _ => (1..=num_positions).contains(&self.suffixes.count),
+        };
+        fits(is_usable, "it has no usable number of suffixes")?;
         let sections = self.sections();
         let sizes = sections.map(|(_, section)| (section.element_bits, section.count));
         fits(sizes == self.sizes(n), "its sections differ")?;
@@ -272,10 +283,12 @@ impl ShardManifest {
     /// The element bits and counts of the sections.
     fn sizes(&self, num_tokens: u64) -> [(u16, u64); 5] {
         let token_bits = self.token_width().bits();
-        let num_keys = num_tokens.div_ceil(KEY_STRIDE as u64);
+        let num_positions = num_tokens.div_ceil(self.position_stride.into());
+        let num_suffixes = self.suffixes.count;
+        let num_keys = num_suffixes.div_ceil(KEY_STRIDE as u64);
         [
             (token_bits, num_tokens),
-            (position_bits(num_tokens), num_tokens),
+            (position_bits(num_positions), num_suffixes),
             (32, u64::from(self.vocab_size) + 2),
             (token_bits, num_keys * KEY_LEN as u64),
             (64, self.documents.count),

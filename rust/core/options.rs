@@ -96,9 +96,7 @@ impl DatastoreOptions {
 
     /// The largest shard, in tokens, that these options allow.
     pub(crate) fn largest_shard(&self) -> Result<u64> {
-        let limit = self
-            .max_shard_tokens
-            .min(largest_shard(self.max_memory, self.width()));
+        let limit = self.max_shard_tokens.min(largest_shard(self.max_memory));
         if limit < 2 {
             let reason = format!("is too small to sort anything: {} bytes", self.max_memory);
             return Err(Error::invalid("max_memory", reason));

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
+use crate::index::{IndexOptions, verify_order};
 use crate::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
@@ -19,6 +20,8 @@ pub(crate) struct Shard {
     documents: Section,
     vocab_size: u32,
     separator: u32,
+    position_stride: u32,
+    max_duplicates: u32,
 }
 
 impl Shard {
@@ -30,11 +33,10 @@ impl Shard {
         let open = |kind, section| Section::open(&folder, Place { shard_id, kind }, section);
         let width = sections.token_width();
         let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
-        let bits = sections.suffixes.element_bits;
         let suffixes = Suffixes::new(
             open(Kind::Suffixes, &sections.suffixes)?,
-            tokens.len(),
-            bits,
+            &sections.suffixes,
+            sections.position_stride,
         );
         let shard = Self {
             tokens,
@@ -44,6 +46,8 @@ impl Shard {
             documents: open(Kind::Documents, &sections.documents)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
+            position_stride: sections.position_stride,
+            max_duplicates: sections.max_duplicates,
         };
         shard.check_firsts()?;
         shard.advise(Access::Random)?;
@@ -55,12 +59,12 @@ impl Shard {
         let mut firsts = firsts
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes) as usize);
-        if firsts.next_back() == Some(self.tokens.len()) && firsts.is_sorted() {
+        if firsts.next_back() == Some(self.suffixes.len()) && firsts.is_sorted() {
             Ok(())
         } else {
             Err(self
                 .firsts
-                .corrupt("its numbers do not rise to the number of tokens"))
+                .corrupt("its numbers do not rise to the number of suffixes"))
         }
     }
 
@@ -93,20 +97,21 @@ impl Shard {
     }
 
     fn verify_contents(&self) -> Result<()> {
-        let firsts = suffix::firsts(&self.tokens, self.vocab_size).ok_or_else(|| {
-            self.tokens
-                .section()
-                .corrupt("a token is outside the vocabulary")
-        })?;
+        let options = IndexOptions {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
+            width: self.tokens.width(),
+            position_stride: self.position_stride,
+            max_duplicates: self.max_duplicates,
+            max_memory: u64::MAX,
+        };
+        let firsts = verify_order(&self.suffixes, &self.tokens, &options)?;
         if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
             return Err(self
                 .firsts
                 .corrupt("its numbers are not those of the tokens"));
         }
-        suffix::verify(&self.suffixes, &self.tokens)?;
-        let sampled = (0..self.tokens.len()).step_by(KEY_STRIDE);
-        let sampled = sampled.filter_map(|rank| self.suffixes.get(rank));
-        if self.keys.section().payload() != suffix::keys(sampled, &self.tokens) {
+        if self.keys.section().payload() != suffix::keys(&self.suffixes, &self.tokens) {
             return Err(self
                 .keys
                 .section()
@@ -179,7 +184,7 @@ impl Shard {
 
     fn num_below(&self, token: usize) -> usize {
         let (firsts, _) = self.firsts.payload().as_chunks();
-        firsts.get(token).map_or(self.tokens.len(), |bytes| {
+        firsts.get(token).map_or(self.suffixes.len(), |bytes| {
             u32::from_le_bytes(*bytes) as usize
         })
     }

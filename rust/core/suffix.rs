@@ -3,7 +3,7 @@
 use libsais::{LibsaisError, SuffixArrayConstruction};
 
 use crate::error::{Error, Result};
-use crate::format::{Section, SectionWriter};
+use crate::format::{Section, SectionManifest, SectionWriter};
 use crate::tokens::{TokenWidth, Tokens};
 
 /// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
@@ -21,7 +21,7 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
 }
 
 /// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
-/// smaller one. O(n); 4 bytes a token, and 4 more where tokens have 24 bits.
+/// smaller one. O(n) time and [`memory`].
 pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
     let sorted = match tokens.width() {
@@ -54,11 +54,19 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     };
     match sorted {
         Ok(()) => Ok(positions),
-        Err(LibsaisError::OutOfMemory) => Err(out_of_memory(tokens.len())),
+        Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
         Err(error) => Err(tokens
             .section()
             .corrupt(format!("it cannot be sorted: {error}"))),
     }
+}
+
+/// The bytes of memory that [`sort`] takes beside the mapped text.
+pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
+    num_tokens.saturating_mul(match width {
+        TokenWidth::Two => 4,
+        TokenWidth::Three => 8,
+    })
 }
 
 /// As many zeros, or an error where the memory cannot be had.
@@ -66,76 +74,68 @@ pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
     zeros
         .try_reserve_exact(count)
-        .map_err(|_| out_of_memory(count))?;
+        .map_err(|_| out_of_memory(count.saturating_mul(size_of::<T>())))?;
     zeros.resize(count, T::default());
     Ok(zeros)
 }
 
-fn out_of_memory(num_tokens: usize) -> Error {
+pub(crate) fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory {
-        num_bytes: num_tokens.saturating_mul(4) as u64,
+        num_bytes: num_bytes as u64,
     }
 }
 
-/// Writes positions one after the other, each in `bits` bits. `progress` hears how many
-/// are written.
-pub(crate) fn pack(
-    positions: &[i32],
+/// Writes numbers one after the other, each in as many bits.
+pub(crate) struct Packer {
+    writer: SectionWriter,
     bits: u16,
-    writer: &mut SectionWriter,
-    progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<()> {
-    let mut bytes = Vec::with_capacity(CHUNK * 4);
-    let (mut word, mut filled) = (0_u64, 0);
-    let mut written = 0;
-    for chunk in positions.chunks(CHUNK) {
-        bytes.clear();
-        for position in chunk {
-            word |= u64::from(position.cast_unsigned()) << filled;
-            filled += bits;
-            while filled >= 8 {
-                bytes.push(word.to_le_bytes()[0]);
-                word >>= 8;
-                filled -= 8;
+    /// The bits that do not make a word yet, in the lower `num_filled`.
+    word: u64,
+    num_filled: u16,
+    count: u64,
+    bytes: Vec<u8>,
+}
+
+impl Packer {
+    pub(crate) fn new(writer: SectionWriter, bits: u16) -> Self {
+        Self {
+            writer,
+            bits,
+            word: 0,
+            num_filled: 0,
+            count: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> Result<()> {
+        self.bytes.clear();
+        self.count += numbers.len() as u64;
+        for number in numbers {
+            let number = u64::from(number);
+            self.word |= number << self.num_filled;
+            self.num_filled += self.bits;
+            if let Some(num_left) = self.num_filled.checked_sub(64) {
+                self.bytes.extend_from_slice(&self.word.to_le_bytes());
+                self.word = number >> (self.bits - num_left);
+                self.num_filled = num_left;
             }
         }
-        writer.write(&bytes)?;
-        written += chunk.len() as u64;
-        progress(written)?;
+        self.writer.write(&self.bytes)
     }
-    if filled > 0 {
-        writer.write(&word.to_le_bytes()[..1])
-    } else {
-        Ok(())
+
+    pub(crate) fn finish(mut self) -> Result<SectionManifest> {
+        let num_bytes = usize::from(self.num_filled.div_ceil(8));
+        self.writer.write(&self.word.to_le_bytes()[..num_bytes])?;
+        self.writer.finish(self.bits, self.count)
     }
 }
 
-const CHUNK: usize = 1 << 20;
-
-/// How many suffixes begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).
-/// Nothing where a token is above the vocabulary's size.
-pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Option<Vec<u32>> {
-    let mut firsts = vec![0; vocab_size as usize + 2];
-    let mut is_known = true;
-    tokens.visit(0, |token| {
-        match firsts.get_mut(token as usize + 1) {
-            Some(count) => *count += 1,
-            None => is_known = false,
-        }
-        is_known
-    });
-    let mut sum = 0;
-    for count in &mut firsts {
-        sum += *count;
-        *count = sum;
-    }
-    is_known.then_some(firsts)
-}
-
-/// The keys of the suffixes at `positions`, as they are stored.
-pub(crate) fn keys(positions: impl Iterator<Item = usize>, tokens: &Tokens) -> Vec<u8> {
+/// The keys of the suffixes, as they are stored.
+pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
     let mut keys = Vec::new();
-    for position in positions {
+    let sampled = (0..suffixes.len()).step_by(KEY_STRIDE);
+    for position in sampled.filter_map(|rank| suffixes.get(rank)) {
         let mut key = [0; KEY_LEN];
         let mut length = 0;
         tokens.visit(position, |token| {
@@ -153,18 +153,29 @@ pub(crate) fn keys(positions: impl Iterator<Item = usize>, tokens: &Tokens) -> V
 pub(crate) struct Suffixes {
     section: Section,
     count: usize,
+    position_stride: usize,
     bits: usize,
     mask: u64,
 }
 
 impl Suffixes {
-    pub(crate) fn new(section: Section, count: usize, bits: u16) -> Self {
+    pub(crate) fn new(section: Section, manifest: &SectionManifest, position_stride: u32) -> Self {
+        let bits = manifest.element_bits;
         Self {
             section,
-            count,
+            count: usize::try_from(manifest.count).unwrap_or(usize::MAX),
+            position_stride: position_stride as usize,
             bits: bits.into(),
             mask: (1 << bits) - 1,
         }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn not_in_order(&self) -> Error {
+        self.section.corrupt("it is not the order of the suffixes")
     }
 
     pub(crate) fn section(&self) -> &Section {
@@ -183,7 +194,9 @@ impl Suffixes {
             .get(bit / 8..)?
             .first_chunk()?;
         let position = (u64::from_le_bytes(*word) >> (bit % 8)) & self.mask;
-        usize::try_from(position).ok()
+        usize::try_from(position)
+            .ok()?
+            .checked_mul(self.position_stride)
     }
 }
 
@@ -193,16 +206,11 @@ impl Suffixes {
 /// Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose
 /// ranks are known (Burkhardt and Kärkkäinen, 2003). What rises strictly has no position twice.
 pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
-    let not_a_suffix_array = || {
-        suffixes
-            .section
-            .corrupt("it is not the order of the suffixes")
-    };
     let mut ranks: Vec<u32> = zeros(tokens.len() + 1)?;
     for (rank, position) in (1..).zip((0..suffixes.count).map(|rank| suffixes.get(rank))) {
         match position {
             Some(position) if position < tokens.len() => ranks[position] = rank,
-            _ => return Err(not_a_suffix_array()),
+            _ => return Err(suffixes.not_in_order()),
         }
     }
     let order = |position: usize| Some((tokens.get(position)?, ranks.get(position + 1)?));
@@ -210,6 +218,6 @@ pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
     if orders.is_sorted_by(|before, after| before < after) {
         Ok(())
     } else {
-        Err(not_a_suffix_array())
+        Err(suffixes.not_in_order())
     }
 }
