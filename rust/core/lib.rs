@@ -61,6 +61,7 @@ mod lightweight;
 mod manifest;
 mod mixer;
 mod options;
+mod placed;
 mod shard;
 #[cfg(test)]
 mod sort_tests;
