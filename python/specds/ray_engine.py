@@ -9,6 +9,7 @@ shard is one task for any worker.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import shutil
@@ -323,9 +324,11 @@ class _Shards:
         self._folder = folder
         self._growing: dict[int, _Shard] = {}
         self._running: deque[_Shard] = deque()
-        workers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        self._max_running = max(2, int(sum(worker.get("CPU", 0) for worker in workers)))
-        self._most_memory = int(max(worker.get("memory", 0) for worker in workers))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        workers = [node for node in nodes if node.get("CPU", 0) >= 1]
+        self._max_running = max(2, int(sum(worker["CPU"] for worker in workers)))
+        # A cluster that grows by itself may begin without workers.
+        self._most_memory = max((worker.get("memory", 0) for worker in workers), default=math.inf)
         self._build = ray.remote(_build)
 
     def place(self, batch: _Encoded) -> None:
@@ -374,7 +377,7 @@ class _Shards:
         if needed > self._most_memory:
             raise ValueError(
                 f"a shard takes {needed} bytes of memory, and no worker has more than "
-                f"{self._most_memory}: set --max-memory"
+                f"{self._most_memory:.0f}: set --max-memory"
             )
         return needed
 
