@@ -44,6 +44,12 @@ pub struct DatastoreOptions {
     /// The most tokens to add, separators included: the first document that does not fit, and all
     /// after it, are ignored.
     pub max_tokens: u64,
+    /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
+    /// half as many occurrences. 1 keeps all.
+    pub position_stride: u32,
+    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, so many are kept
+    /// at an even stride, at least half of them. 0 keeps all.
+    pub max_duplicates: u32,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -66,6 +72,8 @@ impl DatastoreOptions {
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
+            position_stride: 1,
+            max_duplicates: 0,
             existing: Existing::Refuse,
             plan: None,
         }
@@ -90,6 +98,9 @@ impl DatastoreOptions {
         if !(2..=MAX_SHARD_TOKENS).contains(&max_shard_tokens) {
             let reason = format!("must lie in 2..={MAX_SHARD_TOKENS}, not {max_shard_tokens}");
             return Err(Error::invalid("max_shard_tokens", reason));
+        }
+        if self.position_stride == 0 {
+            return Err(Error::invalid("position_stride", "must be at least 1"));
         }
         Ok(())
     }
@@ -136,8 +147,8 @@ impl DatastoreOptions {
             vocab_size: self.vocab_size,
             separator: self.separator,
             width: self.width(),
-            position_stride: 1,
-            max_duplicates: 0,
+            position_stride: self.position_stride,
+            max_duplicates: self.max_duplicates,
             max_memory: self.max_memory / num_threads as u64,
         }
     }
