@@ -25,7 +25,14 @@ from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Sessi
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
-    from specds.corpora import Corpus, CorpusError, CorpusOptions, Document, open_corpus, render_with
+    from specds.corpora import (
+        Corpus,
+        CorpusError,
+        CorpusOptions,
+        Document,
+        open_corpus,
+        render_with,
+    )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
     from specds.stats import GenerationStats

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from specds._core import Datastore, DatastoreBuilder
+from specds._core import DatastoreBuilder
 from specds.corpora import Document, Skipped
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
@@ -285,9 +285,7 @@ def _documents(corpus: Corpus, read: Reading) -> Iterator[Document]:
             yield item
 
 
-def _encode(
-    tokenizer: PreTrainedTokenizerBase, batch: list[Document]
-) -> tuple[Encoded, int]:
+def _encode(tokenizer: PreTrainedTokenizerBase, batch: list[Document]) -> tuple[Encoded, int]:
     encoded = encode_batch(tokenizer, [document.text for document in batch])
     return encoded, sum(document.num_bytes for document in batch)
 

@@ -83,7 +83,8 @@ def build_progress() -> Iterator[BuildProgress]:
         def show(stage: str, done: int, total: int | None, **counts: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
-            bars.update(tasks[stage], completed=done, total=total, **counts)
+            fields: dict[str, Any] = counts
+            bars.update(tasks[stage], completed=done, total=total, **fields)
 
         yield show
 
@@ -135,7 +136,9 @@ def estimate_table(estimate: BuildEstimate) -> Table:
     table.add_row("shards", f"{estimate.num_shards:,}")
     table.add_row("bytes/token", f"{estimate.bytes_per_token:.2f}")
     table.add_row("tokens/s", quantity(estimate.tokens_per_s))
-    sampled = f"{estimate.sampled_documents:,} documents, {quantity(estimate.sampled_tokens)} tokens"
+    sampled = (
+        f"{estimate.sampled_documents:,} documents, {quantity(estimate.sampled_tokens)} tokens"
+    )
     table.add_row("told from", sampled)
     return table
 

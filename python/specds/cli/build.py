@@ -34,6 +34,7 @@ _CORPUS = Annotated[
         "of the hub: `org/name`. The best corpus is a log of the model's own answers."
     ),
 ]
+_OUT = Annotated[Path, typer.Option(help="The folder to make.")]
 _TOKENIZER = Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")]
 _FIELD = Annotated[
     str | None, typer.Option(help="The field of a row with the text. [default: found]")
@@ -74,14 +75,15 @@ _SHARD = Annotated[
 _ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
 _ESTIMATE = Annotated[
-    bool, typer.Option("--estimate", help="Say from a sample what it would take, and build nothing.")
+    bool,
+    typer.Option("--estimate", help="Say from a sample what it would take, and build nothing."),
 ]
 
 
 def build(
     corpus: _CORPUS,
     tokenizer: _TOKENIZER,
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: _OUT,
     field: _FIELD = None,
     messages_field: _MESSAGES = None,
     lang: _LANG = None,
@@ -249,7 +251,7 @@ def merge(
     datastores: Annotated[
         list[Path], typer.Argument(help="Folders made by `specds build`, of one tokenizer.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: _OUT,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     as_json: Json = False,
 ) -> None:

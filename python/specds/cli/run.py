@@ -11,6 +11,7 @@ from specds import display
 from specds.cli.arguments import Json, text_of
 from specds.drafter import DrafterName
 
+_DATASTORE = Annotated[Path, typer.Option(help="A folder made by `specds build`.")]
 _MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
 _DRAFTER = Annotated[
     DrafterName,
@@ -21,7 +22,7 @@ _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to genera
 
 def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
-    datastore: Annotated[Path, typer.Option(help="A folder made by `specds build`.")],
+    datastore: _DATASTORE,
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
