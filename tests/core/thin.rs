@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::datastore::DatastoreOptions;
 
+use crate::files::read_all;
 use crate::oracle::{Oracle, corpora, shift};
 use crate::{build, options, tempdir};
 
@@ -60,31 +61,47 @@ proptest! {
 }
 
 #[test]
-fn thinner_indexes_are_smaller() {
+fn what_is_kept_takes_as_many_bits_as_it_needs() {
     let folder = tempdir().unwrap();
-    let documents: Vec<Vec<u32>> = (0..40)
-        .map(|i| (0..999).map(|j| j % (60 + i % 2)).collect())
-        .collect();
-    let mut sizes = Vec::new();
-    for (name, position_stride, max_duplicates) in [
-        ("all", 1, 0),
-        ("half", 2, 0),
-        ("third", 3, 0),
-        ("few", 1, 4),
-    ] {
+    let document = |i| (0..999_u32).map(|j| j % (60 + i % 2)).collect();
+    let documents: Vec<Vec<u32>> = (0..40_u32).map(document).collect();
+    let rows = [
+        ("all", 1, 0, 40_000, 16),
+        ("half", 2, 0, 20_000, 15),
+        ("third", 3, 0, 13_334, 14),
+    ];
+    for (name, position_stride, max_duplicates, count, bits) in rows {
         let options = DatastoreOptions {
             position_stride,
             max_duplicates,
             ..options(100, 99)
         };
-        let datastore = build(&folder.path().join(name), options, &documents).unwrap();
-        sizes.push(datastore.num_bytes());
+        let path = folder.path().join(name);
+        build(&path, options, &documents).unwrap().verify().unwrap();
+        let files = read_all(&path);
+        let suffixes = files
+            .iter()
+            .find(|(name, _)| name.ends_with("suffixes.bin"));
+        let num_bytes = 4096 + (count * bits as usize).div_ceil(8) + 8;
+        assert_eq!(suffixes.unwrap().1.len(), num_bytes, "{name}");
     }
-    // 40,000 positions of 16 bits, 20,000 of 15, 13,334 of 14; a file of keys each.
-    let bytes = |count: u64, bits: u64| (count * bits).div_ceil(8) + count.div_ceil(256) * 8;
-    let all = sizes[0] - bytes(40_000, 16);
-    assert!(sizes[1].abs_diff(all + bytes(20_000, 15)) < 16);
-    assert!(sizes[2].abs_diff(all + bytes(13_334, 14)) < 16);
-    // 121 words at two beginnings each, and what leads to the ends of documents.
-    assert!(sizes[3] < all + bytes(40 * 32 + 121 * 4, 16));
+}
+
+/// Of 40 equal documents of 50 different tokens, each suffix is there 40 times.
+#[test]
+fn of_many_duplicates_an_even_stride_is_kept() {
+    let folder = tempdir().unwrap();
+    let documents: Vec<Vec<u32>> = (0..40).map(|_| (0..50).collect()).collect();
+    for (max_duplicates, count) in [(0, 40), (40, 40), (39, 20), (10, 10), (4, 3), (1, 1)] {
+        let options = DatastoreOptions {
+            max_duplicates,
+            ..options(100, 99)
+        };
+        let path = folder.path().join(max_duplicates.to_string());
+        let datastore = build(&path, options, &documents).unwrap();
+        datastore.verify().unwrap();
+        for pattern in [&[0][..], &[30, 31], &[49]] {
+            assert_eq!(datastore.lookup(pattern, 16, 1).unwrap().count(), count);
+        }
+    }
 }
