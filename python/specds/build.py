@@ -61,6 +61,8 @@ class BuildOptions:
         max_tokens: Index at most so many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
+        position_stride: Index every second (2), third (3) ... position only, for small disks.
+        max_duplicates: Index at most so many places that begin with the same 32 tokens; 0 is all.
         engine: ``local``, or ``ray`` for a cluster.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
     """
@@ -72,6 +74,8 @@ class BuildOptions:
     max_tokens: int | None = None
     max_memory: int | None = None
     max_shard_tokens: int | None = None
+    position_stride: int = 1
+    max_duplicates: int = 0
     engine: Literal["local", "ray"] = "local"
     ray_address: str | None = None
 
@@ -225,6 +229,8 @@ def open_builder(
         tokenizer_fingerprint=fingerprint(tokenizer),
         corpus=[corpus.name],
         max_memory=options.sorting_memory(),
+        position_stride=options.position_stride,
+        max_duplicates=options.max_duplicates,
         drop_duplicates=options.drop_duplicates,
         overwrite=options.overwrite,
         append=options.append,

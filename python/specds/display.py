@@ -48,6 +48,11 @@ def fail(message: str) -> None:
     err.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=True)
 
 
+def note(message: str) -> None:
+    """Writes one line of advice to standard error."""
+    err.print(Text.assemble(("note", "bold cyan"), ": ", message), soft_wrap=True)
+
+
 class _Rate(ProgressColumn):
     """How fast a stage goes, in its unit, and what it has given so far."""
 

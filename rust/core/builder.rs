@@ -88,13 +88,17 @@ impl DatastoreBuilder {
     /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
     /// tokenizer, [`Error::Locked`] where another process builds there,
     /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
-    pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
+    pub fn create(path: impl AsRef<Path>, mut options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
         let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
         check_target(&target, &options)?;
         let staging = Staging::open(&target)?;
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
+        if let Some(old) = &old {
+            options.position_stride = old.position_stride;
+            options.max_duplicates = old.max_duplicates;
+        }
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.plan(old_id).as_deref())?;
         let num_threads = num_threads(&options, limit);
@@ -416,6 +420,8 @@ impl DatastoreBuilder {
             format_version: FORMAT_VERSION,
             vocab_size: options.vocab_size,
             separator: options.separator,
+            position_stride: options.position_stride,
+            max_duplicates: options.max_duplicates,
             num_tokens: 0,
             num_documents: 0,
             tokenizer_name: options.tokenizer_name,
@@ -492,9 +498,8 @@ impl Drop for DatastoreBuilder {
     fn drop(&mut self) {
         // The threads end first: they write where there may soon be nothing.
         self.indexer = None;
-        let is_worth_keeping = self.options.plan.is_some() && self.counts.given > 0;
         if let Some(staging) = self.staging.take()
-            && !is_worth_keeping
+            && !(self.options.plan.is_some() && Completed::has_begun(&staging))
         {
             staging.remove();
         }

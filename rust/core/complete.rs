@@ -28,6 +28,11 @@ impl Completed {
         write_whole(&note_path(staging, index), &json)
     }
 
+    /// Whether a build can go on from anything: from a shard, or from a checkpoint of the first.
+    pub(crate) fn has_begun(staging: &Staging) -> bool {
+        note_path(staging, 0).exists() || Checkpoint::read(&staging.workplace(0)).is_some()
+    }
+
     /// What is complete of shard `index` of a killed build, and where it is.
     pub(crate) fn find(staging: &Staging, index: usize) -> Result<Option<(Self, PathBuf)>> {
         let folder = staging.workplace(index);

@@ -57,7 +57,7 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             corpus: Vec::new(),
             ..manifest.clone()
         });
-        check_same_tokenizer(merged, &manifest, source)?;
+        check_same_kind(merged, &manifest, source)?;
         merged.corpus.extend(manifest.corpus);
         for shard in shards {
             if merged.shards.contains(&shard) {
@@ -75,13 +75,18 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
     Ok(merged)
 }
 
-fn check_same_tokenizer(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
+fn check_same_kind(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
     let meaning = |manifest: &Manifest| {
         let fingerprint = manifest.tokenizer_fingerprint.clone();
         (manifest.vocab_size, manifest.separator, fingerprint)
     };
-    if meaning(first) == meaning(other) {
+    let kept = |manifest: &Manifest| (manifest.position_stride, manifest.max_duplicates);
+    if meaning(first) == meaning(other) && kept(first) == kept(other) {
         return Ok(());
+    }
+    if meaning(first) == meaning(other) {
+        let reason = "differ in what they index: build them with the same stride and duplicates";
+        return Err(Error::invalid("sources", reason));
     }
     let (theirs, ours) = (&other.tokenizer_name, &first.tokenizer_name);
     Err(Error::OtherTokenizer {
@@ -158,6 +163,8 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         corpus: old.corpus.clone(),
         max_shard_tokens: options.max_shard_tokens,
         max_memory: options.max_memory,
+        position_stride: old.position_stride,
+        max_duplicates: old.max_duplicates,
         drop_duplicates: options.drop_duplicates,
         existing: Existing::Replace,
         plan: Some(format!("compact {}", old.build_id)),

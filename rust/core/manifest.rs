@@ -37,6 +37,10 @@ pub struct Manifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
+    /// Only suffixes that begin at a multiple of this are indexed.
+    pub position_stride: u32,
+    /// At most so many suffixes that begin alike are indexed in a shard; 0 is no limit.
+    pub max_duplicates: u32,
     /// All tokens, separators included.
     pub num_tokens: u64,
     /// All documents.
@@ -205,6 +209,8 @@ impl ShardManifest {
             .map_err(|reason| Error::corrupt(&path, reason))?;
         let is_of = |manifest: &Manifest| {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
+                && shard.position_stride == manifest.position_stride
+                && shard.max_duplicates == manifest.max_duplicates
         };
         if !is_of(manifest) || shard.entry() != *entry {
             return Err(Error::Mismatch { path });

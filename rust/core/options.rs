@@ -37,6 +37,13 @@ pub struct DatastoreOptions {
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
     /// same time. It bounds the shards as well.
     pub max_memory: u64,
+    /// Only suffixes that begin at a multiple of this are indexed: 2 takes little more than half the
+    /// disk for the positions, and counts half the occurrences. What is added to a datastore is
+    /// indexed as that is.
+    pub position_stride: u32,
+    /// Of suffixes that are duplicates, their first 32 tokens up to the separator being the same, at
+    /// most so many are indexed in a shard; 0 is no limit.
+    pub max_duplicates: u32,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,
     /// The most documents to add; those beyond are ignored.
@@ -69,6 +76,8 @@ impl DatastoreOptions {
             corpus: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
+            position_stride: 1,
+            max_duplicates: 0,
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
@@ -129,6 +138,8 @@ impl DatastoreOptions {
             tokenizer_fingerprint,
             max_shard_tokens,
             max_memory,
+            position_stride,
+            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -136,7 +147,7 @@ impl DatastoreOptions {
             ..
         } = self;
         Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {position_stride} {max_duplicates} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
             old.unwrap_or_default()
         ))
     }

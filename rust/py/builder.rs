@@ -38,7 +38,7 @@ impl DatastoreBuilder {
         path, *, vocab_size, separator, tokenizer_name = String::new(),
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-        drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
+        position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
         overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -56,6 +56,8 @@ impl DatastoreBuilder {
         corpus: Vec<String>,
         max_shard_tokens: u64,
         max_memory: u64,
+        position_stride: u32,
+        max_duplicates: u32,
         drop_duplicates: bool,
         max_documents: u64,
         max_tokens: u64,
@@ -78,6 +80,8 @@ impl DatastoreBuilder {
             corpus,
             max_shard_tokens,
             max_memory,
+            position_stride,
+            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -162,7 +166,8 @@ impl DatastoreBuilder {
 #[pyfunction]
 #[pyo3(signature = (
     folder, tokens, lengths, *, vocab_size, separator,
-    max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX
+    max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+    position_stride = 1, max_duplicates = 0
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn build_shard(
@@ -174,12 +179,16 @@ pub(crate) fn build_shard(
     separator: u32,
     max_shard_tokens: u64,
     max_memory: u64,
+    position_stride: u32,
+    max_duplicates: u32,
 ) -> PyResult<String> {
     let tokens: Vec<u32> = integers(tokens, "tokens")?;
     let lengths: Vec<usize> = integers(lengths, "lengths")?;
     let options = DatastoreOptions {
         max_shard_tokens,
         max_memory,
+        position_stride,
+        max_duplicates,
         ..DatastoreOptions::new(vocab_size, separator)
     };
     py.detach(|| datastore::build_shard(&folder, &options, &tokens, &lengths))

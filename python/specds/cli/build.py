@@ -72,6 +72,13 @@ _MEMORY = Annotated[
 _SHARD = Annotated[
     int | None, typer.Option(parser=size, help="Cut shards smaller than memory asks for.")
 ]
+_STRIDE = Annotated[
+    int, typer.Option(min=1, help="Index every n-th position only: 2 takes a third less disk.")
+]
+_REPEATS = Annotated[
+    int,
+    typer.Option(min=0, help="Index so many places that begin with the same 32 tokens; 0: all."),
+]
 _ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
 _ESTIMATE = Annotated[
@@ -99,6 +106,8 @@ def build(
     keep_duplicates: _DUPLICATES = False,
     max_memory: _MEMORY = None,
     max_shard_tokens: _SHARD = None,
+    stride: _STRIDE = 1,
+    max_duplicates: _REPEATS = 0,
     engine: _ENGINE = _Engine.LOCAL,
     ray_address: _ADDRESS = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
@@ -147,6 +156,8 @@ def build(
         max_tokens=max_tokens,
         max_memory=max_memory,
         max_shard_tokens=max_shard_tokens,
+        position_stride=stride,
+        max_duplicates=max_duplicates,
         engine=engine.value,
         ray_address=ray_address,
     )
@@ -240,10 +251,15 @@ def _build(
             expected = estimate_build(opened, loaded, options)
         _show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
         return
-    with display.build_progress() as progress:
-        report = build_datastore(
-            opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
-        )
+    try:
+        with display.build_progress() as progress:
+            report = build_datastore(
+                opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
+            )
+    except (Exception, KeyboardInterrupt):
+        if out.with_name(f".{out.name}.build").exists():
+            display.note("what was complete is kept: the same command goes on from there")
+        raise
     _show(report.to_dict(), display.build_table(report), as_json=as_json)
 
 
