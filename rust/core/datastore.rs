@@ -240,8 +240,12 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. O(d log n) for d distinct tokens.
+    /// then token ascending. O(d log n) for d distinct tokens; at once where the match is a frequent
+    /// n-gram with so many frequent continuations.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+        if let Some(top) = self.frequent_continuations(found, top_k) {
+            return top;
+        }
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             let ranks = ranks.clone();
@@ -258,6 +262,15 @@ impl Datastore {
         counts.sort_by_key(|&(_, count)| Reverse(count));
         counts.truncate(top_k);
         counts
+    }
+
+    /// What the table of the only shard that has the match says of it.
+    fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
+        let pairs = self.shards.iter().zip(&found.ranges);
+        let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
+        let (shard, ranks) = shards.next()?;
+        let top = shard.top(ranks, found.length, top_k)?;
+        shards.next().is_none().then_some(top)
     }
 
     /// Whether a session may see these tokens.

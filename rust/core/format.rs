@@ -24,10 +24,11 @@
 //! | kind | file | elements of a shard of `n` tokens |
 //! | ---: | ---- | -------- |
 //! |    1 | `tokens.bin` | `n` tokens of 16 or 24 bits; the separator follows each document |
-//! |    2 | `suffixes.bin` | `n` positions of ceil(log2 n) bits (at least 1), packed from the low bit on: where each suffix begins, in the suffixes' lexicographic order |
-//! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many suffixes begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
+//! |    2 | `suffixes.bin` | `m` numbers of ceil(log2 ceil(n / s)) bits (at least 1), packed from the low bit on: where each suffix that is kept begins, divided by the stride `s`, in the suffixes' lexicographic order; `m` = `n` where all are kept |
+//! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many of these begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
 //! |    4 | `keys.bin` | the first 4 tokens of the suffixes of rank 0, 256, 512 …, as wide as tokens; zeros stand for tokens past the end |
 //! |    5 | `documents.bin` | for each document the 64-bit position after its separator |
+//! |    6 | `ngrams.bin` | four numbers of 32 bits for each sequence of 1 to 4 tokens, with no separator before its last one, that 256 suffixes or more begin with: last token, first rank, number of suffixes, index of the first child; first the root, then shorter ones first, siblings by token, at last one more that ends the children of the last |
 //!
 //! `shard.json` states all of this again; its xxh3-128 is the shard's id. `manifest.json` lists the
 //! ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
@@ -61,6 +62,7 @@ pub(crate) enum Kind {
     Firsts = 3,
     Keys = 4,
     Documents = 5,
+    Ngrams = 6,
 }
 
 impl Kind {
@@ -71,6 +73,7 @@ impl Kind {
             Self::Firsts => "firsts.bin",
             Self::Keys => "keys.bin",
             Self::Documents => "documents.bin",
+            Self::Ngrams => "ngrams.bin",
         }
     }
 }

@@ -60,6 +60,7 @@ mod indexer;
 mod lightweight;
 mod manifest;
 mod mixer;
+mod ngrams;
 mod options;
 mod shard;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
 use crate::index::{IndexOptions, verify_order};
 use crate::manifest::{Manifest, ShardEntry, ShardManifest};
+use crate::ngrams::{self, MAX_LEN, Ngram, Ngrams};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
 
@@ -18,6 +19,7 @@ pub(crate) struct Shard {
     firsts: Section,
     keys: Tokens,
     documents: Section,
+    ngrams: Ngrams,
     vocab_size: u32,
     separator: u32,
     position_stride: u32,
@@ -44,6 +46,7 @@ impl Shard {
             firsts: open(Kind::Firsts, &sections.firsts)?,
             keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
             documents: open(Kind::Documents, &sections.documents)?,
+            ngrams: Ngrams::new(open(Kind::Ngrams, &sections.ngrams)?),
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             position_stride: sections.position_stride,
@@ -92,6 +95,7 @@ impl Shard {
             &self.firsts,
             keys,
             &self.documents,
+            self.ngrams.section(),
         ];
         sections.into_iter().try_for_each(Section::verify)
     }
@@ -117,6 +121,13 @@ impl Shard {
                 .section()
                 .corrupt("its keys are not those of the suffixes"));
         }
+        let ngrams = ngrams::ngrams(&self.suffixes, &self.tokens, &self.keys, self.separator);
+        if self.ngrams.section().payload() != ngrams {
+            return Err(self
+                .ngrams
+                .section()
+                .corrupt("its n-grams are not those of the suffixes"));
+        }
         let (ends, _) = self.documents.payload().as_chunks();
         let ends = ends.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
@@ -134,6 +145,9 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
     /// separator. O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
+        if let Some(ranks) = self.ngrams.ranks(pattern) {
+            return ranks;
+        }
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
@@ -157,6 +171,32 @@ impl Shard {
             let lower = self.below(start..(below * KEY_STRIDE).min(end), pattern);
             lower..gallop(rank_after(above).max(lower)..end, is_match)
         }
+    }
+
+    /// The `top_k` tokens that follow the first `depth` tokens of the suffixes of `ranks`, which are
+    /// all that begin with these: count descending, then token ascending. Nothing where the table of
+    /// frequent n-grams does not say. O(children), whatever the number of suffixes.
+    pub(crate) fn top(
+        &self,
+        ranks: &Range<usize>,
+        depth: usize,
+        top_k: usize,
+    ) -> Option<Vec<(u32, u64)>> {
+        let mut pattern = Vec::new();
+        self.tokens.extend(
+            self.suffixes.get(ranks.start)?,
+            depth.min(MAX_LEN),
+            &mut pattern,
+        );
+        let Ngram {
+            ranks: all,
+            mut top,
+            is_complete,
+        } = self.ngrams.find(&pattern)?;
+        top.retain(|&(token, _)| token < self.vocab_size);
+        let is_known = all == *ranks && (is_complete || top.len() >= top_k);
+        top.truncate(top_k);
+        is_known.then_some(top)
     }
 
     /// The first rank of `ranks` whose suffix is not below `pattern`.

@@ -14,12 +14,13 @@ use crate::{build, options, tempdir};
 
 const HEADER: usize = 64;
 const PAYLOAD: usize = 4096;
-const SECTIONS: [&str; 5] = [
+const SECTIONS: [&str; 6] = [
     "tokens.bin",
     "suffixes.bin",
     "firsts.bin",
     "keys.bin",
     "documents.bin",
+    "ngrams.bin",
 ];
 
 /// All files below `folder`, by their path from there.
@@ -421,16 +422,17 @@ fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
 }
 
-fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
+fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 6] {
     let ShardManifest {
         tokens,
         suffixes,
         firsts,
         keys,
         documents,
+        ngrams,
         ..
     } = shard;
-    [tokens, suffixes, firsts, keys, documents]
+    [tokens, suffixes, firsts, keys, documents, ngrams]
 }
 
 #[test]

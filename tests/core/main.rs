@@ -8,6 +8,7 @@ mod golden;
 mod lookup;
 mod oracle;
 mod resume;
+mod thin;
 mod tree;
 
 use std::ops::ControlFlow;
