@@ -64,7 +64,8 @@ class BuildReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything above, and the derived figures, as plain values."""
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
-        return asdict(self) | derived
+        # `asdict` would make another counter of the pairs in this one.
+        return asdict(self) | derived | {"skipped": dict(self.skipped)}
 
 
 def build_datastore(
