@@ -41,10 +41,18 @@ class Repository:
 
 @dataclass
 class Hub:
-    """Datasets by their id, and the requests that came for them, as `METHOD /path`."""
+    """A hub.
+
+    Attributes:
+        repositories: Its datasets by their ids.
+        requests: What was asked for: `METHOD /path`; and each connection that was `DROPPED`.
+        refuses: The status of the answer to everything, where it is broken.
+        endpoint: Its address.
+    """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    refuses: int | None = None
     endpoint: str = ""
 
 
@@ -86,7 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
             path,
         )
         repository = asked and self.hub.repositories.get(asked["id"])
-        if not asked or not repository:
+        if self.hub.refuses:
+            self._refuse(self.hub.refuses, "Broken")
+        elif not asked or not repository:
             self._refuse(404, "RepoNotFound")
         elif asked["revision"] not in (None, "main", repository.commit):
             self._refuse(404, "RevisionNotFound")
@@ -150,6 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str) -> None:
         headers = {"Content-Type": "application/json", "X-Error-Code": code}
+        if code == "Broken":  # without these words, a 401 says that there is no such dataset
+            headers["X-Error-Message"] = "Invalid credentials in Authorization header"
         self._send(status, headers, json.dumps({"error": code}).encode(), [])
 
     def _send(self, status: int, headers: dict[str, str], body: bytes, drops: list[int]) -> None:

@@ -197,8 +197,9 @@ def test_any_dataset_is_read_by_its_id(serve, read):
     assert texts(read("org/packed")[1]) == [["a", "b"]]
 
 
+@pytest.mark.parametrize("num_drops", [1, 7])
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "json"])
-def test_connection_that_drops_is_taken_up_again(client, serve, read, kind):
+def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_drops):
     hub, _ = client
     rows = [{"text": f"{number} " * 200} for number in range(3000)]
     content = {
@@ -208,10 +209,11 @@ def test_connection_that_drops_is_taken_up_again(client, serve, read, kind):
         "json": json.dumps(rows).encode(),
     }[kind]
     path = f"train.{kind}"
-    repository = serve("org/name", {path: content}, drops={path: [len(content) * 2 // 3]})
+    drops = {path: [len(content) * 2 // 3] * num_drops}
+    repository = serve("org/name", {path: content}, drops=drops)
     _, (part,) = read("org/name")
     assert [item.text for item in part] == [row["text"] for row in rows]
-    assert hub.requests.count("DROPPED") == 1
+    assert hub.requests.count("DROPPED") == num_drops
     assert repository.drops == {path: []}
 
 
@@ -232,6 +234,24 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
     assert [type(item) for item in part] == [Document, Skipped, Document]
     assert part[1].name == f"org/name/train.{kind}:2"
     assert part[1].reason.startswith("bad row: n")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "the hub refuses your token for `org/name`: log in by `hf auth login`"),
+        (503, r"cannot reach the hub for `org/name`: check the network \(.*LocalEntryNotFound"),
+    ],
+)
+def test_hub_that_refuses_everything_is_said_so(client, serve, read, status, message):
+    hub, _ = client
+    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
+    hub.refuses = status
+    try:
+        with pytest.raises(CorpusError, match=message):
+            read("org/name", token=TOKEN)
+    finally:
+        hub.refuses = None
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -307,7 +327,9 @@ def test_field_that_is_not_there_lists_those_that_are(serve, read):
 def test_hub_out_of_reach_is_said_so():
     from specds.corpora import open_corpus
 
-    with pytest.raises(CorpusError, match=r"cannot reach the hub .* and unset HF_HUB_OFFLINE"):
+    with pytest.raises(
+        CorpusError, match="cannot reach the hub for `ultrachat`: unset HF_HUB_OFFLINE"
+    ):
         open_corpus("ultrachat")
 
 
@@ -347,7 +369,7 @@ def test_reading_goes_on_where_the_connection_broke(monkeypatch):
         (RefusedError(503), 5),
         (RefusedError(429), 5),
         (RefusedError(403), 1),
-        (FileNotFoundError("none"), 1),
+        (FileNotFoundError("none"), 5),
     ],
 )
 def test_reading_breaks_off_where_it_cannot_go_on(monkeypatch, error, tries):
