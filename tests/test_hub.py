@@ -271,6 +271,19 @@ def test_parts_can_be_read_by_another_process(client, serve, read, kind):
     assert asked >= files
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
+    _, pool = client
+    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    serve("org/name", {f"train.{kind}": store([{"text": "the first version"}])})
+    pickled, _ = read("org/name")
+    serve("org/name", {f"train.{kind}": store([{"text": "a later version"}])})
+    with pytest.raises(
+        CorpusError, match=f"hub stopped sending org/name/train.{kind} after 0 rows"
+    ):
+        pool.submit(hub_client.read_part, pickled, 0).result(60)
+
+
 CONFIGS = """---
 configs:
 - config_name: one
