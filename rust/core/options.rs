@@ -51,12 +51,6 @@ pub struct DatastoreOptions {
     /// The most tokens to add, separators included: the first document that does not fit, and all
     /// after it, are ignored.
     pub max_tokens: u64,
-    /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
-    /// half as many occurrences. 1 keeps all.
-    pub position_stride: u32,
-    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, so many are kept
-    /// at an even stride, at least half of them. 0 keeps all.
-    pub max_duplicates: u32,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -81,8 +75,6 @@ impl DatastoreOptions {
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
-            position_stride: 1,
-            max_duplicates: 0,
             existing: Existing::Refuse,
             plan: None,
         }
