@@ -72,8 +72,6 @@ impl DatastoreOptions {
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
-            position_stride: 1,
-            max_duplicates: 0,
             existing: Existing::Refuse,
             plan: None,
         }
