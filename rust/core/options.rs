@@ -69,6 +69,8 @@ impl DatastoreOptions {
             corpus: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
+            position_stride: 1,
+            max_duplicates: 0,
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
