@@ -86,7 +86,7 @@ def test_every_format_gives_the_same_documents(tmp_path, written):
 @settings(deadline=None)
 @given(written=st.lists(TEXT, min_size=1, max_size=4), size=st.integers(1, 40))
 def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
-    rows = [{"text": text} for text in written]
+    rows = [1234, *({"text": text} for text in written), 5678]
     content = json.dumps(rows, ensure_ascii=False, indent=size % 3 or None).encode()
     file = io.BufferedReader(io.BytesIO(content), size)
     with pytest.MonkeyPatch.context() as patch:

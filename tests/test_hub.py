@@ -93,7 +93,8 @@ def test_ultrachat_is_read_from_its_lines(serve, read):
         "stingning/ultrachat/train_1.jsonl:2",
     ]
     corpus = pickle.loads(pickled)
-    assert corpus.name == f"stingning/ultrachat@{commit[:12]} messages_field=data split=train"
+    origin = f"stingning/ultrachat@{commit[:12]}"
+    assert corpus.name == f"ultrachat ({origin}) messages_field=data split=train"
     assert corpus.num_bytes == sum(map(len, files.values())) - 1
     assert corpus.num_bytes == sum(item.num_bytes for part in parts for item in part)
 

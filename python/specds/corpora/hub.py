@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from specds.corpora.chat import Render
-    from specds.corpora.document import CorpusOptions, Item
+    from specds.corpora.document import CorpusOptions, Item, Part
     from specds.corpora.rows import Row
 
 _ROWS_A_BATCH = 256
@@ -171,13 +171,16 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
         commit = re.search(r"@([0-9a-f]{40})/", urls[0]) if urls else None
         arguments |= {"split": options.split, "revision": commit[1] if commit else options.revision}
         if urls and all(kind(url) in ("lines", "json") for url in urls):
-            corpus = _json_corpus(urls, options, render)
+            parts = _json_files(urls, options, render)
         else:
-            corpus = _sharded_corpus(builder, urls, arguments, options, render)
-    revision = f"@{commit[1][:12]}" if commit else ""
-    return replace(
-        corpus, name=f"{dataset.path}{revision}{replace(options, revision=None).describe()}"
-    )
+            parts = _shards(urls, arguments, options, render)
+    origin = f"{dataset.path}@{commit[1][:12]}" if commit else dataset.path
+    name = origin if spec == dataset.path else f"{spec} ({origin})"
+    corpus = corpus_of(name + replace(options, revision=None).describe(), parts)
+    account = (builder.info.splits or {}).get(options.split)
+    if corpus.num_bytes is None and account and account.num_bytes:
+        return replace(corpus, num_bytes=account.num_bytes)
+    return corpus
 
 
 def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:
@@ -196,31 +199,22 @@ def _urls(builder: Any, spec: str, split: str) -> list[str]:
     return files.get(split, [])
 
 
-def _json_corpus(urls: list[str], options: CorpusOptions, render: Render) -> Corpus:
+def _json_files(urls: list[str], options: CorpusOptions, render: Render) -> list[Part]:
     files = _file_system()
-    return corpus_of(
-        "",
-        (HubJson(url, _file_name(url), files.info(url)["size"], options, render) for url in urls),
-    )
+    return [HubJson(url, _file_name(url), files.info(url)["size"], options, render) for url in urls]
 
 
-def _sharded_corpus(
-    builder: Any,
-    urls: list[str],
-    arguments: dict[str, Any],
-    options: CorpusOptions,
-    render: Render,
-) -> Corpus:
+def _shards(
+    urls: list[str], arguments: dict[str, Any], options: CorpusOptions, render: Render
+) -> list[Part]:
     total = imported("datasets").load_dataset(**arguments, streaming=True).num_shards
     if len(urls) == total:
         names = [_file_name(url) for url in urls]
     else:
         names = [f"{arguments['path']}/{options.split}-{index}" for index in range(total)]
-    parts = tuple(
+    return [
         HubShard(name, arguments, index, total, options, render) for index, name in enumerate(names)
-    )
-    account = (builder.info.splits or {}).get(options.split)
-    return Corpus("", parts, (account and account.num_bytes) or None)
+    ]
 
 
 def _file_name(url: str) -> str:
