@@ -266,20 +266,36 @@ def _tokenise(
 ) -> Reading:
     """Gives the builder all documents that it has not been given before."""
     read = Reading()
+
+    def report() -> None:
+        counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
+        progress("tokenise", *_come(read, builder, options, corpus), **counts)
+
     documents = _documents(corpus, read)
-    for document in islice(documents, builder.num_given):
+    for number, document in enumerate(islice(documents, builder.num_given)):
         read.num_bytes += document.num_bytes
-    total = corpus.num_bytes
+        if number % 1000 == 0:
+            report()
     encode = partial(_encode, tokenizer)
     for (tokens, lengths), num_bytes in _in_order(encode, _batches(documents)):
         builder.add_documents(tokens, lengths)
         read.num_bytes += num_bytes
-        counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
-        progress("tokenise", read.num_bytes, total, **counts)
+        report()
         if builder.is_full:
             break
-    progress("tokenise", read.num_bytes, read.num_bytes)
+    progress("tokenise", 1, 1)
     return read
+
+
+def _come(
+    read: Reading, builder: DatastoreBuilder, options: BuildOptions, corpus: Corpus
+) -> tuple[int, int | None]:
+    """How far reading has come, and how far it has to go: to a limit, or the end of the corpus."""
+    if options.max_tokens is not None:
+        return builder.num_tokens, options.max_tokens
+    if options.max_documents is not None:
+        return builder.num_documents, options.max_documents
+    return read.num_bytes, corpus.num_bytes
 
 
 def _documents(corpus: Corpus, read: Reading) -> Iterator[Document]:
