@@ -42,7 +42,7 @@ pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Emptying a file first, as `fs::write` does, makes some file systems wait for the disk.
-fn write_in_place(path: &Path, content: &[u8]) {
+pub(crate) fn write_in_place(path: &Path, content: &[u8]) {
     let mut file = File::options().write(true).open(path).unwrap();
     file.write_all(content).unwrap();
     file.set_len(content.len() as u64).unwrap();
