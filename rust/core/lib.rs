@@ -49,6 +49,7 @@ compile_error!("datastores are little-endian and are mapped as they are");
 mod builder;
 mod complete;
 mod context;
+mod cover;
 pub mod datastore;
 pub mod draft;
 mod duplicates;

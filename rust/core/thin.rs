@@ -133,7 +133,7 @@ impl<'a> Thinner<'a> {
 
 impl Duplicates {
     fn add(&mut self, position: u32, limit: usize) {
-        if self.count % self.stride == 0 && self.positions.len() == limit {
+        if self.count.is_multiple_of(self.stride) && self.positions.len() == limit {
             let mut index = 0;
             self.positions.retain(|_| {
                 index += 1;
@@ -141,7 +141,7 @@ impl Duplicates {
             });
             self.stride *= 2;
         }
-        if self.count % self.stride == 0 {
+        if self.count.is_multiple_of(self.stride) {
             self.positions.push(position);
         }
         self.count += 1;

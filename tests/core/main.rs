@@ -6,6 +6,7 @@ mod edit;
 mod files;
 mod golden;
 mod lookup;
+mod ngrams;
 mod oracle;
 mod resume;
 mod thin;

@@ -51,11 +51,9 @@ proptest! {
             let length = pattern.len();
             let found = datastore.lookup(&pattern, length, length).unwrap();
             let is_found = |suffix: &&Vec<u32>| suffix.starts_with(&pattern);
-            let count = match pattern.contains(&oracle.separator) {
-                true => 0,
-                false => kept.iter().filter(is_found).count() as u64,
-            };
-            prop_assert_eq!(found.count(), count);
+            let is_searched = !pattern.contains(&oracle.separator);
+            let count = if is_searched { kept.iter().filter(is_found).count() } else { 0 };
+            prop_assert_eq!(found.count(), count as u64);
         }
     }
 }
@@ -66,7 +64,7 @@ fn what_is_kept_takes_as_many_bits_as_it_needs() {
     let document = |i| (0..999_u32).map(|j| j % (60 + i % 2)).collect();
     let documents: Vec<Vec<u32>> = (0..40_u32).map(document).collect();
     let rows = [
-        ("all", 1, 0, 40_000, 16),
+        ("all", 1, 0, 40_000_usize, 16),
         ("half", 2, 0, 20_000, 15),
         ("third", 3, 0, 13_334, 14),
     ];
@@ -82,7 +80,7 @@ fn what_is_kept_takes_as_many_bits_as_it_needs() {
         let suffixes = files
             .iter()
             .find(|(name, _)| name.ends_with("suffixes.bin"));
-        let num_bytes = 4096 + (count * bits as usize).div_ceil(8) + 8;
+        let num_bytes = 4096 + (count * bits).div_ceil(8) + 8;
         assert_eq!(suffixes.unwrap().1.len(), num_bytes, "{name}");
     }
 }
