@@ -82,7 +82,8 @@ impl Samples {
     /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
     /// parent. So many rows end at a node as its samples exceed those of its children.
     fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
-        let mut paths = vec![0..0];
+        let mut paths = Vec::new();
+        paths.push(0..0);
         let mut num_ends = vec![stride.num_samples()];
         self.tokens.clear();
         for node in nodes {

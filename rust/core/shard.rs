@@ -300,24 +300,33 @@ impl Shard {
         }
     }
 
-    /// The token `depth` tokens after the suffix of this rank begins.
-    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> Option<u32> {
-        let position = self.suffixes.get(rank)?;
-        self.tokens.get(position.checked_add(depth)?)
+    /// The token that follows the first `depth` tokens of the suffix of this rank; past the end,
+    /// where only a damaged file leads, a token that is in no vocabulary.
+    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> u32 {
+        self.token_at(self.position(rank).saturating_add(depth))
     }
 
-    /// The ranks of those suffixes of `ranks` that `token` follows after `depth` tokens, which all of
-    /// them share. Costs little where they are all or none, or begin and end near the rank `guess`.
-    pub(crate) fn narrow(
+    pub(crate) fn token_at(&self, position: usize) -> u32 {
+        self.tokens.get(position).unwrap_or(u32::MAX)
+    }
+
+    /// Where in `ranks`, whose suffixes share `depth` tokens, the next token may rise to `limit`: in a
+    /// range of less than a key's stride, if keys are long enough to tell.
+    pub(crate) fn where_rises_to(
         &self,
-        ranks: Range<usize>,
+        ranks: &Range<usize>,
         depth: usize,
-        token: Option<u32>,
-        guess: usize,
+        limit: u64,
     ) -> Range<usize> {
-        let order = |rank| self.token_after(rank, depth).cmp(&token);
-        let start = part(ranks.clone(), guess, |rank| order(rank).is_lt());
-        start..part(start..ranks.end, guess, |rank| order(rank).is_le())
+        if depth >= KEY_LEN {
+            return ranks.clone();
+        }
+        let keys = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
+        let token = |key: usize| self.keys.get(key * KEY_LEN + depth);
+        let below = partition(keys, |key| {
+            token(key).is_some_and(|next| u64::from(next) < limit)
+        });
+        rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
 
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
@@ -334,7 +343,7 @@ impl Shard {
         while start < ranks.end {
             let token = next(start);
             let end = gallop(start..ranks.end, |rank| next(rank) == token);
-            if let Some(token) = token.filter(|&token| token < self.vocab_size) {
+            if token < self.vocab_size {
                 visit(token, (end - start) as u64);
             }
             start = end;
@@ -372,21 +381,4 @@ fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         step *= 2;
     }
     partition(start..end.min(start + step - 1), is_before)
-}
-
-/// The same as [`partition`], looking at both ends first and then from `guess` on.
-fn part(range: Range<usize>, guess: usize, is_before: impl Fn(usize) -> bool) -> usize {
-    let Range { start, end } = range;
-    if start >= end || !is_before(start) {
-        return start;
-    }
-    if is_before(end - 1) {
-        return end;
-    }
-    let guess = guess.clamp(start, end - 1);
-    if is_before(guess) {
-        gallop(guess + 1..end, is_before)
-    } else {
-        guess - gallop(0..guess - start, |back| !is_before(guess - 1 - back))
-    }
 }
