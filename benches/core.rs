@@ -16,7 +16,7 @@ use std::{env, fs};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
-use specds::draft::{RestConfig, RestSession};
+use specds::draft::{RestConfig, RestSession, Session};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
 

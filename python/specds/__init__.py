@@ -10,7 +10,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds._core import Datastore, DatastoreBuilder, FormatError, Match, TokenTree, __version__
+from specds._core import (
+    Datastore,
+    DatastoreBuilder,
+    FormatError,
+    Match,
+    StoredDocument,
+    TokenTree,
+    __version__,
+    draft_batch,
+)
 from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ __all__ = [
     "RestConfig",
     "RestDrafter",
     "Session",
+    "StoredDocument",
     "Support",
     "TokenTree",
     "UnsupportedModelError",
@@ -43,6 +53,7 @@ __all__ = [
     "build_datastore",
     "check_model",
     "custom_generate",
+    "draft_batch",
     "generate",
     "open_corpus",
 ]

@@ -23,7 +23,7 @@
 //! use std::sync::Arc;
 //!
 //! use specds::datastore::{DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
-//! use specds::draft::{RestConfig, RestSession};
+//! use specds::draft::{RestConfig, RestSession, Session};
 //!
 //! let options = DatastoreOptions {
 //!     vocab_size: 100,

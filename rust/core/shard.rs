@@ -174,15 +174,21 @@ impl Shard {
     }
 
     fn verify_checksums(&self) -> Result<()> {
+        self.sections().into_iter().try_for_each(Section::verify)
+    }
+
+    /// Brings all of it into memory. O(n).
+    pub(crate) fn warm(&self) -> Result<()> {
+        self.advise(Access::Sequential)?;
+        let result = self.sections().into_iter().try_for_each(Section::warm);
+        self.advise(Access::Random)?;
+        result
+    }
+
+    fn sections(&self) -> [&Section; 5] {
         let (tokens, keys) = (self.tokens.section(), self.keys.section());
-        let sections = [
-            tokens,
-            self.suffixes.section(),
-            &self.firsts,
-            keys,
-            &self.documents,
-        ];
-        sections.into_iter().try_for_each(Section::verify)
+        let suffixes = self.suffixes.section();
+        [tokens, suffixes, &self.firsts, keys, &self.documents]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -205,8 +211,10 @@ impl Shard {
                 .section()
                 .corrupt("its keys are not those of the suffixes"));
         }
-        let (ends, _) = self.documents.payload().as_chunks();
-        let ends = ends.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let ends = self
+            .document_ends()
+            .iter()
+            .map(|bytes| u64::from_le_bytes(*bytes));
         let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
         let are_ends = ends.clone().all(|end| is_end(end) == Some(self.separator));
         let is_whole = ends.clone().next_back() == Some(self.tokens.len() as u64);
@@ -280,6 +288,41 @@ impl Shard {
     /// Where the suffix of this rank begins, past the end where a damaged file says so.
     pub(crate) fn position(&self, rank: usize) -> usize {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn num_documents(&self) -> usize {
+        self.document_ends().len()
+    }
+
+    /// The document that the token at `position` belongs to: how many come before it, and where its
+    /// tokens lie, its separator excluded. O(log d).
+    pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
+        let ends = self.document_ends();
+        let end = |index: usize| {
+            let bytes = ends.get(index)?;
+            usize::try_from(u64::from_le_bytes(*bytes)).ok()
+        };
+        let is_before = |index| end(index).is_some_and(|end| end <= position);
+        let index = partition(0..ends.len(), is_before);
+        let start = index.checked_sub(1).and_then(end).unwrap_or(0);
+        let end = end(index).unwrap_or(start).saturating_sub(1);
+        (index, start..end.clamp(start, self.tokens.len().max(start)))
+    }
+
+    fn document_ends(&self) -> &[[u8; 8]] {
+        self.documents.payload().as_chunks().0
+    }
+
+    /// The tokens of a range of positions.
+    pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.tokens
+            .extend(positions.start, positions.len(), &mut tokens);
+        tokens
     }
 
     /// Appends up to `length` tokens from `position` on, and gives how many of them belong
