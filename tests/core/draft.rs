@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{FusedSession, RestConfig, RestSession};
+use specds::draft::{FusedSession, RestConfig, RestSession, Session};
 use specds::error::Error;
 use tempfile::tempdir;
 
