@@ -21,13 +21,15 @@ from index.builders import OWN
 from index.tokens import (
     ENVIRONMENT,
     TokenCorpus,
+    contexts,
     held_out_transcripts,
     read_transcripts,
     save_transcripts,
     tokenise,
 )
 
-out, err = Console(width=160), Console(stderr=True)
+out = Console(width=None if sys.stdout.isatty() else 160)
+err = Console(stderr=True)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Scale:
     patterns: int = 200
     degenerate_tokens: int = 10_000_000
     large_bytes: int = 1_000_000_000
-    memory_contexts: int = 5000
+    contexts: int = 5000
     cold_contexts: int = 40
     passes: int = 3
     transcripts: int | None = None
@@ -50,6 +52,7 @@ CHECK = Scale(60_000, 1, 40, 20_000, 0, 50, 3, 1, 2)
 
 # A 16-bit id and a suffix's position: what a token takes in the open datastore, about.
 BYTES_PER_TOKEN = 5.6
+OPENINGS = 20
 
 
 class Part(str, Enum):
@@ -81,11 +84,12 @@ def main(
     cache: Annotated[Path, typer.Option(help="Where tokens are kept.")] = Path("build/bench-index"),
     limit_tokens: Annotated[int | None, typer.Option(help="Stop reading the corpus here.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each builder builds.")] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write figures here.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only see that it works.")] = False,
 ) -> None:
     """Measure the datastore against its bars and its rivals."""
     scale = CHECK if check else Scale(limit_tokens, repeats)
+    machine = report.machine()
     cache.mkdir(parents=True, exist_ok=True)
     with err.status("tokenising"):
         tokens = tokenise(corpus, tokenizer, cache.resolve(), scale.limit_tokens)
@@ -94,15 +98,16 @@ def main(
     )
     with tempfile.TemporaryDirectory(dir=cache.resolve()) as folder:
         save_transcripts(Path(folder) / "transcripts.npz", recorded[: scale.transcripts])
+        np.save(Path(folder) / "contexts.npy", contexts(recorded, scale.contexts))
         measured = measure(tokens, Path(folder), scale, rivals_python, set(part or Part))
     figures = figures_of(measured)
+    about = {"machine": machine, "specds": version("specds")}
+    about["corpus"] = asdict(tokens.facts) | {"num_tokens": tokens.num_tokens}
     title = f"{tokens.num_tokens:,} tokens of {corpus}"
-    out.print(report.table(figures, title))
+    out.print(report.table(figures, title, machine))
     for name, lines in measured["wrong answers"].items():
         out.print(f"[bold red]{name} answers otherwise than a scan[/]: {len(lines)}", *lines[:3])
     if json_file:
-        about = {"machine": report.machine(), "specds": version("specds")}
-        about["corpus"] = asdict(tokens.facts) | {"num_tokens": tokens.num_tokens}
         about["figures"] = [figure.to_dict() for figure in figures]
         json_file.write_text(json.dumps(about | {"measured": measured}, indent=2) + "\n")
 
@@ -122,11 +127,11 @@ def measure(
     if wrong_own := wrong.keys() & OWN.keys():
         raise WrongAnswerError(f"{', '.join(sorted(wrong_own))}: {wrong[min(wrong_own)][0]}")
     measured: dict[str, Any] = {"builds": builds, "wrong answers": wrong}
-    request = {"datastore": str(datastore), "transcripts": str(folder / "transcripts.npz")}
     if Part.SERVING in parts:
-        measured["serving"] = measure_serving(tokens, request, folder, scale)
+        measured["serving"] = measure_serving(tokens, datastore, folder, scale)
     if Part.ACCEPTANCE in parts:
         with err.status("replaying"):
+            request = {"datastore": str(datastore), "transcripts": str(folder / "transcripts.npz")}
             measured["acceptance"] = child.run("acceptance:compare", request)
     shutil.rmtree(datastore)
     if Part.DEGENERATE in parts:
@@ -203,28 +208,27 @@ def measure_degenerate(tokens: TokenCorpus, folder: Path, scale: Scale) -> dict[
 
 
 def measure_serving(
-    tokens: TokenCorpus, request: dict[str, Any], folder: Path, scale: Scale
+    tokens: TokenCorpus, datastore: Path, folder: Path, scale: Scale
 ) -> dict[str, Any]:
+    def job(name: str, **request: Any) -> dict[str, Any]:
+        return child.run(f"serving:{name}", {"datastore": str(datastore), **request})
+
+    contexts, transcripts = str(folder / "contexts.npy"), str(folder / "transcripts.npz")
     with err.status("serving"):
         measured = {
             "num_tokens": tokens.num_tokens,
-            "cold": child.run(
-                "serving:cold_drafts", request | {"num_contexts": scale.cold_contexts}
-            ),
-            "memory": child.run(
-                "serving:private_memory", request | {"num_contexts": scale.memory_contexts}
-            ),
-            "warm": child.run("serving:warm_drafts", request | {"passes": scale.passes}),
+            "cold": job("cold_drafts", contexts=contexts, num_contexts=scale.cold_contexts),
+            "memory": job("private_memory", contexts=contexts),
+            "warm": job("warm_drafts", transcripts=transcripts, passes=scale.passes),
         }
-    opened = {"datastore": request["datastore"], "repeats": 20}
     num_tokens = int(scale.large_bytes / BYTES_PER_TOKEN)
     if num_tokens <= tokens.num_tokens:
-        return measured | {"open": child.run("serving:open_times", opened)}
+        return measured | {"open": job("open_times", repeats=OPENINGS)}
     with err.status("building a large datastore"):
         large = tokens.repeated(num_tokens, folder / "large")
         run_builder("specds", large, folder / "built", [], Path(sys.executable))
-    opened["datastore"] = str(folder / "built" / "corpus.specds")
-    measured["open"] = child.run("serving:open_times", opened)
+        datastore = folder / "built" / "corpus.specds"
+        measured["open"] = job("open_times", repeats=OPENINGS)
     shutil.rmtree(folder / "built")
     shutil.rmtree(folder / "large")
     return measured

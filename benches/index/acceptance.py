@@ -15,11 +15,12 @@ from index.tokens import load_transcripts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specds import RestDrafter
-    from specds.drafter import Session
-    from specds._core import TokenTree
+    from typing_extensions import Self
 
     from index.tokens import Transcript
+    from specds import RestDrafter
+    from specds._core import TokenTree
+    from specds.drafter import Session
 
     Step = Callable[[np.ndarray, int], tuple[int, int]]
     """Drafts after the first `int` tokens: how many next ones are right, and the draft's size."""
@@ -33,7 +34,7 @@ class Tally:
     num_accepted: int = 0
     num_nodes: int = 0
 
-    def __iadd__(self, other: Tally) -> Tally:
+    def __iadd__(self, other: Tally) -> Self:
         self.num_drafts += other.num_drafts
         self.num_accepted += other.num_accepted
         self.num_nodes += other.num_nodes

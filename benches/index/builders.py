@@ -19,8 +19,6 @@ from index.tokens import TokenCorpus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from index.child import Cost
-
     Count = Callable[[list[int]], int]
     """How often a pattern occurs."""
 
@@ -50,7 +48,7 @@ def build_tokengrams(corpus: TokenCorpus, out: Path) -> Count:
     from tokengrams import MemmapIndex
 
     tokens = out / "tokens.bin"
-    tokens.symlink_to(corpus.stream())
+    tokens.symlink_to(corpus.stream().resolve())
     vocab = 1 << 16 if corpus.tokens.itemsize == 2 else 1 << 17
     return MemmapIndex.build(str(tokens), str(out / "index.idx"), vocab=vocab).count
 
@@ -59,7 +57,7 @@ def build_infini_gram(corpus: TokenCorpus, out: Path, cpus: int | None = None) -
     """Its own indexing program, which takes files that are tokenised already as they are."""
     from infini_gram.engine import InfiniGramEngine
 
-    (out / "tokenized.0").symlink_to(corpus.stream())
+    (out / "tokenized.0").symlink_to(corpus.stream().resolve())
     width = corpus.tokens.itemsize
     starts = np.cumsum(np.append(0, corpus.lengths[:-1] + 1)).astype(np.uint64) * width
     starts.tofile(out / "offset.0")

@@ -10,12 +10,13 @@ budget: a prefix is counted again in each path that goes on from it, so few node
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from specds import Datastore
 
 MAX_MATCH, MIN_MATCH = 16, 2

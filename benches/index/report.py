@@ -123,13 +123,15 @@ def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
         at_most=0.1,
         note=f"{held['private_bytes'] / 1e6:.1f} MB after {held['num_contexts']:,} drafts",
     )
-    faults = statistics.median(cold["major_faults"])
+    faults = f"{statistics.median(cold['major_faults']):.0f} major faults"
+    cold_open_s = statistics.median(cold["open_s"])
+    yield Figure("cold open, p50", cold_open_s * 1e3, "ms", note="nothing of it in memory before")
     yield Figure(
         "cold first draft, p50",
         statistics.median(cold["draft_s"]) * 1e3,
         "ms",
         at_most=5,
-        note=f"{faults:.0f} major faults; cold open {statistics.median(cold['open_s']) * 1e3:.1f} ms",
+        note=faults,
     )
     yield from _latency_figures(serving["warm"])
 
@@ -161,7 +163,7 @@ def acceptance_figures(acceptance: dict[str, Any]) -> Iterator[Figure]:
             note=f"mean acceptance length {_acceptance(ours)}, REST's {_acceptance(published)}",
         )
         yield Figure(
-            f"accepted tokens, {source}: times REST's, as many nodes",
+            f"the same, {source}, with as many nodes",
             result["ratio, as many nodes"],
             "x",
             note=f"{_acceptance(matched)}, budget {acceptance['matched_budget']}",
@@ -193,8 +195,11 @@ def end_to_end_figures(built: dict[str, Any]) -> Iterator[Figure]:
     yield Figure("specds build: cores busy", cpu_s / wall_s / cores * 100, "%", at_least=80)
 
 
-def table(figures: list[Figure], title: str) -> Table:
-    shown = Table(title=title, title_justify="left")
+def table(figures: list[Figure], title: str, machine: dict[str, Any]) -> Table:
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    caption = f"{machine['cores']} cores of {machine['processor']}, {memory}, load before "
+    caption += f"{machine['load']:.1f}"
+    shown = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     shown.add_column("figure")
     shown.add_column("measured", justify="right", no_wrap=True)
     shown.add_column("bar", justify="right", no_wrap=True)

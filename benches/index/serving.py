@@ -20,9 +20,8 @@ from index.child import memory
 from index.tokens import load_transcripts
 
 if TYPE_CHECKING:
-    from specds import RestDrafter
-
     from index.tokens import Transcript
+    from specds import RestDrafter
 
 NODES = 64
 
@@ -39,49 +38,43 @@ def open_times(datastore: str, repeats: int) -> dict[str, Any]:
     return {"num_bytes": opened.num_bytes, "open_s": elapsed}
 
 
-def private_memory(datastore: str, transcripts: str, num_contexts: int) -> dict[str, Any]:
-    """What opening and drafting for `num_contexts` contexts leaves in memory that is no file's."""
+def private_memory(datastore: str, contexts: str) -> dict[str, Any]:
+    """What opening and drafting after each context leaves in memory that is no file's."""
     from specds import RestDrafter
 
-    contexts = _contexts(load_transcripts(Path(transcripts)), num_contexts)
-    gc.collect()
+    rows = np.load(contexts)
     before = memory("RssAnon")
     drafter = RestDrafter(datastore)
-    for context in contexts:
+    for context in rows:
         drafter.session(context).draft(NODES)
-    held = memory("RssAnon") - before
-    return {"num_contexts": len(contexts), "private_bytes": held}
+    return {"num_contexts": len(rows), "private_bytes": memory("RssAnon") - before}
 
 
-def _contexts(transcripts: list[Transcript], number: int) -> list[np.ndarray]:
-    """The ends, 64 tokens each, of beginnings of answers, evenly spread over all of them."""
-    texts = [(np.concatenate([t.prompt, t.completion]), len(t.prompt)) for t in transcripts]
-    places = [(text, end) for text, start in texts for end in range(start, len(text))]
-    chosen = np.linspace(0, len(places) - 1, min(number, len(places))).astype(int)
-    return [text[max(0, end - 64) : end] for text, end in (places[i] for i in chosen)]
-
-
-def cold_drafts(datastore: str, transcripts: str, num_contexts: int) -> dict[str, Any]:
+def cold_drafts(datastore: str, contexts: str, num_contexts: int) -> dict[str, Any]:
     """Seconds to open and then to draft, with no byte of the datastore in memory before."""
     from specds import RestDrafter
 
+    rows = np.load(contexts)
     open_s, draft_s, faults = [], [], []
-    for context in _contexts(load_transcripts(Path(transcripts)), num_contexts):
+    for context in rows[:: max(1, len(rows) // num_contexts)][:num_contexts]:
         _evict(Path(datastore))
         start = time.perf_counter()
         drafter = RestDrafter(datastore)
-        opened = time.perf_counter()
+        open_s.append(time.perf_counter() - start)
         session = drafter.session(context)
-        faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        start_draft = time.perf_counter()
+        faults_before = _major_faults()
+        start = time.perf_counter()
         session.draft(NODES)
-        draft_s.append(time.perf_counter() - start_draft)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults_before)
-        open_s.append(opened - start)
+        draft_s.append(time.perf_counter() - start)
+        faults.append(_major_faults() - faults_before)
         # The next eviction spares pages that are still mapped.
         del session, drafter
         gc.collect()
     return {"open_s": open_s, "draft_s": draft_s, "major_faults": faults}
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def _evict(folder: Path) -> None:

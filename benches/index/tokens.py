@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "environment"
 BATCH = 256
+CONTEXT = 32
 HELD_OUT_STRIDE = 997
 HELD_OUT_TOKENS = 2048
 
@@ -59,7 +60,7 @@ class TokenCorpus:
         return cls(folder, facts)
 
     @property
-    def tokens(self) -> np.ndarray:
+    def tokens(self) -> np.memmap:
         return np.load(self.folder / "tokens.npy", mmap_mode="r")
 
     @property
@@ -73,20 +74,22 @@ class TokenCorpus:
 
     def batches(self, num_tokens: int = 1 << 20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Whole documents, about `num_tokens` at a time, as `(tokens, lengths)`."""
-        ends = np.cumsum(self.lengths)
+        lengths, mapped = np.array(self.lengths), self.tokens
+        ends = np.cumsum(lengths)
         cuts = np.flatnonzero(np.diff(ends // num_tokens)) + 1
-        first, start = 0, 0
-        for last in [*cuts.tolist(), len(ends)]:
-            end = int(ends[last - 1])
-            yield self.tokens[start:end], self.lengths[first:last]
-            first, start = last, end
+        first = 0
+        # Read and not mapped: pages of a mapping count as memory of the builder.
+        with (self.folder / "tokens.npy").open("rb") as file:
+            file.seek(mapped.offset)
+            for last in [*cuts.tolist(), len(ends)]:
+                part = lengths[first:last]
+                yield np.fromfile(file, dtype=mapped.dtype, count=int(part.sum())), part
+                first = last
 
     def prefix(self, num_tokens: int, folder: Path) -> TokenCorpus:
         """Its first documents, cut after `num_tokens` tokens."""
         lengths = np.diff(np.minimum(np.cumsum(self.lengths), num_tokens), prepend=0)
-        return TokenCorpus.write(
-            folder, self.facts, self.tokens[:num_tokens], lengths[lengths > 0]
-        )
+        return TokenCorpus.write(folder, self.facts, self.tokens[:num_tokens], lengths[lengths > 0])
 
     def repeated(self, num_tokens: int, folder: Path) -> TokenCorpus:
         """`num_tokens` tokens at least: copies of itself, each with its ids shifted by a salt."""
@@ -247,6 +250,16 @@ def save_transcripts(path: Path, transcripts: list[Transcript]) -> None:
         tokens=np.concatenate([ids for _, *pair in transcripts for ids in pair]),
         lengths=np.array([len(ids) for _, *pair in transcripts for ids in pair]),
     )
+
+
+def contexts(transcripts: list[Transcript], number: int) -> np.ndarray:
+    """Tokens to draft after, `CONTEXT` a row, evenly spread over all answers."""
+    texts = [(np.concatenate([t.prompt, t.completion]), len(t.prompt)) for t in transcripts]
+    places = [(text, end) for text, start in texts for end in range(max(start, CONTEXT), len(text))]
+    if not places:
+        raise ValueError(f"every answer ends within {CONTEXT} tokens: give longer transcripts")
+    chosen = np.linspace(0, len(places) - 1, min(number, len(places))).astype(int)
+    return np.stack([text[end - CONTEXT : end] for text, end in (places[i] for i in chosen)])
 
 
 def load_transcripts(path: Path) -> list[Transcript]:
