@@ -133,6 +133,12 @@ def measure(
         with err.status("replaying"):
             request = {"datastore": str(datastore), "transcripts": str(folder / "transcripts.npz")}
             measured["acceptance"] = child.run("acceptance:compare", request)
+        if rivals_python:
+            with err.status("replaying: draftretriever"):
+                request = {"corpus": str(tokens.folder), "out": str(folder / "rival.idx")}
+                request["transcripts"] = str(folder / "transcripts.npz")
+                rival = child.run("rival_drafts:run", request, rivals_python)
+                measured["acceptance"]["draftretriever"] = rival
     shutil.rmtree(datastore)
     if Part.DEGENERATE in parts:
         measured["degenerate"] = measure_degenerate(tokens, folder, scale)

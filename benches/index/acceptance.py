@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from index.published_rest import NodePath
     from index.tokens import Transcript
     from specds import RestDrafter
     from specds._core import TokenTree
@@ -69,6 +70,16 @@ def num_right(tree: TokenTree, truth: np.ndarray) -> int:
     return depth
 
 
+def right_prefix(nodes: set[NodePath], truth: np.ndarray) -> int:
+    """How many of the recorded tokens nodes hold, each node named by the path to it."""
+    path: NodePath = ()
+    for token in truth.tolist():
+        if (*path, token) not in nodes:
+            break
+        path = (*path, token)
+    return len(path)
+
+
 def replay(transcript: Transcript, step: Step) -> Tally:
     """Drafts at the start of an answer, goes on by what is accepted and one token, to its end."""
     tokens = np.concatenate([transcript.prompt, transcript.completion])
@@ -101,10 +112,7 @@ def replay_published(
 ) -> Tally:
     def step(tokens: np.ndarray, position: int) -> tuple[int, int]:
         nodes = select(retrieve(array, drafter.datastore, tokens[:position]), CHOICES, random)
-        truth, accepted = tuple(tokens[position : position + 10].tolist()), 0
-        while accepted < len(truth) and truth[: accepted + 1] in nodes:
-            accepted += 1
-        return accepted, len(nodes)
+        return right_prefix(nodes, tokens[position:]), len(nodes)
 
     return replay(transcript, step)
 
@@ -120,10 +128,11 @@ def compare(datastore: str, transcripts: str) -> dict[str, Any]:
     def run(replay_one: Callable[[Transcript], Tally]) -> dict[str, Tally]:
         tallies: dict[str, Tally] = defaultdict(Tally)
         for transcript in recorded:
-            tally = replay_one(transcript)
-            tallies[transcript.source] += tally
-            tallies["all"] += tally
-        return tallies
+            tallies[transcript.source] += replay_one(transcript)
+        total = Tally()
+        for tally in tallies.values():
+            total += tally
+        return {**tallies, "all": total}
 
     published = run(lambda t: replay_published(array, drafter, t, random))
     ours = run(lambda t: replay_specds(drafter, t, CHOICES))

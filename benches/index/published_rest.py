@@ -27,7 +27,8 @@ CHOICES = 64
 PAYLOAD_OFFSET = 4096
 PAST_END = -1
 
-Path_ = tuple[int, ...]
+NodePath = tuple[int, ...]
+"""The tokens from the context to a node, and the node's own."""
 
 
 class Section:
@@ -112,7 +113,7 @@ def count_prefixes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return np.concatenate(first_rows), np.concatenate(lengths), np.concatenate(counts)
 
 
-def select(rows: np.ndarray, choices: int, random: np.random.Generator) -> set[Path_]:
+def select(rows: np.ndarray, choices: int, random: np.random.Generator) -> set[NodePath]:
     """The nodes that the published program drafts, each as the path to it.
 
     Among equally frequent prefixes, and equally long ones, the program takes them in the order of a
@@ -130,6 +131,6 @@ def select(rows: np.ndarray, choices: int, random: np.random.Generator) -> set[P
     return {path[:length] for path in kept for length in range(1, len(path) + 1)}
 
 
-def _num_tokens(path: Path_) -> int:
+def _num_tokens(path: NodePath) -> int:
     """How many tokens the program takes a path to have: a token that comes again is not counted."""
     return len(set(path))

@@ -169,6 +169,21 @@ def acceptance_figures(acceptance: dict[str, Any]) -> Iterator[Figure]:
             note=f"{_acceptance(matched)}, budget {acceptance['matched_budget']}",
         )
 
+    if "draftretriever" in acceptance:
+        yield _rival_figure(acceptance["draftretriever"])
+
+
+def _rival_figure(rival: dict[str, Any]) -> Figure:
+    name = "mean acceptance length, all: draftretriever"
+    if not rival:
+        return Figure(name, None, note="not installed")
+    replayed, cost = rival["replay"], rival["cost"]
+    note = f"{replayed['nodes_per_draft']:.1f} nodes in {rival['draft_us']['50']:.0f} µs p50; "
+    note += (
+        f"built in {cost['cpu_s']:.1f} s, {cost['peak_bytes'] / rival['num_tokens']:.1f} B/token"
+    )
+    return Figure(name, replayed["mean_acceptance_length"], note=note)
+
 
 def _acceptance(tally: dict[str, Any]) -> str:
     return f"{tally['mean_acceptance_length']:.3f} ({tally['nodes_per_draft']:.1f} nodes)"
