@@ -17,7 +17,16 @@ BENCHES = Path(__file__).parents[1] / "benches"
 sys.path.insert(0, str(BENCHES))
 
 from index import __main__ as command  # noqa: E402
-from index import acceptance, answers, builders, child, end_to_end, published_rest, report  # noqa: E402
+from index import (  # noqa: E402  # noqa: E402
+    acceptance,
+    answers,
+    builders,
+    child,
+    end_to_end,
+    published_rest,
+    report,
+    rival_drafts,
+)
 from index.tokens import Facts, TokenCorpus, Transcript, contexts  # noqa: E402
 
 SEPARATOR, VOCAB_SIZE = 7, 8
@@ -171,6 +180,23 @@ def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
     published = acceptance.replay_published(array, drafter, transcript, random)
     assert (ours.num_drafts, ours.num_accepted, ours.nodes) == (1, 10, 10)
     assert (published.num_drafts, published.num_accepted, published.nodes) == (1, 10, 10)
+
+
+def test_the_right_prefix_is_counted_among_nodes_named_by_their_paths():
+    nodes = {(1,), (1, 2), (1, 2, 3), (2,)}
+    for truth, right in (([1, 2, 3, 4], 3), ([1, 3], 1), ([3], 0), ([2, 1], 1), ([], 0)):
+        assert acceptance.right_prefix(nodes, np.array(truth)) == right
+
+
+def test_an_absent_drafter_is_reported_as_absent():
+    assert rival_drafts.run("none", "none", "none") == {}
+    tally = acceptance.Tally(1, 1, 1).to_dict()
+    kinds = ("published", "specds", "specds, as many nodes", "specds, fused")
+    result = {**dict.fromkeys(kinds, tally), "ratio": 1.0, "ratio, as many nodes": 1.0}
+    measured = {"matched_budget": 1, "sources": {"all": result}, "draftretriever": {}}
+    *figures, rival = report.acceptance_figures(measured)
+    assert [figure.value for figure in figures] == [1.0, 1.0]
+    assert rival.value is None
 
 
 def test_contexts_are_of_one_length_and_end_within_answers():

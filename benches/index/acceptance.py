@@ -119,7 +119,7 @@ def replay_published(
 
 def compare(datastore: str, transcripts: str) -> dict[str, Any]:
     """The job of a child: each source of transcripts, and all of them, by both selections."""
-    from specds import RestDrafter
+    from specds import FusedDrafter, RestDrafter
 
     drafter, array = RestDrafter(datastore), SuffixArray(Path(datastore))
     recorded = load_transcripts(Path(transcripts))
@@ -136,6 +136,8 @@ def compare(datastore: str, transcripts: str) -> dict[str, Any]:
 
     published = run(lambda t: replay_published(array, drafter, t, random))
     ours = run(lambda t: replay_specds(drafter, t, CHOICES))
+    fused = FusedDrafter(drafter.datastore)
+    both = run(lambda t: replay_specds(fused, t, CHOICES))
     budget = _matched_budget(
         published["all"].nodes, lambda n: run(lambda t: replay_specds(drafter, t, n))["all"].nodes
     )
@@ -147,6 +149,7 @@ def compare(datastore: str, transcripts: str) -> dict[str, Any]:
                 "published": published[source].to_dict(),
                 "specds": ours[source].to_dict(),
                 "specds, as many nodes": matched[source].to_dict(),
+                "specds, fused": both[source].to_dict(),
                 "ratio": _ratio(ours[source], published[source]),
                 "ratio, as many nodes": _ratio(matched[source], published[source]),
             }

@@ -1,7 +1,9 @@
 """Another retriever of drafts that is on the package index, over the same tokens and answers.
 
 draftretriever is that of ADED (Liu et al. 2024), after REST's: a matrix of tri-grams, searched by
-Monte Carlo. Run in a child of the interpreter that has it.
+Monte Carlo. It learns from the contexts that it is asked about, of this answer and of those before:
+its like among our drafters is the one that drafts from the request's own text too. Run in a child
+of the interpreter that has it.
 """
 
 from __future__ import annotations
