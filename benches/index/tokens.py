@@ -72,8 +72,8 @@ class TokenCorpus:
         """Separators included, as every index of these tokens counts them."""
         return len(self.tokens) + len(self.lengths)
 
-    def batches(self, num_tokens: int = 1 << 20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Whole documents, about `num_tokens` at a time, as `(tokens, lengths)`."""
+    def batches(self, num_tokens: int = 1 << 18) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Whole documents as `(tokens, lengths)`, by default as many as `specds build` adds."""
         lengths, mapped = np.array(self.lengths), self.tokens
         ends = np.cumsum(lengths)
         cuts = np.flatnonzero(np.diff(ends // num_tokens)) + 1
