@@ -49,9 +49,20 @@ impl TokenWidth {
 
     /// Appends tokens to `bytes` as they are stored. They fit: the caller has checked them.
     pub(crate) fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
-        for token in tokens {
-            bytes.extend_from_slice(&token.to_le_bytes()[..self.num_bytes()]);
+        match self {
+            Self::Two => encode::<2>(tokens, bytes),
+            Self::Three => encode::<3>(tokens, bytes),
         }
+    }
+}
+
+/// Of one width, so that the compiler makes it a loop over whole registers.
+fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.resize(start + tokens.len() * WIDTH, 0);
+    let (stored, _) = bytes[start..].as_chunks_mut::<WIDTH>();
+    for (stored, token) in stored.iter_mut().zip(tokens) {
+        stored.copy_from_slice(&token.to_le_bytes()[..WIDTH]);
     }
 }
 
