@@ -12,9 +12,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match, Stage,
+    Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match, Stage, StoredDocument,
 };
-use specds::draft::{RestConfig, RestSession};
+use specds::draft::{FusedSession, RestConfig, RestSession};
 use specds::error::{Error, Result};
 use specds::tree::TokenTree;
 
@@ -52,6 +52,8 @@ fn public_types_can_be_sent_and_shared() {
     check::<Match>();
     check::<RestConfig>();
     check::<RestSession>();
+    check::<FusedSession>();
+    check::<StoredDocument>();
     check::<TokenTree>();
     check::<Error>();
 }
