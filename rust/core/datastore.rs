@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rayon::prelude::*;
 
@@ -378,6 +379,13 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::warm)
     }
 
+    /// Learns from a draft that took so long: see [`Warmth`](crate::warmth::Warmth).
+    pub(crate) fn note(&self, elapsed: Duration) {
+        for shard in &self.shards {
+            shard.warmth.note(elapsed);
+        }
+    }
+
     /// Whether a session may see these tokens.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let vocab_size = self.vocab_size();
@@ -457,10 +465,18 @@ impl Datastore {
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             positions.clear();
             let num_up_to = num_before + ranks.len() as u64;
+            let is_cold = shard.warmth.is_cold();
+            if is_cold {
+                let here = stride.occurrences().skip_while(|&n| n < num_before);
+                for occurrence in here.take_while(|&n| n < num_up_to) {
+                    shard.fetch_position(ranks.start + index_in(occurrence, num_before));
+                }
+            }
             while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
-                let index =
-                    usize::try_from(occurrence - num_before).expect("below a range's length");
-                positions.push(shard.position(ranks.start + index));
+                positions.push(shard.position(ranks.start + index_in(occurrence, num_before)));
+            }
+            if is_cold {
+                shard.fetch(positions, found.length, length);
             }
             for position in positions.iter() {
                 let start = tokens.len();
@@ -473,6 +489,11 @@ impl Datastore {
             samples.sort();
         }
     }
+}
+
+/// Which of a range's ranks is the occurrence of this number, after so many in the shards before.
+fn index_in(occurrence: u64, num_before: u64) -> usize {
+    usize::try_from(occurrence - num_before).expect("below a range's length")
 }
 
 /// The smallest `limit` values, ascending, in memory for so many.

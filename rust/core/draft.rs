@@ -1,6 +1,7 @@
 //! What is drafted at a decoding step?
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rayon::prelude::*;
 
@@ -179,23 +180,26 @@ impl Session for RestSession {
             found,
             ..
         } = self;
+        let started = Instant::now();
         datastore.find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let max_samples = config.max_samples as u64;
         let is_small = found.count() <= max_samples;
-        if is_small || (found.is_in_one_shard() && !config.exact) {
+        let tree = if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
             datastore.gather(found, config.continuation, stride, &mut self.samples);
             self.trie.fill(&self.samples);
-            Ok(self.trie.select(max_nodes))
+            self.trie.select(max_nodes)
         } else {
             let max_samples = if config.exact { u64::MAX } else { max_samples };
             let stride = Stride::new(found.count(), max_samples);
             let nodes = self
                 .splitter
                 .nodes(datastore, found, stride, config.continuation);
-            Ok(tree_of(nodes.take(max_nodes), stride))
-        }
+            tree_of(nodes.take(max_nodes), stride)
+        };
+        datastore.note(started.elapsed());
+        Ok(tree)
     }
 }
 

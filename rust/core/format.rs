@@ -37,6 +37,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -227,6 +228,23 @@ impl Section {
     pub(crate) fn advise(&self, _access: Access) -> Result<()> {
         Ok(())
     }
+
+    /// Asks the system to fetch some bytes of the payload, and does not wait for them. It may refuse:
+    /// then they are fetched when they are read.
+    #[cfg(unix)]
+    pub(crate) fn will_need(&self, bytes: Range<usize>) {
+        let end = bytes.end.min(self.payload().len());
+        if let Some(length) = end.checked_sub(bytes.start).filter(|&length| length > 0) {
+            let start = PAYLOAD_OFFSET + bytes.start;
+            let _ = self
+                .map
+                .advise_range(memmap2::Advice::WillNeed, start, length);
+        }
+    }
+
+    /// Only Unix can be asked.
+    #[cfg(not(unix))]
+    pub(crate) fn will_need(&self, _bytes: Range<usize>) {}
 
     /// Brings the section into memory: what the system does not do at once is read here.
     pub(crate) fn warm(&self) -> Result<()> {

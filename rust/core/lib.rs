@@ -75,4 +75,5 @@ mod thin;
 mod tokens;
 pub mod tree;
 mod trie;
+mod warmth;
 mod worker;

@@ -10,6 +10,7 @@ use crate::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::ngrams::{self, MAX_LEN, Ngram, Ngrams};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
+use crate::warmth::Warmth;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct Shard {
     ngrams: Ngrams,
     vocab_size: u32,
     separator: u32,
+    pub(crate) warmth: Warmth,
     position_stride: u32,
     max_duplicates: u32,
 }
@@ -49,6 +51,7 @@ impl Shard {
             ngrams: Ngrams::new(open(Kind::Ngrams, &sections.ngrams)?),
             vocab_size: sections.vocab_size,
             separator: sections.separator,
+            warmth: Warmth::default(),
             position_stride: sections.position_stride,
             max_duplicates: sections.max_duplicates,
         };
@@ -173,10 +176,20 @@ impl Shard {
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
+        if self.warmth.is_cold() {
+            self.keys
+                .will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
+        }
         let below = partition(keys.clone(), |index| key(index).is_lt());
         let above = gallop(below..keys.end, |index| key(index).is_eq());
 
         let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
+        if self.warmth.is_cold() {
+            self.suffixes
+                .will_need(start..end.min(start + 2 * KEY_STRIDE));
+            self.suffixes
+                .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
+        }
         let is_match = |rank| self.tokens.compare(self.position(rank), pattern).is_eq();
         if pattern.len() > KEY_LEN {
             let lower = self.below(start..end, pattern);
@@ -229,12 +242,28 @@ impl Shard {
             for (position, last) in positions.iter_mut().zip(lasts) {
                 *position = self.position(last);
             }
+            if self.warmth.is_cold() {
+                self.fetch(&positions[..num_parts], 0, pattern.len());
+            }
             let compare = |position: &usize| self.tokens.compare(*position, pattern);
             let parts = positions[..num_parts].iter().map(compare);
             start += step * parts.take_while(|order| order.is_lt()).count();
             end = end.min(start + step - 1);
         }
         start
+    }
+
+    /// Asks for `length` tokens, `offset` after each of these positions.
+    pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
+        for position in positions {
+            self.tokens
+                .will_need(position.saturating_add(offset), length);
+        }
+    }
+
+    /// Asks for where the suffix of this rank begins.
+    pub(crate) fn fetch_position(&self, rank: usize) {
+        self.suffixes.will_need(rank..rank.saturating_add(1));
     }
 
     fn num_below(&self, token: usize) -> usize {

@@ -113,6 +113,13 @@ impl Tokens {
         }
     }
 
+    /// Asks for `length` tokens from `index` on.
+    pub(crate) fn will_need(&self, index: usize, length: usize) {
+        let byte = |index: usize| index.saturating_mul(self.width.num_bytes());
+        let end = byte(index.saturating_add(length));
+        self.section.will_need(byte(index)..end);
+    }
+
     /// Calls `visit` with the tokens from `index` on for as long as it returns true.
     pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
         let _ = match self.width {

@@ -6,6 +6,7 @@ use numpy::{
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 /// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
 ///
@@ -14,10 +15,9 @@ pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<
 where
     T: TryFrom<i64>,
 {
-    let array = value
-        .py()
-        .import("numpy")?
-        .call_method1("asarray", (value,))?;
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let asarray = ASARRAY.import(value.py(), "numpy", "asarray")?;
+    let array = asarray.call1((value,))?;
     let array = array.cast_into::<PyUntypedArray>()?;
     if array.ndim() != 1 {
         let shape = array.shape();

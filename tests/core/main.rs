@@ -15,8 +15,10 @@ mod tree;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage};
-use specds::draft::{RestConfig, RestSession};
+use specds::datastore::{
+    Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
+};
+use specds::draft::{FusedSession, RestConfig, RestSession};
 use specds::error::{Error, Result};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
@@ -62,6 +64,8 @@ fn public_types_can_be_sent_and_shared() {
     check::<Match>();
     check::<RestConfig>();
     check::<RestSession>();
+    check::<FusedSession>();
+    check::<StoredDocument>();
     check::<TokenTree>();
     check::<Error>();
 }
