@@ -375,3 +375,28 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
         datastore.document(position).unwrap();
     }
 }
+
+#[test]
+fn counts_are_exact_where_tokens_change_at_a_key() {
+    for num_first in [255, 256, 257, 512] {
+        let documents = [(1, num_first), (2, 256), (3, 300)];
+        let documents = documents
+            .map(|(token, count)| vec![vec![0, token]; count])
+            .concat();
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, options(5, 5), &documents).unwrap());
+        let config = RestConfig {
+            max_samples: 1,
+            exact: true,
+            ..RestConfig::default()
+        };
+        let mut session = RestSession::new(datastore, config).unwrap();
+        session.observe(&[0]).unwrap();
+        let samples: Vec<_> = documents
+            .iter()
+            .map(|document| document[1..].to_vec())
+            .collect();
+        assert_eq!(session.draft(8).unwrap(), naive_draft(&samples, 8));
+    }
+}
