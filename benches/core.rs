@@ -17,7 +17,7 @@ use std::{env, fs, thread};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
-use specds::draft::{RestConfig, RestSession};
+use specds::draft::{RestConfig, RestSession, Session};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ fn main() {
     }
     check_answers();
     print_sizes();
-    print_replay();
+    print_replays();
     if cfg!(target_os = "linux") {
         measure_sorts();
     }
@@ -241,53 +241,72 @@ fn print_sizes() {
     println!("size: {bytes_per_token:.3} bytes a token");
 }
 
-/// Times of drafts over held-out files, each the best of five passes: others use the machine too.
+/// Times of drafts over held-out files, from one shard and from several, sampled and exact: the trees
+/// must be the same however the corpus is cut.
+fn print_replays() {
+    println!("draft, {MAX_NODES} nodes, in µs:");
+    for exact in [false, true] {
+        let config = RestConfig {
+            exact,
+            ..RestConfig::default()
+        };
+        let (_, expected) = replay(&BUILT.datastore, config);
+        print_replay(&BUILT.datastore, config);
+        for num_shards in [4, 16] {
+            let built = Built::new(CORPUS.num_tokens() as u64 / num_shards + (1 << 16));
+            let (_, trees) = replay(&built.datastore, config);
+            assert!(trees == expected, "trees of {num_shards} shards");
+            print_replay(&built.datastore, config);
+        }
+    }
+}
+
+/// Each time is the best of five passes: others use the machine too.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn print_replay() {
-    let (mut times, num_emitted) = replay();
+fn print_replay(datastore: &Arc<Datastore>, config: RestConfig) {
+    let (mut times, trees) = replay(datastore, config);
     for _ in 0..4 {
-        let (again, _) = replay();
-        times = times
-            .into_iter()
-            .zip(again)
-            .map(|(time, again)| time.min(again))
-            .collect();
+        let (again, _) = replay(datastore, config);
+        let pairs = times.into_iter().zip(again);
+        times = pairs.map(|(time, again)| time.min(again)).collect();
     }
     times.sort_unstable();
     let percentile = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e6;
     let (p50, p90, p99) = (percentile(50), percentile(90), percentile(99));
-    let num_drafts = times.len() as f64;
-    let mean = times.iter().sum::<Duration>().as_secs_f64() * 1e6 / num_drafts;
+    let mean = times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64;
+    let num_emitted: usize = trees.iter().map(|(_, num_accepted)| num_accepted + 1).sum();
     println!(
-        "draft, {MAX_NODES} nodes: p50 {p50:.1} µs, p90 {p90:.1}, p99 {p99:.1}, mean {mean:.1}"
-    );
-    println!(
-        "tokens a draft, bonus included: {:.2}",
-        num_emitted as f64 / num_drafts
+        "  {:>2} shards, {:>7}: p50 {p50:5.1}, p90 {p90:6.1}, p99 {p99:6.1}, mean {mean:5.1}; {:.2} tokens a draft, bonus included",
+        datastore.manifest().shards.len(),
+        if config.exact { "exact" } else { "sampled" },
+        num_emitted as f64 / trees.len() as f64,
     );
 }
 
 /// Drafts as a decoder would: observes the accepted tokens and one more. Gives the time of each
-/// draft, and how many tokens were observed.
-fn replay() -> (Vec<Duration>, usize) {
+/// draft, and each tree with the number of its tokens that were accepted.
+fn replay(
+    datastore: &Arc<Datastore>,
+    config: RestConfig,
+) -> (Vec<Duration>, Vec<(TokenTree, usize)>) {
     let mut times = Vec::new();
-    let mut num_emitted = 0;
+    let mut trees = Vec::new();
     for file in &CORPUS.held_out {
-        let mut session = session();
+        let mut session = RestSession::new(Arc::clone(datastore), config).expect("a session");
         let (prompt, mut answer) = file.split_at(file.len() / 2);
         session.observe(prompt).expect("known tokens");
         for _ in 0..25 {
             let start = Instant::now();
             let tree = session.draft(MAX_NODES).expect("a draft");
             times.push(start.elapsed());
-            let (emitted, rest) =
-                answer.split_at(answer.len().min(num_accepted(&tree, answer) + 1));
+            let num_accepted = num_accepted(&tree, answer);
+            let (emitted, rest) = answer.split_at(answer.len().min(num_accepted + 1));
             session.observe(emitted).expect("known tokens");
-            num_emitted += emitted.len();
+            trees.push((tree, num_accepted));
             answer = rest;
         }
     }
-    (times, num_emitted)
+    (times, trees)
 }
 
 fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {

@@ -54,6 +54,9 @@ const HEADER_LEN: usize = 64;
 const PAYLOAD_OFFSET: usize = 4096;
 const TAIL_LEN: usize = 8;
 
+/// No page is smaller.
+const PAGE_LEN: usize = 4096;
+
 /// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -222,6 +225,25 @@ impl Section {
     /// Only Unix takes such advice.
     #[cfg(not(unix))]
     pub(crate) fn advise(&self, _access: Access) -> Result<()> {
+        Ok(())
+    }
+
+    /// Brings the section into memory: what the system does not do at once is read here.
+    pub(crate) fn warm(&self) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.map.advise(memmap2::Advice::PopulateRead).is_ok() {
+            return Ok(());
+        }
+        #[cfg(unix)]
+        self.map
+            .advise(memmap2::Advice::WillNeed)
+            .map_err(Error::io(&self.path))?;
+        std::hint::black_box(
+            self.map
+                .iter()
+                .step_by(PAGE_LEN)
+                .fold(0, |sum, byte| sum ^ byte),
+        );
         Ok(())
     }
 

@@ -23,7 +23,7 @@
 //! use std::sync::Arc;
 //!
 //! use specds::datastore::{DatastoreBuilder, DatastoreOptions};
-//! use specds::draft::{RestConfig, RestSession};
+//! use specds::draft::{RestConfig, RestSession, Session};
 //!
 //! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;

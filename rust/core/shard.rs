@@ -88,16 +88,29 @@ impl Shard {
     }
 
     fn verify_checksums(&self) -> Result<()> {
+        self.sections().into_iter().try_for_each(Section::verify)
+    }
+
+    /// Brings all of it into memory. O(n).
+    pub(crate) fn warm(&self) -> Result<()> {
+        self.advise(Access::Sequential)?;
+        let result = self.sections().into_iter().try_for_each(Section::warm);
+        self.advise(Access::Random)?;
+        result
+    }
+
+    fn sections(&self) -> [&Section; 6] {
         let (tokens, keys) = (self.tokens.section(), self.keys.section());
-        let sections = [
+        let suffixes = self.suffixes.section();
+        let ngrams = self.ngrams.section();
+        [
             tokens,
-            self.suffixes.section(),
+            suffixes,
             &self.firsts,
             keys,
             &self.documents,
-            self.ngrams.section(),
-        ];
-        sections.into_iter().try_for_each(Section::verify)
+            ngrams,
+        ]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -128,8 +141,10 @@ impl Shard {
                 .section()
                 .corrupt("its n-grams are not those of the suffixes"));
         }
-        let (ends, _) = self.documents.payload().as_chunks();
-        let ends = ends.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let ends = self
+            .document_ends()
+            .iter()
+            .map(|bytes| u64::from_le_bytes(*bytes));
         let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
         let are_ends = ends.clone().all(|end| is_end(end) == Some(self.separator));
         let is_whole = ends.clone().next_back() == Some(self.tokens.len() as u64);
@@ -234,6 +249,41 @@ impl Shard {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
     }
 
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn num_documents(&self) -> usize {
+        self.document_ends().len()
+    }
+
+    /// The document that the token at `position` belongs to: how many come before it, and where its
+    /// tokens lie, its separator excluded. O(log d).
+    pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
+        let ends = self.document_ends();
+        let end = |index: usize| {
+            let bytes = ends.get(index)?;
+            usize::try_from(u64::from_le_bytes(*bytes)).ok()
+        };
+        let is_before = |index| end(index).is_some_and(|end| end <= position);
+        let index = partition(0..ends.len(), is_before);
+        let start = index.checked_sub(1).and_then(end).unwrap_or(0);
+        let end = end(index).unwrap_or(start).saturating_sub(1);
+        (index, start..end.clamp(start, self.tokens.len().max(start)))
+    }
+
+    fn document_ends(&self) -> &[[u8; 8]] {
+        self.documents.payload().as_chunks().0
+    }
+
+    /// The tokens of a range of positions.
+    pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.tokens
+            .extend(positions.start, positions.len(), &mut tokens);
+        tokens
+    }
+
     /// Appends up to `length` tokens from `position` on, and gives how many of them belong
     /// together: up to and with the separator, or up to it where it is not in the vocabulary.
     pub(crate) fn continuation(
@@ -252,24 +302,33 @@ impl Shard {
         }
     }
 
-    /// The token `depth` tokens after the suffix of this rank begins.
-    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> Option<u32> {
-        let position = self.suffixes.get(rank)?;
-        self.tokens.get(position.checked_add(depth)?)
+    /// The token that follows the first `depth` tokens of the suffix of this rank; past the end,
+    /// where only a damaged file leads, a token that is in no vocabulary.
+    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> u32 {
+        self.token_at(self.position(rank).saturating_add(depth))
     }
 
-    /// The ranks of those suffixes of `ranks` that `token` follows after `depth` tokens, which all of
-    /// them share. Costs little where they are all or none, or begin and end near the rank `guess`.
-    pub(crate) fn narrow(
+    pub(crate) fn token_at(&self, position: usize) -> u32 {
+        self.tokens.get(position).unwrap_or(u32::MAX)
+    }
+
+    /// Where in `ranks`, whose suffixes share `depth` tokens, the next token may rise to `limit`: in a
+    /// range of less than a key's stride, if keys are long enough to tell.
+    pub(crate) fn where_rises_to(
         &self,
-        ranks: Range<usize>,
+        ranks: &Range<usize>,
         depth: usize,
-        token: Option<u32>,
-        guess: usize,
+        limit: u64,
     ) -> Range<usize> {
-        let order = |rank| self.token_after(rank, depth).cmp(&token);
-        let start = part(ranks.clone(), guess, |rank| order(rank).is_lt());
-        start..part(start..ranks.end, guess, |rank| order(rank).is_le())
+        if depth >= KEY_LEN {
+            return ranks.clone();
+        }
+        let keys = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
+        let token = |key: usize| self.keys.get(key * KEY_LEN + depth);
+        let below = partition(keys, |key| {
+            token(key).is_some_and(|next| u64::from(next) < limit)
+        });
+        rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
 
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
@@ -286,7 +345,7 @@ impl Shard {
         while start < ranks.end {
             let token = next(start);
             let end = gallop(start..ranks.end, |rank| next(rank) == token);
-            if let Some(token) = token.filter(|&token| token < self.vocab_size) {
+            if token < self.vocab_size {
                 visit(token, (end - start) as u64);
             }
             start = end;
@@ -324,21 +383,4 @@ fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         step *= 2;
     }
     partition(start..end.min(start + step - 1), is_before)
-}
-
-/// The same as [`partition`], looking at both ends first and then from `guess` on.
-fn part(range: Range<usize>, guess: usize, is_before: impl Fn(usize) -> bool) -> usize {
-    let Range { start, end } = range;
-    if start >= end || !is_before(start) {
-        return start;
-    }
-    if is_before(end - 1) {
-        return end;
-    }
-    let guess = guess.clamp(start, end - 1);
-    if is_before(guess) {
-        gallop(guess + 1..end, is_before)
-    } else {
-        guess - gallop(0..guess - start, |back| !is_before(guess - 1 - back))
-    }
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{FusedSession, RestConfig, RestSession};
+use specds::draft::{FusedSession, RestConfig, RestSession, Session};
 use specds::error::Error;
-use tempfile::tempdir;
 
 use crate::oracle::{corpora, draft, shift};
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]

@@ -489,7 +489,7 @@ fn shards_that_contradict_themselves_are_refused() {
     type Row = (&'static str, fn(&mut ShardManifest));
     let rows: [Row; 8] = [
         ("another format", |s| {
-            s.format = "specds datastore".to_owned()
+            s.format = "specds datastore".to_owned();
         }),
         ("no tokens", |s| {
             s.tokens.count = 0;

@@ -4,10 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::datastore::{DatastoreOptions, Match};
 use specds::error::Error;
-use tempfile::tempdir;
 
 use crate::oracle::{corpora, shift};
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 /// Documents, context, bounds of the match -> length and count of the match, next tokens.
 type Row<'a> = (
