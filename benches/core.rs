@@ -384,12 +384,13 @@ fn index(text: &[u32], max_memory: u64) -> (f64, f64) {
         max_memory,
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
+    let bytes = private_bytes();
     let path = folder.path().join("datastore");
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
     builder
         .add_documents(text, &[text.len()])
         .expect("room on the disk");
-    let (seconds, bytes) = (cpu_seconds(), private_bytes());
+    let seconds = cpu_seconds();
     let is_done = AtomicBool::new(false);
     let most = thread::scope(|scope| {
         let watcher = scope.spawn(|| {

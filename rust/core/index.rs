@@ -97,7 +97,8 @@ pub(crate) fn sort(
     }
 }
 
-const CHUNK: usize = 1 << 20;
+/// The positions that are handed on at a time.
+const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
 /// the shard's tokens are done, and stops the work with an error.

@@ -123,8 +123,12 @@ impl<'a, const WIDTH: usize> Text<'a, WIDTH> {
 
     /// The first tokens of the suffix at `position`, as a number that orders as they do.
     fn key(&self, position: usize) -> u128 {
-        let digits = (position..position + self.key_len).map(|index| self.digit(index));
-        digits.fold(0, |key, digit| key << self.digit_bits | u128::from(digit))
+        let append = |key, digit: u32| key << self.digit_bits | u128::from(digit);
+        let end = position + self.key_len;
+        match self.tokens.get(position..end) {
+            Some(tokens) => (tokens.iter()).fold(0, |key, &token| append(key, decode(token) + 1)),
+            None => (position..end).fold(0, |key, index| append(key, self.digit(index))),
+        }
     }
 
     /// Which of the [`PERIOD`] positions from `block` on have such a digit, one bit each.
