@@ -1,6 +1,6 @@
 """The compiled core: datastores, lookups and the drafters that need no model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "build_shard",
     "compact",
+    "document_hashes",
     "draft_batch",
     "merge",
 ]
@@ -250,16 +251,31 @@ class DatastoreBuilder:
                 lengths do not add up.
             OSError: The disk is full.
         """
-    def adopt(self, shard_id: str, num_given: int) -> None:
-        """Takes a shard that `build_shard` has built in `staging_folder` as the next one.
+    def place_documents(self, hashes: bytes, lengths: ArrayLike) -> NDArray[np.int64]:
+        """Decides which shards documents go into whose tokens are elsewhere.
+
+        It decides as `add_documents` does. Each shard is to be built by `build_shard` and adopted,
+        in order; it is complete once a document goes into the next one.
+
+        Args:
+            hashes: What `document_hashes` gives.
+            lengths: The number of tokens of each, shape `(num_documents,)`.
+
+        Returns:
+            The number of each one's shard, counted over this build, shape `(num_documents,)`; -1
+            where it is left out.
+
+        Raises:
+            ValueError: A document does not fit into a shard, or others came with their tokens.
+        """
+    def adopt(self, shard_id: str) -> None:
+        """Takes the shard that was built of the documents placed in the next one.
 
         Args:
             shard_id: What `build_shard` gave.
-            num_given: All documents that the build was given up to the end of this shard.
 
         Raises:
-            FormatError: There is no such shard.
-            ValueError: Documents were added since the last shard.
+            FormatError: There is no such shard in `staging_folder`, or it holds other documents.
         """
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore:
         """Waits until every shard is indexed, publishes the datastore and opens it.
@@ -274,6 +290,9 @@ class DatastoreBuilder:
     @property
     def staging_folder(self) -> Path:
         """Where the datastore grows before it is published."""
+    @property
+    def shard_options(self) -> dict[str, int]:
+        """The keyword arguments of `build_shard` for the shards of this build."""
     @property
     def num_tokens(self) -> int:
         """Tokens added so far, separators included."""
@@ -291,8 +310,7 @@ class DatastoreBuilder:
 
 def build_shard(
     folder: str | PathLike[str],
-    tokens: ArrayLike,
-    lengths: ArrayLike,
+    documents: Iterable[tuple[ArrayLike, ArrayLike]],
     *,
     vocab_size: int,
     separator: int,
@@ -305,8 +323,8 @@ def build_shard(
 
     Args:
         folder: The `staging_folder` of the builder that will adopt it.
-        tokens: As for `DatastoreBuilder.add_documents`.
-        lengths: As for `DatastoreBuilder.add_documents`.
+        documents: Batches of tokens and lengths, each as for `DatastoreBuilder.add_documents`; one
+            batch is in memory at a time.
         vocab_size: As for `DatastoreBuilder`.
         separator: As for `DatastoreBuilder`.
         max_shard_tokens: As for `DatastoreBuilder`.
@@ -316,6 +334,14 @@ def build_shard(
 
     Returns:
         The id of the shard: the same documents give the same id.
+    """
+
+def document_hashes(tokens: ArrayLike, lengths: ArrayLike) -> bytes:
+    """The hash of the tokens of each document, 16 bytes each: equal where the tokens are.
+
+    Args:
+        tokens: As for `DatastoreBuilder.add_documents`.
+        lengths: As for `DatastoreBuilder.add_documents`.
     """
 
 def merge(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specds.corpora import Corpus
+    from specds.corpora.document import Item
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,16 +177,16 @@ def build_datastore(
     progress = progress or _silent
     builder = open_builder(corpus, tokenizer, out, options, tokenizer_name)
     with builder:
-        num_taken_up, before = builder.num_given, _Clock.now()
+        num_taken_up, before = builder.num_given, Clock.now()
         if options.engine == "ray":
             from specds.ray_engine import tokenise_on_ray as tokenise
         else:
             tokenise = _tokenise
         read = tokenise(corpus, tokenizer, builder, options, progress)
-        tokenised = _Clock.now()
+        tokenised = read.ended or Clock.now()
         added = (builder.num_documents, builder.num_tokens, builder.num_duplicates)
         datastore = builder.finish(progress)
-    indexed = _Clock.now()
+    indexed = Clock.now()
     return BuildReport(
         path=str(out),
         num_documents=datastore.num_documents,
@@ -194,7 +195,7 @@ def build_datastore(
         num_bytes=datastore.num_bytes,
         num_added_documents=added[0],
         num_added_tokens=added[1],
-        num_duplicates=added[2] + read.num_duplicates,
+        num_duplicates=added[2],
         num_taken_up=num_taken_up,
         text_bytes=read.num_bytes,
         tokenise_s=tokenised.wall_s - before.wall_s,
@@ -245,13 +246,24 @@ class Reading:
 
     Attributes:
         num_bytes: The size of it.
-        num_duplicates: Documents that the engine has left out as they had come before.
         skipped: What the corpus left out, counted by reason.
+        ended: When the last document was tokenised, where the engine has gone on to index.
     """
 
     num_bytes: int = 0
-    num_duplicates: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    ended: Clock | None = None
+
+    def add(self, other: Reading) -> None:
+        """Counts what another process has read."""
+        self.num_bytes += other.num_bytes
+        self.skipped += other.skipped
+
+    def take(self) -> Reading:
+        """What was read since the last call."""
+        taken = Reading(self.num_bytes, self.skipped)
+        self.num_bytes, self.skipped = 0, Counter()
+        return taken
 
 
 Encoded: TypeAlias = "tuple[np.ndarray, np.ndarray]"
@@ -269,15 +281,15 @@ def _tokenise(
 
     def report() -> None:
         counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
-        progress("tokenise", *_come(read, builder, options, corpus), **counts)
+        progress("tokenise", *how_far(read, builder, options, corpus), **counts)
 
-    documents = _documents(corpus, read)
-    for number, document in enumerate(islice(documents, builder.num_given)):
+    given = documents(corpus, read)
+    for number, document in enumerate(islice(given, builder.num_given)):
         read.num_bytes += document.num_bytes
         if number % 1000 == 0:
             report()
     encode = partial(_encode, tokenizer)
-    for (tokens, lengths), num_bytes in _in_order(encode, _batches(documents)):
+    for (tokens, lengths), num_bytes in _in_order(encode, batches(given)):
         builder.add_documents(tokens, lengths)
         read.num_bytes += num_bytes
         report()
@@ -287,7 +299,7 @@ def _tokenise(
     return read
 
 
-def _come(
+def how_far(
     read: Reading, builder: DatastoreBuilder, options: BuildOptions, corpus: Corpus
 ) -> tuple[int, int | None]:
     """How far reading has come, and how far it has to go: to a limit, or the end of the corpus."""
@@ -298,8 +310,9 @@ def _come(
     return read.num_bytes, corpus.num_bytes
 
 
-def _documents(corpus: Corpus, read: Reading) -> Iterator[Document]:
-    for item in corpus:
+def documents(items: Iterable[Item], read: Reading) -> Iterator[Document]:
+    """Yields the documents of a corpus or a part; counts what it leaves out."""
+    for item in items:
         if isinstance(item, Skipped):
             read.skipped[item.reason] += 1
             read.num_bytes += item.num_bytes
@@ -332,7 +345,7 @@ def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
                 future.cancel()
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Groups documents into batches of about a megabyte, enough work for every core."""
     batch: list[Document] = []
     size = 0
@@ -347,12 +360,15 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 @dataclass(frozen=True)
-class _Clock:
+class Clock:
+    """The time, and what of it this process has spent on its cores."""
+
     wall_s: float
     cpu_s: float
 
     @classmethod
-    def now(cls) -> _Clock:
+    def now(cls) -> Clock:
+        """Reads both."""
         return cls(time.perf_counter(), time.process_time())
 
 

@@ -7,7 +7,7 @@ use std::{fmt, fs, thread};
 
 use crate::complete::{Completed, move_shard};
 use crate::datastore::Datastore;
-use crate::duplicates::Seen;
+use crate::duplicates::{Seen, document_hash};
 use crate::error::{Error, Result};
 use crate::format::FORMAT_VERSION;
 use crate::index::{Stage, fast_memory};
@@ -16,6 +16,7 @@ use crate::manifest::{
     self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
 };
 use crate::options::{DatastoreOptions, Existing};
+use crate::placed::Placed;
 use crate::staging::Staging;
 use crate::text::{Checkpoint, Documents, TextWriter};
 
@@ -56,6 +57,7 @@ pub struct DatastoreBuilder {
     indexer: Option<Indexer>,
     shards: Vec<BuiltShard>,
     current: Option<TextWriter>,
+    placed: Placed,
     seen: Seen,
     counts: Counts,
     is_full: bool,
@@ -110,6 +112,7 @@ impl DatastoreBuilder {
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
+            placed: Placed::default(),
             seen: Seen::default(),
             counts: Counts::default(),
             is_full: false,
@@ -133,6 +136,10 @@ impl DatastoreBuilder {
     /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
+        if !self.placed.is_empty() {
+            let reason = "cannot follow documents that were placed in a shard of others";
+            return Err(Error::invalid("tokens", reason));
+        }
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
         while let Some(event) = self.indexer.as_mut().and_then(Indexer::heard) {
@@ -180,6 +187,38 @@ impl DatastoreBuilder {
         self.counts.given
     }
 
+    /// Decides on documents whose tokens are elsewhere, by the hash of the tokens of each
+    /// ([`document_hashes`](crate::datastore::document_hashes)) and their number, as [`Self::add_documents`] does on those it is given: the number of the
+    /// shard that each goes into, counted over this build, or None where it is left out. Each shard
+    /// is to be built by [`build_shard`](crate::datastore::build_shard) and adopted, in order; it is
+    /// complete once a document goes into the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyTokens`] where a document does not fit into a shard,
+    /// [`Error::InvalidArgument`] where there are not as many hashes as lengths, or a document came
+    /// with its tokens before: then nothing was placed.
+    pub fn place_documents(
+        &mut self,
+        hashes: &[u128],
+        lengths: &[usize],
+    ) -> Result<Vec<Option<usize>>> {
+        self.check_not_failed()?;
+        if self.current.is_some() {
+            let reason = "cannot follow documents that were added with their tokens";
+            return Err(Error::invalid("lengths", reason));
+        }
+        if hashes.len() != lengths.len() {
+            let reason = format!("must be as many as the hashes, {}", hashes.len());
+            return Err(Error::invalid("lengths", reason));
+        }
+        check_fits(lengths, self.limit)?;
+        let documents = hashes.iter().zip(lengths);
+        Ok(documents
+            .map(|(&hash, &length)| self.place(hash, length))
+            .collect())
+    }
+
     /// Where [`build_shard`](crate::datastore::build_shard) puts what [`Self::adopt`] takes.
     ///
     /// # Errors
@@ -189,21 +228,21 @@ impl DatastoreBuilder {
         Ok(self.staging()?.path())
     }
 
-    /// Takes the shard of this id, which [`build_shard`](crate::datastore::build_shard) has built in [`Self::staging_folder`], as
-    /// the next one; the build was given `num_given` documents with it.
+    /// How the shards of this build are to be built.
+    pub fn options(&self) -> &DatastoreOptions {
+        &self.options
+    }
+
+    /// Takes the shard of this id, which [`build_shard`](crate::datastore::build_shard) has built in
+    /// [`Self::staging_folder`] of the documents placed in the next shard.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] where documents were added by other means since the last shard;
-    /// what is wrong with the shard; [`Error::Io`].
-    pub fn adopt(&mut self, id: &str, num_given: u64) -> Result<()> {
+    /// [`Error::Corrupt`], [`Error::Mismatch`] where there is no such shard, or it holds other
+    /// documents than were placed there; [`Error::Io`].
+    pub fn adopt(&mut self, id: &str) -> Result<()> {
         self.check_not_failed()?;
-        if self.current.is_some() {
-            let reason = "cannot follow documents whose shard is not complete";
-            return Err(Error::invalid("id", reason));
-        }
-        let staging = self.staging()?;
-        let folder = staging.shards().join(folder_name(id));
+        let folder = self.staging()?.shards().join(folder_name(id));
         let path = folder.join(SHARD_FILE_NAME);
         let not_a_shard = || Error::corrupt(&path, "it is not that of a shard");
         let shard = ShardManifest::read_sealed(&folder).ok_or_else(not_a_shard)?;
@@ -211,12 +250,16 @@ impl DatastoreBuilder {
         if entry.id != id {
             return Err(Error::Mismatch { path });
         }
+        let placed = self.placed.adopt(&entry).ok_or(Error::Mismatch { path })?;
+        self.has_failed = true;
         let completed = Completed {
-            num_given,
+            num_given: placed.num_given,
             shard: entry,
         };
-        completed.write(staging, self.shards.len())?;
-        self.take(completed, &folder)
+        completed.write(self.staging()?, self.shards.len())?;
+        self.push(&placed, Some(completed.shard))?;
+        self.has_failed = false;
+        Ok(())
     }
 
     /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time.
@@ -233,6 +276,9 @@ impl DatastoreBuilder {
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
     ) -> Result<Datastore> {
         self.check_not_failed()?;
+        if !self.placed.is_empty() {
+            return Err(Error::BuildFailed);
+        }
         self.complete_text()?;
         if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
             return Err(Error::EmptyCorpus);
@@ -280,16 +326,7 @@ impl DatastoreBuilder {
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
-        self.is_full |= self.counts.documents >= self.options.max_documents;
-        if self.is_full {
-            return Ok(());
-        }
-        if self.options.drop_duplicates && !self.seen.insert(document) {
-            self.counts.duplicates += 1;
-            return Ok(());
-        }
-        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
-            self.is_full = true;
+        if !self.admit(document_hash(document), num_tokens) {
             return Ok(());
         }
         let is_full = |text: &TextWriter| text.num_tokens() + num_tokens > self.limit;
@@ -305,10 +342,37 @@ impl DatastoreBuilder {
             let text = TextWriter::create(&folder, separator, width, is_kept)?;
             self.current.insert(text)
         };
-        text.add(document, self.counts.given)?;
+        text.add(document, self.counts.given)
+    }
+
+    /// Whether a document that has tokens is taken; if so, it counts.
+    fn admit(&mut self, hash: u128, num_tokens: u64) -> bool {
+        self.is_full |= self.counts.documents >= self.options.max_documents;
+        if self.is_full {
+            return false;
+        }
+        if self.options.drop_duplicates && !self.seen.insert(hash) {
+            self.counts.duplicates += 1;
+            return false;
+        }
+        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
+            self.is_full = true;
+            return false;
+        }
         self.counts.tokens += num_tokens;
         self.counts.documents += 1;
-        Ok(())
+        true
+    }
+
+    /// The number of the shard that takes a document of this build's others.
+    fn place(&mut self, hash: u128, length: usize) -> Option<usize> {
+        let num_tokens = length as u64 + 1;
+        self.counts.given += 1;
+        if length == 0 || !self.admit(hash, num_tokens) {
+            return None;
+        }
+        let (num_given, limit) = (self.counts.given, self.limit);
+        Some(self.shards.len() + self.placed.add(num_tokens, num_given, limit))
     }
 
     /// Ends the text of the current shard and has it indexed.
@@ -318,7 +382,7 @@ impl DatastoreBuilder {
         };
         let index = self.shards.len();
         let (folder, text, checkpoint) = text.finish()?;
-        self.push(&checkpoint)?;
+        self.push(&checkpoint, None)?;
         if let Some(indexer) = &mut self.indexer {
             indexer.add(Job {
                 index,
@@ -329,7 +393,7 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    fn push(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+    fn push(&mut self, checkpoint: &Checkpoint, entry: Option<ShardEntry>) -> Result<()> {
         let num_old = self.old.as_ref().map_or(0, |old| old.shards.len());
         if num_old + self.shards.len() == MAX_SHARDS {
             let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
@@ -338,7 +402,7 @@ impl DatastoreBuilder {
         self.shards.push(BuiltShard {
             num_tokens: checkpoint.num_tokens,
             num_given: checkpoint.num_given,
-            entry: None,
+            entry,
         });
         Ok(())
     }
@@ -367,11 +431,7 @@ impl DatastoreBuilder {
             is_complete: true,
         };
         self.count(&text, folder)?;
-        self.push(&text)?;
-        if let Some(last) = self.shards.last_mut() {
-            last.entry = Some(shard);
-        }
-        Ok(())
+        self.push(&text, Some(shard))
     }
 
     fn index_shards(&mut self, report: &mut Report) -> Result<()> {
@@ -453,7 +513,7 @@ impl DatastoreBuilder {
             let folder = shard.folder(self.staging()?.target());
             let width = self.options.width();
             for document in Documents::open(&folder, width, shard.num_documents)? {
-                self.seen.insert(&document?);
+                self.seen.insert(document_hash(&document?));
             }
         }
         Ok(())
@@ -495,7 +555,7 @@ impl DatastoreBuilder {
             return Ok(());
         }
         for document in Documents::open(folder, self.options.width(), text.num_documents)? {
-            self.seen.insert(&document?);
+            self.seen.insert(document_hash(&document?));
         }
         Ok(())
     }
@@ -532,16 +592,27 @@ pub(crate) fn check_documents(
     vocab_size: u32,
     limit: u64,
 ) -> Result<()> {
-    let mut sums = lengths.iter();
-    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
-    if sum != Some(tokens.len()) {
-        let reason = format!("must add up to the number of tokens, {}", tokens.len());
-        return Err(Error::invalid("lengths", reason));
-    }
+    check_lengths(tokens, lengths)?;
     if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
         return Err(Error::TokenOutOfRange { token, vocab_size });
     }
-    let found = lengths.iter().max().map_or(0, |&length| length as u64 + 1);
+    check_fits(lengths, limit)
+}
+
+pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
+    let mut sums = lengths.iter();
+    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    if sum == Some(tokens.len()) {
+        Ok(())
+    } else {
+        let reason = format!("must add up to the number of tokens, {}", tokens.len());
+        Err(Error::invalid("lengths", reason))
+    }
+}
+
+fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
+    let longest = lengths.iter().max();
+    let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
     if found > limit {
         Err(Error::TooManyTokens { found, limit })
     } else {

@@ -14,6 +14,7 @@ use crate::split::{Node, Splitter};
 use crate::stride::Stride;
 
 pub use crate::builder::DatastoreBuilder;
+pub use crate::duplicates::document_hashes;
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
 pub use crate::index::Stage;
 pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};

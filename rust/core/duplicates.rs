@@ -4,13 +4,39 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The documents that were seen, by a 128-bit hash of their tokens: 16 bytes each and the set's own.
+use crate::builder::check_lengths;
+use crate::error::Result;
+
+/// What tells each of these documents from others: a 128-bit hash of its tokens. The arguments are
+/// those of [`DatastoreBuilder::add_documents`].
+///
+/// # Errors
+///
+/// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) where `lengths` do not add up.
+///
+/// [`DatastoreBuilder::add_documents`]: crate::datastore::DatastoreBuilder::add_documents
+pub fn document_hashes(tokens: &[u32], lengths: &[usize]) -> Result<Vec<u128>> {
+    check_lengths(tokens, lengths)?;
+    let mut rest = tokens;
+    let hashes = lengths.iter().map(|&length| {
+        let (document, after) = rest.split_at(length);
+        rest = after;
+        document_hash(document)
+    });
+    Ok(hashes.collect())
+}
+
+pub(crate) fn document_hash(document: &[u32]) -> u128 {
+    xxh3_128(bytemuck::cast_slice(document))
+}
+
+/// The documents that were seen, by their hashes: 16 bytes each and the set's own.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(HashSet<u128>);
 
 impl Seen {
     /// Remembers a document; whether it is a new one.
-    pub(crate) fn insert(&mut self, document: &[u32]) -> bool {
-        self.0.insert(xxh3_128(bytemuck::cast_slice(document)))
+    pub(crate) fn insert(&mut self, hash: u128) -> bool {
+        self.0.insert(hash)
     }
 }

@@ -63,6 +63,7 @@ mod manifest;
 mod mixer;
 mod ngrams;
 mod options;
+mod placed;
 mod shard;
 #[cfg(test)]
 mod sort_tests;

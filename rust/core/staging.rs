@@ -112,6 +112,7 @@ impl Staging {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
         if fs::symlink_metadata(target).is_err() {
+            remove_shards_but(&shards, &manifest)?; // others may have built some that no build took
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;

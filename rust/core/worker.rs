@@ -13,7 +13,8 @@ use crate::text::TextWriter;
 
 /// Builds one shard of these documents, apart from any [`DatastoreBuilder`], in the folder that one
 /// gives by [`DatastoreBuilder::staging_folder`]: what is killed meanwhile leaves nothing that counts.
-/// Gives the shard's id.
+/// The documents come in batches, of which one is in memory: all their tokens, and the number of
+/// tokens of each. Gives the shard's id.
 ///
 /// # Errors
 ///
@@ -21,12 +22,10 @@ use crate::text::TextWriter;
 pub fn build_shard(
     folder: impl AsRef<Path>,
     options: &DatastoreOptions,
-    tokens: &[u32],
-    lengths: &[usize],
+    documents: impl IntoIterator<Item = Result<(Vec<u32>, Vec<usize>)>>,
 ) -> Result<String> {
     options.check()?;
     let limit = options.largest_shard()?;
-    check_documents(tokens, lengths, options.vocab_size, limit)?;
     let folder = folder.as_ref();
     let work = tempfile::Builder::new()
         .prefix("worker-")
@@ -34,21 +33,24 @@ pub fn build_shard(
     let work = work.map_err(Error::io(folder))?;
     let place = work.path().join("shard");
     let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
-    let mut rest = tokens;
-    for &length in lengths {
-        let (document, after) = rest.split_at(length);
-        if !document.is_empty() {
-            text.add(document, 0)?;
+    for batch in documents {
+        let (tokens, lengths) = batch?;
+        check_documents(&tokens, &lengths, options.vocab_size, limit)?;
+        let mut rest = tokens.as_slice();
+        for length in lengths {
+            let (document, after) = rest.split_at(length);
+            if !document.is_empty() {
+                text.add(document, 0)?;
+            }
+            rest = after;
         }
-        rest = after;
+        let found = text.num_tokens();
+        if found > limit {
+            return Err(Error::TooManyTokens { found, limit });
+        }
     }
-    let num_tokens = text.num_tokens();
-    if num_tokens == 0 {
+    if text.num_tokens() == 0 {
         return Err(Error::EmptyCorpus);
-    }
-    if num_tokens > limit {
-        let found = num_tokens;
-        return Err(Error::TooManyTokens { found, limit });
     }
     let (_, text, _) = text.finish()?;
     let manifest = write_index(&place, text, &options.index(1), &mut |_, _| Ok(()))?;

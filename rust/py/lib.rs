@@ -16,7 +16,7 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::builder::{DatastoreBuilder, build_shard, compact, merge};
+    use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]

@@ -148,8 +148,8 @@ class CorpusOptions:
         return "".join(shown)
 
 
-def imported(module: str) -> Any:
-    """A module of the packages that only some corpora need.
+def imported(module: str, extra: str = "corpora") -> Any:
+    """A module of a package that comes with an extra.
 
     Raises:
         ImportError: It is not installed; the message says how to.
@@ -160,7 +160,7 @@ def imported(module: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package:
             raise
-        raise ImportError(f"{package} is not installed: pip install 'specds[corpora]'") from error
+        raise ImportError(f"{package} is not installed: pip install 'specds[{extra}]'") from error
 
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
