@@ -302,8 +302,10 @@ impl Datastore {
         let pairs = self.shards.iter().zip(&found.ranges);
         let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
         let (shard, ranks) = shards.next()?;
-        let top = shard.top(ranks, found.length, top_k)?;
-        shards.next().is_none().then_some(top)
+        match shards.next() {
+            None => shard.top(ranks, found.length, top_k),
+            Some(_) => None,
+        }
     }
 
     /// How often `pattern` occurs within a document: never where it contains the separator.
