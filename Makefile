@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench wheel test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals wheel test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -37,6 +37,17 @@ format: dev ## format and mend what can be mended
 bench: dev ## microbenchmarks of the core on the standard library
 	cargo bench
 
+bench-index: dev ## the datastore against its bars; ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
+	PYTHONPATH=benches $(BIN)/python -m index $(ARGS)
+
+bench-rivals: dev $(VENV)-rivals/installed ## the same, beside what else indexes tokens
+	PYTHONPATH=benches $(BIN)/python -m index --rivals-python $(VENV)-rivals/bin/python $(ARGS)
+
+$(VENV)-rivals/installed: benches/requirements-rivals.txt
+	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
+	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
+	touch $@
+
 wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
@@ -54,4 +65,4 @@ train-demo: dev ## train the demo's tokenizer and models again (hours on a CPU)
 	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out python/specds/demo/models
 
 clean: ## remove what was built
-	rm -rf $(VENV) target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-rivals target build && find python -name '*.so' -delete

@@ -102,22 +102,50 @@ class Datastore:
         counts = Counter(o[0] for o in self.occurrences(suffix, 1) if o)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top_k]
 
-    def rest(self, context, max_nodes, max_match=16, min_match=1, continuation=10, max_samples=256):
+    def positions(self, tokens):
+        """Where `tokens` begins in the corpus, never with a separator in it."""
+        corpus = [token for text in self.texts for token in text]
+        starts = range(len(corpus) - len(tokens) + 1)
+        if self.separator in tokens:
+            return []
+        return [start for start in starts if corpus[start : start + len(tokens)] == tokens]
+
+    def document(self, position):
+        """The document of a position: its number, where it starts, its tokens."""
+        start = 0
+        for index, text in enumerate(self.texts):
+            if position < start + len(text):
+                return index, start, text[:-1]
+            start += len(text)
+        raise ValueError("position")
+
+    def rest(
+        self,
+        context,
+        max_nodes,
+        max_match=16,
+        min_match=1,
+        continuation=10,
+        max_samples=256,
+        exact=False,
+    ):
         """REST's draft (He et al. 2024, Algorithm 1): `(token_ids, parents, probs)`."""
         length, _ = self.lookup(context, max_match, min_match)
         if length == 0:
             return [], [], []
         found = self.occurrences(context[len(context) - length :], continuation)
-        sample = even_sample(found, max_samples)
+        sample = found if exact else even_sample(found, max_samples)
         counts = Counter(tuple(s[:n]) for s in sample for n in range(1, len(s) + 1))
         best = sorted(counts, key=lambda path: (-counts[path], len(path), path))
         shares = {path: count / len(sample) for path, count in counts.items()}
         return tree_of(best[:max_nodes], shares)
 
-    def fused(self, context, max_nodes, max_match=16, continuation=10, max_samples=256):
+    def fused(
+        self, context, max_nodes, max_match=16, continuation=10, max_samples=256, exact=False
+    ):
         """The draft of datastore and context together as `(token_ids, parents, probs)`."""
         length, _ = self.lookup(context, max_match)
-        limits = {"continuation": continuation, "max_samples": max_samples}
+        limits = {"continuation": continuation, "max_samples": max_samples, "exact": exact}
         looked_up = self.rest(context, max(max_nodes, 64), max_match, **limits)
         own_length, own = prompt_lookup(context, max_match, continuation)
         if self.separator in own:

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,108 @@ def test_build_reads_folders_and_jsonl(run, tmp_path):
     assert code == 0
 
 
+@pytest.fixture
+def rows(tmp_path):
+    """Ten chat rows, the third of them bad, and the options that read them."""
+    good = {"messages": [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "ok"}]}
+    lines = [json.dumps({**good, "id": i}) if i != 2 else '{"id": 2}' for i in range(10)]
+    lines[5] = lines[5].replace("ok", "well")
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    return ["--corpus", tmp_path / "rows.jsonl", "--tokenizer", "demo"]
+
+
+def test_a_bad_row_is_named_or_skipped(run, tmp_path, rows):
+    code, _, err = run("build", *rows, "--out", tmp_path / "a")
+    assert code == 1
+    assert "rows.jsonl:3" in err
+    code, out, _ = run("build", *rows, "--out", tmp_path / "a", "--on-bad-row", "skip", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert sum(report["skipped"].values()) == 1
+    assert (report["num_documents"], report["num_duplicates"]) == (2, 7)
+
+
+def test_limits_samples_and_duplicates(run, tmp_path, rows):
+    rows = [*rows, "--on-bad-row", "skip", "--json"]
+    options = {
+        ("--keep-duplicates",): 9,
+        ("--keep-duplicates", "--limit-documents", 4): 4,
+        ("--keep-duplicates", "--limit-tokens", "0.1k"): 1,
+    }
+    for index, (extra, expected) in enumerate(options.items()):
+        _, out, _ = run("build", *rows, "--out", tmp_path / str(index), *extra)
+        assert json.loads(out)["num_documents"] == expected, extra
+    code, _, err = run("build", *rows, "--out", tmp_path / "x", "--limit-tokens", "many")
+    assert code == 2
+    assert "`many` is no size: try 500M, 8GB or 8GiB" in err
+
+
+def test_an_estimate_builds_nothing(run, tmp_path, rows):
+    options = [*rows, "--on-bad-row", "skip", "--out", tmp_path / "a", "--estimate"]
+    code, out, _ = run("build", *options)
+    assert code == 0
+    assert "memory" in out
+    _, out, _ = run("build", *options, "--json")
+    estimate = json.loads(out)
+    assert estimate["num_documents"] == 9
+    assert estimate["disk_bytes"] > 0
+    assert names(tmp_path) == ["rows.jsonl"]
+
+
+def test_add_merge_and_compact(run, tmp_path, datastore):
+    (tmp_path / "more.txt").write_text("class Stack:\n    def push(self, item):\n        pass\n")
+    (tmp_path / "code.txt").write_text(TEXT)
+    shutil.copytree(datastore, tmp_path / "a")
+    code, out, _ = run("add", tmp_path / "a", "--corpus", tmp_path / "more.txt", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert (report["num_documents"], report["num_added_documents"], report["num_shards"]) == (
+        2,
+        1,
+        2,
+    )
+    _, out, _ = run("add", tmp_path / "a", "--corpus", tmp_path / "code.txt")
+    assert "1: duplicates" in out
+    code, out, _ = run("compact", tmp_path / "a", "--max-memory", "1GB", "--json")
+    assert code == 0
+    assert json.loads(out)["num_shards"] == 1
+    code, out, _ = run("merge", tmp_path / "a", datastore, "--out", tmp_path / "b", "--json")
+    assert code == 0
+    assert json.loads(out)["num_documents"] == 3
+    code, _, err = run("merge", tmp_path / "a", datastore, "--out", tmp_path / "b")
+    assert code == 1
+    assert "exists already" in err
+    _, out, _ = run("compact", tmp_path / "b", "--drop-duplicates")
+    assert "documents" in out
+    assert json.loads(run("info", tmp_path / "b", "--json")[1])["num_documents"] == 2
+    for name in ("a", "b"):
+        assert run("verify", tmp_path / name)[0] == 0
+    code, _, err = run("add", tmp_path / "none", "--corpus", tmp_path / "more.txt")
+    assert code == 1
+    assert "none" in err
+
+
+def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(tmp_path):
+    (tmp_path / "src").mkdir()
+    for index in range(400):
+        text = f"def f{index}(x):\n    return x * {index}\n" * 60
+        (tmp_path / "src" / f"{index:03}.py").write_text(text)
+    command = [*SPECDS, "build", "--corpus", "src", "--tokenizer", "demo", "--out", "o.specds"]
+    command += ["--max-shard-tokens", "20k", "--json"]
+    build = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    noted = tmp_path / ".o.specds.build" / "00003.json"
+    deadline = time.monotonic() + 90
+    while not noted.exists() and build.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    build.kill()
+    assert build.wait() == -signal.SIGKILL, "killed in time"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["num_taken_up"] > 0
+    assert report["num_documents"] == 400
+    assert names(tmp_path) == ["o.specds", "src"]
+
+
 def test_info_and_verify(run, datastore):
     code, out, _ = run("info", datastore, "--json")
     facts = json.loads(out)
@@ -144,6 +247,8 @@ BUILD = ["build", "--out", "o"]
         ([*BUILD, "--corpus", "stdlib", "--tokenizer", "/no/such"], 1, "no tokenizer"),
         (["info", "missing.specds"], 1, "missing.specds"),
         (["info", "."], 1, "is not a datastore"),
+        ([*BUILD, "--corpus", "stdlib", "--tokenizer", "demo", "--lang", "c"], 1, "language"),
+        (["merge", "a", "--out", "b"], 1, "a"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code_says_whose(
@@ -239,7 +344,8 @@ def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
 
 
 def test_help_shows_examples(run):
-    for command in ("build", "info", "verify", "lookup", "generate", "demo"):
+    commands = ("build", "add", "merge", "compact", "info", "verify", "lookup", "generate", "demo")
+    for command in commands:
         code, out, _ = run(command, "--help")
         assert code == 0
         assert f"specds {command}" in out.split("Example")[1]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
 from specds.corpora.chat import conversation, plain
+from specds.corpora.files import readable
 from specds.corpora.json_rows import document_rows
 from specds.corpora.rows import BadRowError
 
@@ -66,7 +67,7 @@ TEXT = st.text(st.sampled_from('ab"\\{[]},: \n\r\té€😀\x1f\u2028'), max_siz
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(written=st.lists(TEXT, max_size=6))
 def test_every_format_gives_the_same_documents(tmp_path, written):
@@ -85,7 +86,7 @@ def test_every_format_gives_the_same_documents(tmp_path, written):
 @settings(deadline=None)
 @given(written=st.lists(TEXT, min_size=1, max_size=4), size=st.integers(1, 40))
 def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
-    rows = [{"text": text} for text in written]
+    rows = [1234, *({"text": text} for text in written), 5678]
     content = json.dumps(rows, ensure_ascii=False, indent=size % 3 or None).encode()
     file = io.BufferedReader(io.BytesIO(content), size)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,6 +136,7 @@ TEXT_ROWS = [
     ({"prompt": "p", "completion": "c"}, {"text_field": "completion"}, "c"),
     ({"text": None, "answer": "a"}, {}, "a"),
     ({"data": "no conversation", "text": "a"}, {}, "a"),
+    ({"data": [0.5, 1], "text": "a"}, {}, "a"),
 ]
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 CHAT_ROWS = [
@@ -204,7 +206,8 @@ BAD_ROWS = [
     ("{}", {}, "neither a text nor a conversation in a field of a usual name", ""),
     ('{"chat": 3}', {"messages_field": "chat"}, "no conversation but a int in `chat`", "; its"),
     ('{"a": 3}', {"messages_field": "chat"}, "no conversation but a NoneType in `chat`", "; its"),
-    ('{"messages": [3]}', {}, "a message is a int in `messages`", ""),
+    ('{"chat": [3]}', {"messages_field": "chat"}, "a message is a int in `chat`", ""),
+    ('{"messages": [3]}', {}, "neither a text nor a conversation in a field of a usual name", ""),
     ('{"data": [{"content": "x"}]}', {}, "a message without `role` or `from` in `data`", ""),
     (
         '{"messages": [{"role": "user", "content": 3}]}',
@@ -342,6 +345,11 @@ def test_file_that_vanished_is_the_system_s_own_error(tmp_path):
     path.unlink()
     with pytest.raises(FileNotFoundError):
         list(corpus)
+
+
+def test_broken_connection_is_no_damage():
+    with pytest.raises(ConnectionError), readable("rows.jsonl"):
+        raise ConnectionError("gone")
 
 
 class Tokenizer:

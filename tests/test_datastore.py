@@ -10,7 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reference import Datastore as Oracle
-from specds import Datastore, DatastoreBuilder, FormatError, FusedDrafter, RestDrafter, TokenTree
+from specds import (
+    Datastore,
+    DatastoreBuilder,
+    FormatError,
+    FusedDrafter,
+    RestDrafter,
+    TokenTree,
+    draft_batch,
+)
 from specds.drafter import RestConfig
 
 GOLDEN = Path(__file__).parent / "data"
@@ -65,13 +73,29 @@ def test_lookup_and_counts_equal_the_oracle(
     max_nodes=st.integers(0, 12),
     continuation=st.integers(1, 5),
     max_samples=st.integers(1, 6),
+    exact=st.booleans(),
+    shard=st.sampled_from([13, 20, 1000]),
 )
 def test_drafts_of_a_session_equal_the_oracle_at_every_step(
-    tmp_path, drafter, documents, separator, pieces, max_nodes, continuation, max_samples
+    tmp_path,
+    drafter,
+    documents,
+    separator,
+    pieces,
+    max_nodes,
+    continuation,
+    max_samples,
+    exact,
+    shard,
 ):
     oracle = Oracle(documents, separator, 4)
-    store = build(tmp_path / "d", documents, separator=separator)
-    limits = {"max_match": 5, "continuation": continuation, "max_samples": max_samples}
+    store = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
+    limits = {
+        "max_match": 5,
+        "continuation": continuation,
+        "max_samples": max_samples,
+        "exact": exact,
+    }
     session = drafter(store, RestConfig(**limits)).session(pieces[0])
     expected_draft = oracle.rest if drafter is RestDrafter else oracle.fused
     context = []
@@ -85,6 +109,93 @@ def test_drafts_of_a_session_equal_the_oracle_at_every_step(
         assert tree.parents.tolist() == parents
         np.testing.assert_allclose(tree.probs, np.array(probs, np.float32))
     session.finish()
+
+
+@on_disk
+@given(
+    documents=documents,
+    separator=separators,
+    pattern=st.lists(tokens, min_size=1, max_size=3),
+    limit=st.integers(0, 5),
+    shard=st.sampled_from([13, 20, 1000]),
+)
+def test_what_is_found_in_the_corpus_equals_the_oracle(
+    tmp_path, documents, separator, pattern, limit, shard
+):
+    oracle = Oracle(documents, separator, 4)
+    store = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
+    store.warm()
+    expected = oracle.positions(pattern)
+    assert store.count(pattern) == len(expected)
+    match = store.lookup(pattern, max_match=len(pattern), min_match=len(pattern))
+    positions = store.positions(match, limit)
+    assert positions.dtype == np.int64
+    assert positions.tolist() == expected[:limit]
+    assert store.positions(match).tolist() == expected[:10]
+    for position in range(store.num_tokens):
+        found = store.document(position)
+        index, start, text = oracle.document(position)
+        assert (found.index, found.start, found.token_ids.tolist()) == (index, start, text)
+
+
+def test_what_cannot_be_counted_or_found_is_refused(tmp_path):
+    store = build(tmp_path / "d", [[1, 2], [3]])
+    for pattern, message in (
+        ([], "`pattern` is empty"),
+        ([4], "token 4"),
+        ([-1], "`pattern` holds"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            store.count(pattern)
+    with pytest.raises(ValueError, match="below the number of tokens: 5, not 5"):
+        store.document(5)
+    with pytest.raises(OverflowError):
+        store.document(-1)
+    with pytest.raises(OverflowError):
+        store.positions(store.lookup([1]), -1)
+    assert repr(store.document(3)) == "StoredDocument(index=1, start=3, 1 tokens)"
+
+
+@pytest.mark.parametrize("num_threads", [None, 1, 3])
+def test_batches_equal_one_by_one(tmp_path, num_threads):
+    rng = np.random.default_rng(0)
+    store = build(tmp_path / "d", [rng.integers(0, 4, 200).tolist() for _ in range(8)])
+    contexts = [rng.integers(0, 4, 12) for _ in range(20)]
+    found = store.lookup_batch(contexts, max_match=6, num_threads=num_threads)
+    alone = [store.lookup(context, max_match=6) for context in contexts]
+    assert [(m.length, m.count) for m in found] == [(m.length, m.count) for m in alone]
+
+    drafters = [RestDrafter(store), FusedDrafter(store)]
+    sessions = [drafters[i % 2].session(context) for i, context in enumerate(contexts)]
+    trees = draft_batch(sessions, 16, num_threads=num_threads)
+    for tree, session in zip(trees, sessions, strict=True):
+        expected = session.draft(16)
+        assert tree.token_ids.tolist() == expected.token_ids.tolist()
+        assert tree.parents.tolist() == expected.parents.tolist()
+        assert tree.probs.tolist() == expected.probs.tolist()
+    assert draft_batch([], 16, num_threads=num_threads) == []
+    assert store.lookup_batch([], num_threads=num_threads) == []
+
+
+def test_bad_batches_are_refused(tmp_path):
+    store = build(tmp_path / "d", [[1, 2]])
+    session, other = (RestDrafter(store).session([1]) for _ in range(2))
+    with pytest.raises(ValueError, match="`sessions` has number 2 twice"):
+        draft_batch([session, other, session], 4)
+    with pytest.raises(TypeError, match="FusedSession"):
+        draft_batch([session, RestDrafter(store)], 4)
+    with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
+        draft_batch([session], 4, num_threads=0)
+    with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
+        store.lookup_batch([[1]], num_threads=0)
+    with pytest.raises(ValueError, match="token 7 is outside"):
+        store.lookup_batch([[1], [7]])
+    with pytest.raises(ValueError, match="`contexts` holds -1"):
+        store.lookup_batch([[1], [-1]])
+    with pytest.raises(ValueError, match="`context` is empty"):
+        store.lookup_batch([[1], []])
+    # What was refused is left as it was.
+    assert draft_batch([session, other], 4)[1].token_ids.tolist() == [2]
 
 
 def test_wide_tokens_are_found(tmp_path):
@@ -272,8 +383,12 @@ def test_what_is_no_tree_is_refused(token_ids, parents, probs, message):
         TokenTree(token_ids, parents, probs)
 
 
-@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.specds")), ids=lambda path: path.name)
-def test_golden_datastores_still_open(golden):
-    store = Datastore.open(golden)
+def test_the_golden_datastore_of_this_format_still_opens():
+    store = Datastore.open(GOLDEN / "format-2.specds")
     store.verify()
     assert store.num_tokens > 0
+
+
+def test_a_datastore_of_an_older_format_is_refused_with_the_way_out():
+    with pytest.raises(FormatError, match="format version 1, this version reads 2: rebuild it"):
+        Datastore.open(GOLDEN / "format-1.specds")

@@ -15,10 +15,12 @@ from specds._core import (
     DatastoreBuilder,
     FormatError,
     Match,
+    StoredDocument,
     TokenTree,
     __version__,
     build_shard,
     compact,
+    draft_batch,
     merge,
 )
 from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
@@ -57,6 +59,7 @@ __all__ = [
     "RestConfig",
     "RestDrafter",
     "Session",
+    "StoredDocument",
     "Support",
     "TokenTree",
     "UnsupportedModelError",
@@ -66,6 +69,7 @@ __all__ = [
     "check_model",
     "compact",
     "custom_generate",
+    "draft_batch",
     "estimate_build",
     "generate",
     "merge",

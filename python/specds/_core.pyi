@@ -17,11 +17,13 @@ __all__ = [
     "FusedSession",
     "Match",
     "RestSession",
+    "StoredDocument",
     "TokenTree",
     "__version__",
     "build_shard",
     "compact",
     "document_hashes",
+    "draft_batch",
     "merge",
 ]
 
@@ -40,6 +42,20 @@ class Match:
     @property
     def count(self) -> int:
         """How often they occur in the corpus."""
+
+@final
+class StoredDocument:
+    """A document of a corpus."""
+
+    @property
+    def index(self) -> int:
+        """How many documents come before it."""
+    @property
+    def start(self) -> int:
+        """How many tokens come before it, separators included."""
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """Its tokens without the separator after it, shape `(n,)`."""
 
 @final
 class Datastore:
@@ -62,6 +78,14 @@ class Datastore:
         Raises:
             FormatError: The first thing found wrong.
         """
+    def warm(self) -> None:
+        """Reads the whole datastore into memory, as far as there is room.
+
+        No lookup waits for the disk then.
+
+        Raises:
+            OSError: The system refuses.
+        """
     def lookup(self, context: ArrayLike, *, max_match: int = 16, min_match: int = 1) -> Match:
         """Finds the longest suffix of `context` that occurs in the corpus.
 
@@ -73,6 +97,36 @@ class Datastore:
         Raises:
             ValueError: `context` is empty or holds an id outside the vocabulary.
         """
+    def lookup_batch(
+        self,
+        contexts: Sequence[ArrayLike],
+        *,
+        max_match: int = 16,
+        min_match: int = 1,
+        num_threads: int | None = None,
+    ) -> list[Match]:
+        """Looks up every context as `lookup` does, in several threads.
+
+        Args:
+            contexts: One array of token ids each, as `lookup` takes it.
+            max_match: The longest suffix tried.
+            min_match: A shorter one counts as no match.
+            num_threads: The most threads that work at a time; all processors by default. The result
+                is the same with any number.
+
+        Raises:
+            ValueError: A context is empty or holds an id outside the vocabulary, or there are 0
+                threads.
+        """
+    def count(self, pattern: ArrayLike) -> int:
+        """How often `pattern` occurs within a document: never where it holds the separator.
+
+        Args:
+            pattern: Token ids, any integer dtype, shape `(n,)`, n >= 1.
+
+        Raises:
+            ValueError: `pattern` is empty or holds an id outside the vocabulary.
+        """
     def continuations(
         self, match: Match, top_k: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -82,6 +136,21 @@ class Datastore:
             Token ids and counts, both of shape `(at most top_k,)`; count descending, then id
             ascending. The end of a document counts as its separator where that is a token of the
             vocabulary, and not at all where it is not.
+        """
+    def positions(self, match: Match, limit: int = 10) -> NDArray[np.int64]:
+        """Where the first `limit` occurrences of a match begin in the corpus.
+
+        Returns:
+            How many tokens come before each, separators included; ascending, shape
+            `(at most limit,)`.
+        """
+    def document(self, position: int) -> StoredDocument:
+        """The document that the token at `position` of the corpus belongs to.
+
+        A separator belongs to the document before it.
+
+        Raises:
+            ValueError: The corpus is not that long.
         """
     @property
     def path(self) -> Path: ...
@@ -357,11 +426,14 @@ class RestSession:
         min_match: int = 1,
         continuation: int = 10,
         max_samples: int = 256,
+        exact: bool = False,
     ) -> Self: ...
     def observe(self, token_ids: ArrayLike) -> None:
         """Appends tokens to the context: the prompt first, then what the model emitted."""
     def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context."""
+        """Drafts at most `max_nodes` nodes that continue the context, most frequent first."""
+    def finish(self) -> None:
+        """Ends the request: there is nothing to do."""
 
 @final
 class FusedSession:
@@ -375,8 +447,29 @@ class FusedSession:
         min_match: int = 1,
         continuation: int = 10,
         max_samples: int = 256,
+        exact: bool = False,
     ) -> Self: ...
     def observe(self, token_ids: ArrayLike) -> None:
         """Appends tokens to the context: the prompt first, then what the model emitted."""
     def draft(self, max_nodes: int) -> TokenTree:
         """Drafts at most `max_nodes` nodes that continue the context, likeliest first."""
+    def finish(self) -> None:
+        """Ends the request: there is nothing to do."""
+
+def draft_batch(
+    sessions: Sequence[RestSession | FusedSession],
+    max_nodes: int,
+    *,
+    num_threads: int | None = None,
+) -> list[TokenTree]:
+    """Drafts at most `max_nodes` nodes for each session, in several threads.
+
+    Args:
+        sessions: What `RestDrafter.session` and `FusedDrafter.session` return, each at most once.
+        max_nodes: As for one session.
+        num_threads: The most threads that work at a time; all processors by default. The trees are
+            the same with any number.
+
+    Raises:
+        ValueError: A session comes twice or drafts in another thread, or `num_threads` is 0.
+    """

@@ -278,20 +278,36 @@ def _tokenise(
 ) -> Reading:
     """Gives the builder all documents that it has not been given before."""
     read = Reading()
+
+    def report() -> None:
+        counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
+        progress("tokenise", *how_far(read, builder, options, corpus), **counts)
+
     given = documents(corpus, read)
-    for document in islice(given, builder.num_given):
+    for number, document in enumerate(islice(given, builder.num_given)):
         read.num_bytes += document.num_bytes
-    total = corpus.num_bytes
+        if number % 1000 == 0:
+            report()
     encode = partial(_encode, tokenizer)
     for (tokens, lengths), num_bytes in _in_order(encode, batches(given)):
         builder.add_documents(tokens, lengths)
         read.num_bytes += num_bytes
-        counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
-        progress("tokenise", read.num_bytes, total, **counts)
+        report()
         if builder.is_full:
             break
-    progress("tokenise", read.num_bytes, read.num_bytes)
+    progress("tokenise", 1, 1)
     return read
+
+
+def how_far(
+    read: Reading, builder: DatastoreBuilder, options: BuildOptions, corpus: Corpus
+) -> tuple[int, int | None]:
+    """How far reading has come, and how far it has to go: to a limit, or the end of the corpus."""
+    if options.max_tokens is not None:
+        return builder.num_tokens, options.max_tokens
+    if options.max_documents is not None:
+        return builder.num_documents, options.max_documents
+    return read.num_bytes, corpus.num_bytes
 
 
 def documents(items: Iterable[Item], read: Reading) -> Iterator[Document]:

@@ -17,7 +17,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -54,18 +54,18 @@ def note(message: str) -> None:
 
 
 class _Rate(ProgressColumn):
-    """How fast a stage goes, in its unit, and what it has given so far."""
+    """What a stage has given so far, and how fast it goes."""
 
     def render(self, task: Task) -> Text:
-        shown = []
-        if task.speed and task.fields["unit"]:
-            shown.append(f"{quantity(task.speed)}{task.fields['unit']}/s")
         tokens = task.fields.get("tokens")
-        if tokens:
-            shown.append(f"{task.fields['documents']:,} documents, {quantity(tokens)} tokens")
-            if task.elapsed:
-                shown.append(f"{quantity(tokens / task.elapsed)} tokens/s")
-        return Text(", ".join(shown), style="progress.data.speed")
+        if tokens and task.elapsed:
+            rate = quantity(tokens / task.elapsed)
+            shown = f"{task.fields['documents']:,} documents, {quantity(tokens)} tokens, {rate}/s"
+        elif task.speed and task.fields["unit"]:
+            shown = f"{quantity(task.speed)}{task.fields['unit']}/s"
+        else:
+            shown = ""
+        return Text(shown, style="progress.data.speed")
 
 
 _UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " tokens"}
@@ -77,9 +77,9 @@ def build_progress() -> Iterator[BuildProgress]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=16),
         TaskProgressColumn(),
-        _Rate(),
+        _Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err) as bars:

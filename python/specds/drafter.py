@@ -61,12 +61,15 @@ class RestConfig:
         continuation: Tokens taken after each occurrence of the match (m).
         max_samples: Occurrences looked at, evenly spread over all of them; the paper's program
             takes the first 5,000 in lexicographic order.
+        exact: Whether all occurrences rank the nodes, not a sample of them. It takes longer where a
+            match occurs more often than `max_samples`.
     """
 
     max_match: int = 16
     min_match: int = 1
     continuation: int = 10
     max_samples: int = 256
+    exact: bool = False
 
 
 class RestDrafter:
@@ -84,7 +87,7 @@ class RestDrafter:
         FormatError: What is there cannot be read.
     """
 
-    _core: type[RestSession | FusedSession] = RestSession
+    _session: type[RestSession | FusedSession] = RestSession
 
     def __init__(
         self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
@@ -98,7 +101,7 @@ class RestDrafter:
         """The vocabulary size of the datastore's tokenizer."""
         return self.datastore.vocab_size
 
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> _CoreSession:
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> RestSession | FusedSession:
         """Starts a request.
 
         Raises:
@@ -106,15 +109,16 @@ class RestDrafter:
         """
         if len(prompt_ids) == 0:
             raise ValueError("the prompt is empty: give at least one token")
-        core = self._core(
+        session = self._session(
             self.datastore,
             max_match=self.config.max_match,
             min_match=self.config.min_match,
             continuation=self.config.continuation,
             max_samples=self.config.max_samples,
+            exact=self.config.exact,
         )
-        core.observe(prompt_ids)
-        return _CoreSession(core)
+        session.observe(prompt_ids)
+        return session
 
 
 class FusedDrafter(RestDrafter):
@@ -126,7 +130,7 @@ class FusedDrafter(RestDrafter):
     ``(L + 1) / (L + 2)`` a token after a match of L tokens).
     """
 
-    _core = FusedSession
+    _session = FusedSession
 
 
 class DrafterName(str, Enum):
@@ -145,12 +149,3 @@ def open_drafter(name: DrafterName, datastore: str | PathLike[str]) -> RestDraft
     """
     drafters = {DrafterName.FUSED: FusedDrafter, DrafterName.REST: RestDrafter}
     return drafters[name](datastore)
-
-
-class _CoreSession:
-    def __init__(self, core: RestSession | FusedSession) -> None:
-        self.draft = core.draft
-        self.observe = core.observe
-
-    def finish(self) -> None:
-        """Nothing outlives a request."""

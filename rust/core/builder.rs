@@ -293,11 +293,18 @@ impl DatastoreBuilder {
         check_target(&target, &self.options)?;
         let staging = self.staging.take().ok_or(Error::BuildFailed)?;
         if self.shards.is_empty() {
-            staging.remove(); // every document was there before
+            staging.leave(&manifest)?; // every document was there before
         } else {
             staging.publish(manifest)?;
         }
         Datastore::open(&target)
+    }
+
+    /// Ends a build that would not change the datastore of `manifest` at its path.
+    pub(crate) fn leave(mut self, manifest: &Manifest) -> Result<()> {
+        self.staging
+            .take()
+            .map_or(Ok(()), |staging| staging.leave(manifest))
     }
 
     /// The most tokens that a shard of this build has.

@@ -1,8 +1,12 @@
 //! What followed this context before?
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::shard::Shard;
@@ -57,6 +61,17 @@ impl Match {
     }
 }
 
+/// A document of the corpus.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredDocument {
+    /// How many documents come before it.
+    pub index: u64,
+    /// How many tokens come before it, separators included.
+    pub start: u64,
+    /// Its tokens, without the separator after it.
+    pub tokens: Vec<u32>,
+}
+
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
@@ -85,7 +100,8 @@ impl Samples {
     /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
     /// parent. So many rows end at a node as its samples exceed those of its children.
     fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
-        let mut paths = vec![0..0];
+        let mut paths = Vec::new();
+        paths.push(0..0);
         let mut num_ends = vec![stride.num_samples()];
         self.tokens.clear();
         for node in nodes {
@@ -205,16 +221,32 @@ impl Datastore {
     /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
-        if context.is_empty() {
-            let reason = "is empty: give at least one token";
-            return Err(Error::invalid("context", reason));
-        }
-        self.check_tokens(context)?;
+        self.check_pattern("context", context)?;
         let document = context.rsplit(|&token| token == self.separator()).next();
         let context = document.unwrap_or_default();
         let mut found = Match::default();
         self.find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
+    }
+
+    /// Looks up every context as [`lookup`](Self::lookup) does, with up to `num_threads` threads of the
+    /// global pool, or all of them. The result is the same with any number.
+    ///
+    /// # Errors
+    ///
+    /// As [`lookup`](Self::lookup), for the first context that has one;
+    /// [`Error::InvalidArgument`] where `num_threads` is 0.
+    pub fn lookup_batch<C: AsRef<[u32]> + Sync>(
+        &self,
+        contexts: &[C],
+        max_match: usize,
+        min_match: usize,
+        num_threads: Option<usize>,
+    ) -> Result<Vec<Match>> {
+        let size = batch_size(contexts.len(), num_threads)?;
+        let contexts = contexts.par_iter().with_min_len(size);
+        let found = contexts.map(|context| self.lookup(context.as_ref(), max_match, min_match));
+        found.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
@@ -241,8 +273,12 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. O(d log n) for d distinct tokens.
+    /// then token ascending. O(d log n) for d distinct tokens; at once where the match is a frequent
+    /// n-gram with so many frequent continuations.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+        if let Some(top) = self.frequent_continuations(found, top_k) {
+            return top;
+        }
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             let ranks = ranks.clone();
@@ -261,6 +297,98 @@ impl Datastore {
         counts
     }
 
+    /// What the table of the only shard that has the match says of it.
+    fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
+        let pairs = self.shards.iter().zip(&found.ranges);
+        let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
+        let (shard, ranks) = shards.next()?;
+        match shards.next() {
+            None => shard.top(ranks, found.length, top_k),
+            Some(_) => None,
+        }
+    }
+
+    /// How often `pattern` occurs within a document: never where it contains the separator.
+    /// O(log n) comparisons in each shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary,
+    /// [`Error::InvalidArgument`] where it is empty.
+    pub fn count(&self, pattern: &[u32]) -> Result<u64> {
+        self.check_pattern("pattern", pattern)?;
+        if pattern.contains(&self.separator()) {
+            return Ok(0);
+        }
+        let counts = self
+            .shards
+            .iter()
+            .map(|shard| shard.find(pattern).len() as u64);
+        Ok(counts.sum())
+    }
+
+    /// Where the match begins in the corpus: the positions of its first `limit` occurrences, in
+    /// ascending order. A position counts the tokens before, separators included. O(occurrences) time,
+    /// O(`limit`) memory.
+    pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
+        let mut all = Vec::new();
+        let mut num_before = 0;
+        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            let positions = ranks.clone().map(|rank| shard.position(rank));
+            let positions = positions.filter(|&position| position < shard.num_tokens());
+            let firsts = smallest(positions, limit - all.len());
+            all.extend(
+                firsts
+                    .into_iter()
+                    .map(|position| num_before + position as u64),
+            );
+            num_before += shard.num_tokens() as u64;
+        }
+        all
+    }
+
+    /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
+    /// document before it. O(log documents) and the document's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the corpus is not that long.
+    pub fn document(&self, position: u64) -> Result<StoredDocument> {
+        let (mut num_documents, mut num_tokens) = (0, 0);
+        for shard in &self.shards {
+            let in_shard = usize::try_from(position - num_tokens).unwrap_or(usize::MAX);
+            if in_shard < shard.num_tokens() {
+                let (index, positions) = shard.document(in_shard);
+                return Ok(StoredDocument {
+                    index: num_documents + index as u64,
+                    start: num_tokens + positions.start as u64,
+                    tokens: shard.tokens(positions),
+                });
+            }
+            num_documents += shard.num_documents() as u64;
+            num_tokens += shard.num_tokens() as u64;
+        }
+        let reason = format!("must be below the number of tokens: {num_tokens}, not {position}");
+        Err(Error::invalid("position", reason))
+    }
+
+    /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
+    /// the disk. O(n).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the system refuses.
+    pub fn warm(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Shard::warm)
+    }
+
+    /// Learns from a draft that took so long: see [`Warmth`](crate::warmth::Warmth).
+    pub(crate) fn note(&self, elapsed: Duration) {
+        for shard in &self.shards {
+            shard.warmth.note(elapsed);
+        }
+    }
+
     /// Whether a session may see these tokens.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let vocab_size = self.vocab_size();
@@ -268,6 +396,14 @@ impl Datastore {
             Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
             None => Ok(()),
         }
+    }
+
+    fn check_pattern(&self, name: &'static str, pattern: &[u32]) -> Result<()> {
+        if pattern.is_empty() {
+            let reason = "is empty: give at least one token";
+            return Err(Error::invalid(name, reason));
+        }
+        self.check_tokens(pattern)
     }
 
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
@@ -332,10 +468,18 @@ impl Datastore {
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             positions.clear();
             let num_up_to = num_before + ranks.len() as u64;
+            let is_cold = shard.warmth.is_cold();
+            if is_cold {
+                let here = stride.occurrences().skip_while(|&n| n < num_before);
+                for occurrence in here.take_while(|&n| n < num_up_to) {
+                    shard.fetch_position(ranks.start + index_in(occurrence, num_before));
+                }
+            }
             while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
-                let index =
-                    usize::try_from(occurrence - num_before).expect("below a range's length");
-                positions.push(shard.position(ranks.start + index));
+                positions.push(shard.position(ranks.start + index_in(occurrence, num_before)));
+            }
+            if is_cold {
+                shard.fetch(positions, found.length, length);
             }
             for position in positions.iter() {
                 let start = tokens.len();
@@ -347,6 +491,35 @@ impl Datastore {
         if !found.is_in_one_shard() {
             samples.sort();
         }
+    }
+}
+
+/// Which of a range's ranks is the occurrence of this number, after so many in the shards before.
+fn index_in(occurrence: u64, num_before: u64) -> usize {
+    usize::try_from(occurrence - num_before).expect("below a range's length")
+}
+
+/// The smallest `limit` values, ascending, in memory for so many.
+fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
+    let mut smallest = BinaryHeap::new();
+    for value in values {
+        if smallest.len() < limit {
+            smallest.push(value);
+        } else if let Some(mut largest) = smallest.peek_mut()
+            && value < *largest
+        {
+            *largest = value;
+        }
+    }
+    smallest.into_sorted_vec()
+}
+
+/// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
+pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
+    match num_threads {
+        Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),
+        Some(num_threads) => Ok(count.div_ceil(num_threads).max(1)),
+        None => Ok(1),
     }
 }
 

@@ -1,9 +1,12 @@
 //! What is drafted at a decoding step?
 
 use std::sync::Arc;
+use std::time::Instant;
+
+use rayon::prelude::*;
 
 use crate::context::Context;
-use crate::datastore::{Datastore, Match, Samples, check_match_lengths};
+use crate::datastore::{Datastore, Match, Samples, batch_size, check_match_lengths};
 use crate::error::{Error, Result};
 use crate::mixer::{Candidates, mix};
 use crate::split::{Node, Splitter};
@@ -39,6 +42,44 @@ impl Default for RestConfig {
             exact: false,
         }
     }
+}
+
+/// One request that is drafted for, from whatever source.
+pub trait Session: Send {
+    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary; the context is then as it
+    /// was.
+    fn observe(&mut self, tokens: &[u32]) -> Result<()>;
+
+    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the likeliest
+    /// first, so that a prefix of the tree is the best smaller tree. A node's probability is how
+    /// likely its path is held to be. Empty where nothing matches.
+    ///
+    /// # Errors
+    ///
+    /// The sessions of this crate do not fail: what a damaged datastore gives is a worse draft.
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree>;
+}
+
+/// Drafts for every session as its [`draft`](Session::draft) does, with up to `num_threads` threads
+/// of the global pool, or all of them. The trees are the same with any number.
+///
+/// # Errors
+///
+/// As [`draft`](Session::draft), for the first session that has one; [`Error::InvalidArgument`] where
+/// `num_threads` is 0.
+pub fn draft_batch<S: Session + ?Sized>(
+    sessions: &mut [&mut S],
+    max_nodes: usize,
+    num_threads: Option<usize>,
+) -> Result<Vec<TokenTree>> {
+    let size = batch_size(sessions.len(), num_threads)?;
+    let sessions = sessions.par_iter_mut().with_min_len(size);
+    let trees = sessions.map(|session| session.draft(max_nodes));
+    trees.collect::<Vec<_>>().into_iter().collect()
 }
 
 impl RestConfig {
@@ -104,13 +145,14 @@ impl RestSession {
         })
     }
 
-    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary; the context is then as it
-    /// was.
-    pub fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    /// The length of the match that the last draft was made from, 0 where nothing matched.
+    pub fn match_length(&self) -> usize {
+        self.found.length
+    }
+}
+
+impl Session for RestSession {
+    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         self.datastore.check_tokens(tokens)?;
         let separator = self.datastore.separator();
         if let Some(last) = tokens.iter().rposition(|&token| token == separator) {
@@ -127,17 +169,10 @@ impl RestSession {
         Ok(())
     }
 
-    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the most
-    /// frequent first, so that a prefix of the tree is the best smaller tree. A node's probability
-    /// is its share of the sampled continuations. Empty where nothing matches.
+    /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
     ///
     /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
-    ///
-    /// # Errors
-    ///
-    /// Does not fail: what a damaged datastore gives is a worse draft. The result is what the draft
-    /// of any session is.
-    pub fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
         let Self {
             datastore,
             config,
@@ -145,28 +180,26 @@ impl RestSession {
             found,
             ..
         } = self;
+        let started = Instant::now();
         datastore.find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let max_samples = config.max_samples as u64;
         let is_small = found.count() <= max_samples;
-        if is_small || (found.is_in_one_shard() && !config.exact) {
+        let tree = if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
             datastore.gather(found, config.continuation, stride, &mut self.samples);
             self.trie.fill(&self.samples);
-            Ok(self.trie.select(max_nodes))
+            self.trie.select(max_nodes)
         } else {
             let max_samples = if config.exact { u64::MAX } else { max_samples };
             let stride = Stride::new(found.count(), max_samples);
             let nodes = self
                 .splitter
                 .nodes(datastore, found, stride, config.continuation);
-            Ok(tree_of(nodes.take(max_nodes), stride))
-        }
-    }
-
-    /// The length of the match that the last draft was made from, 0 where nothing matched.
-    pub fn match_length(&self) -> usize {
-        self.found.length
+            tree_of(nodes.take(max_nodes), stride)
+        };
+        datastore.note(started.elapsed());
+        Ok(tree)
     }
 }
 
@@ -205,25 +238,16 @@ impl FusedSession {
             context: Context::default(),
         })
     }
+}
 
-    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
-    ///
-    /// # Errors
-    ///
-    /// As [`RestSession::observe`].
-    pub fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+impl Session for FusedSession {
+    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         self.datastore.observe(tokens)?;
         self.context.observe(tokens);
         Ok(())
     }
 
-    /// Drafts the likeliest continuations of the context: at most `max_nodes` nodes, the likeliest
-    /// first. A node's probability is how likely its path is held to be.
-    ///
-    /// # Errors
-    ///
-    /// As [`RestSession::draft`].
-    pub fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
         let looked_up = self.datastore.draft(max_nodes.max(Self::CANDIDATES))?;
         let RestSession {
             config, datastore, ..

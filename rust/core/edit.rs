@@ -148,7 +148,7 @@ pub fn compact(
             continue;
         }
         if !options.drop_duplicates && is_compact(&old, path, builder.limit())? {
-            drop(builder);
+            builder.leave(&old)?;
             return Datastore::open(path);
         }
         add_all(&mut builder, &old, path, progress)?;

@@ -140,8 +140,10 @@ pub enum Error {
         reason: String,
     },
 
-    /// There is not enough memory to sort a shard: lower `max_shard_tokens`.
-    #[error("no memory for {num_bytes} bytes to sort a shard: lower `max_shard_tokens`")]
+    /// There is not enough memory to sort a shard: lower `max_shard_tokens` or raise `max_memory`.
+    #[error(
+        "no memory for {num_bytes} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
+    )]
     OutOfMemory {
         /// The size of the allocation that failed.
         num_bytes: u64,

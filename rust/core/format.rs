@@ -24,10 +24,11 @@
 //! | kind | file | elements of a shard of `n` tokens |
 //! | ---: | ---- | -------- |
 //! |    1 | `tokens.bin` | `n` tokens of 16 or 24 bits; the separator follows each document |
-//! |    2 | `suffixes.bin` | `n` positions of ceil(log2 n) bits (at least 1), packed from the low bit on: where each suffix begins, in the suffixes' lexicographic order |
-//! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many suffixes begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
+//! |    2 | `suffixes.bin` | `m` numbers of ceil(log2 ceil(n / s)) bits (at least 1), packed from the low bit on: where each suffix that is kept begins, divided by the stride `s`, in the suffixes' lexicographic order; `m` = `n` where all are kept |
+//! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many of these begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
 //! |    4 | `keys.bin` | the first 4 tokens of the suffixes of rank 0, 256, 512 …, as wide as tokens; zeros stand for tokens past the end |
 //! |    5 | `documents.bin` | for each document the 64-bit position after its separator |
+//! |    6 | `ngrams.bin` | four numbers of 32 bits for each sequence of 1 to 4 tokens, with no separator before its last one, that 256 suffixes or more begin with: last token, first rank, number of suffixes, index of the first child; first the root, then shorter ones first, siblings by token, at last one more that ends the children of the last |
 //!
 //! `shard.json` states all of this again; its xxh3-128 is the shard's id. `manifest.json` lists the
 //! ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
@@ -36,6 +37,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -53,6 +55,9 @@ const HEADER_LEN: usize = 64;
 const PAYLOAD_OFFSET: usize = 4096;
 const TAIL_LEN: usize = 8;
 
+/// No page is smaller.
+const PAGE_LEN: usize = 4096;
+
 /// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -61,6 +66,7 @@ pub(crate) enum Kind {
     Firsts = 3,
     Keys = 4,
     Documents = 5,
+    Ngrams = 6,
 }
 
 impl Kind {
@@ -71,6 +77,7 @@ impl Kind {
             Self::Firsts => "firsts.bin",
             Self::Keys => "keys.bin",
             Self::Documents => "documents.bin",
+            Self::Ngrams => "ngrams.bin",
         }
     }
 }
@@ -219,6 +226,42 @@ impl Section {
     /// Only Unix takes such advice.
     #[cfg(not(unix))]
     pub(crate) fn advise(&self, _access: Access) -> Result<()> {
+        Ok(())
+    }
+
+    /// Asks the system to fetch some bytes of the payload, and does not wait for them. It may refuse:
+    /// then they are fetched when they are read.
+    #[cfg(unix)]
+    pub(crate) fn will_need(&self, bytes: Range<usize>) {
+        let end = bytes.end.min(self.payload().len());
+        if let Some(length) = end.checked_sub(bytes.start).filter(|&length| length > 0) {
+            let start = PAYLOAD_OFFSET + bytes.start;
+            let _ = self
+                .map
+                .advise_range(memmap2::Advice::WillNeed, start, length);
+        }
+    }
+
+    /// Only Unix can be asked.
+    #[cfg(not(unix))]
+    pub(crate) fn will_need(&self, _bytes: Range<usize>) {}
+
+    /// Brings the section into memory: what the system does not do at once is read here.
+    pub(crate) fn warm(&self) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.map.advise(memmap2::Advice::PopulateRead).is_ok() {
+            return Ok(());
+        }
+        #[cfg(unix)]
+        self.map
+            .advise(memmap2::Advice::WillNeed)
+            .map_err(Error::io(&self.path))?;
+        std::hint::black_box(
+            self.map
+                .iter()
+                .step_by(PAGE_LEN)
+                .fold(0, |sum, byte| sum ^ byte),
+        );
         Ok(())
     }
 

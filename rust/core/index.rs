@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
 use crate::lightweight;
 use crate::manifest::{SHARD_FORMAT, ShardManifest};
+use crate::ngrams::{self, RECORD_BITS};
 use crate::suffix::{self, Packer, Suffixes, position_bits};
 use crate::thin::Thinner;
 use crate::tokens::{TokenWidth, Tokens};
@@ -96,7 +97,8 @@ pub(crate) fn sort(
     }
 }
 
-const CHUNK: usize = 1 << 20;
+/// The positions that are handed on at a time.
+const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
 /// the shard's tokens are done, and stops the work with an error.
@@ -133,6 +135,9 @@ pub(crate) fn write_index(
     let order = Suffixes::new(section, &suffixes, stride);
     let keys = suffix::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
+    let key_tokens = Tokens::new(Section::reopen(folder, Kind::Keys, &keys)?, options.width);
+    let ngrams = ngrams::ngrams(&order, &tokens, &key_tokens, options.separator);
+    let ngrams = write(folder, Kind::Ngrams, &ngrams, RECORD_BITS)?;
 
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
@@ -146,6 +151,7 @@ pub(crate) fn write_index(
         firsts,
         keys,
         documents,
+        ngrams,
     })
 }
 

@@ -23,7 +23,7 @@
 //! use std::sync::Arc;
 //!
 //! use specds::datastore::{DatastoreBuilder, DatastoreOptions};
-//! use specds::draft::{RestConfig, RestSession};
+//! use specds::draft::{RestConfig, RestSession, Session};
 //!
 //! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;
@@ -49,6 +49,7 @@ compile_error!("datastores are little-endian and are mapped as they are");
 mod builder;
 mod complete;
 mod context;
+mod cover;
 pub mod datastore;
 pub mod draft;
 mod duplicates;
@@ -60,6 +61,7 @@ mod indexer;
 mod lightweight;
 mod manifest;
 mod mixer;
+mod ngrams;
 mod options;
 mod placed;
 mod shard;
@@ -74,4 +76,5 @@ mod thin;
 mod tokens;
 pub mod tree;
 mod trie;
+mod warmth;
 mod worker;

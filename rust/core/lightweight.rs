@@ -1,31 +1,20 @@
 //! How are suffixes sorted in half the memory that their order takes?
 //!
-//! By a difference cover (Burkhardt and Kärkkäinen, "Fast lightweight suffix array construction and
-//! checking", 2003). The residues of [`COVER`] have every difference modulo [`PERIOD`]: so for any
-//! two positions there is a shift below the period that takes both to positions of the cover. Where
-//! the ranks of the suffixes at those positions are known, the order of any two suffixes is that of
-//! their first [`PERIOD`] tokens, or else of two ranks.
-//!
-//! So first the suffixes at the cover are ranked, 9 in 64, and then all are sorted, one part of
-//! the order after the other: a part is as large as the memory, its suffixes are gathered by a scan
-//! of the text, and the order goes to the disk while it arises. The text is mapped and not counted.
+//! With the ranks of the suffixes at a difference cover, any two suffixes are compared by their first
+//! [`PERIOD`] tokens, or else by two ranks. So first the suffixes at the cover are ranked, 9 in 64,
+//! and then all are sorted, one part of the order after the other: a part is as large as the memory,
+//! its suffixes are gathered by a scan of the text, and the order goes to the disk while it arises.
+//! The text is mapped and not counted.
 
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
-use libsais::SuffixArrayConstruction;
 use rayon::prelude::*;
 
+use crate::cover::{COVER, PERIOD, Places, Ranks};
 use crate::error::Result;
 use crate::suffix::{out_of_memory, zeros};
 use crate::tokens::{TokenWidth, Tokens};
-
-/// The period of the cover. A longer one takes less memory for ranks and more time where the text
-/// repeats itself.
-const PERIOD: usize = 64;
-
-/// Residues modulo [`PERIOD`] whose differences are all residues.
-const COVER: [usize; 9] = [0, 1, 2, 5, 14, 16, 34, 42, 59];
 
 /// The bits of a key: the position in the lower bits of an entry decides between equal keys.
 const KEY_BITS: u32 = u128::BITS - POSITION_BITS;
@@ -90,13 +79,37 @@ impl<'a, const WIDTH: usize> Text<'a, WIDTH> {
     }
 
     fn sort(&self, max_memory: u64, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
-        let ranks = Ranks::new(self, max_memory)?;
+        let ranks = self.ranks(max_memory)?;
         let sorter = Sorter {
             text: self,
             residues: u64::MAX,
             ties: Ties::Ranks(&ranks),
         };
-        sorter.sort(max_memory - ranks.num_bytes(), sink)
+        sorter.sort(max_memory.saturating_sub(ranks.num_bytes()), sink)
+    }
+
+    /// Sorts the suffixes at the cover by their first tokens, names them, and ranks the names.
+    fn ranks(&self, max_memory: u64) -> Result<Ranks> {
+        let places = Places::new(self.len());
+        let mut names: Vec<i32> = zeros(places.count())?;
+        let num_bytes = (names.len() * size_of::<i32>()) as u64;
+        let sorter = Sorter {
+            text: self,
+            residues: COVER.iter().fold(0, |all, residue| all | 1 << residue),
+            ties: Ties::Positions,
+        };
+        // The empty suffix is not sorted and keeps the name 0.
+        let mut name = 0;
+        let mut last = self.len();
+        sorter.sort(max_memory.saturating_sub(num_bytes), &mut |positions| {
+            for position in positions.iter().map(|&position| position as usize) {
+                name += i32::from(self.window(last) != self.window(position));
+                names[places.place(position)] = name;
+                last = position;
+            }
+            Ok(())
+        })?;
+        Ranks::new(names, places)
     }
 
     fn len(&self) -> usize {
@@ -110,8 +123,12 @@ impl<'a, const WIDTH: usize> Text<'a, WIDTH> {
 
     /// The first tokens of the suffix at `position`, as a number that orders as they do.
     fn key(&self, position: usize) -> u128 {
-        let digits = (position..position + self.key_len).map(|index| self.digit(index));
-        digits.fold(0, |key, digit| key << self.digit_bits | u128::from(digit))
+        let append = |key, digit: u32| key << self.digit_bits | u128::from(digit);
+        let end = position + self.key_len;
+        match self.tokens.get(position..end) {
+            Some(tokens) => (tokens.iter()).fold(0, |key, &token| append(key, decode(token) + 1)),
+            None => (position..end).fold(0, |key, index| append(key, self.digit(index))),
+        }
     }
 
     /// Which of the [`PERIOD`] positions from `block` on have such a digit, one bit each.
@@ -143,107 +160,6 @@ fn compare<const WIDTH: usize>(a: &[[u8; WIDTH]], b: &[[u8; WIDTH]]) -> Ordering
     a.iter()
         .map(|&a| decode(a))
         .cmp(b.iter().map(|&b| decode(b)))
-}
-
-/// The ranks of the suffixes at the cover, the empty one included.
-struct Ranks {
-    /// Those of one residue after those of another, each by position.
-    ranks: Vec<i32>,
-    places: Places,
-}
-
-/// Where the rank of a position of the cover is kept.
-struct Places {
-    /// The place of the first position of a residue; of other residues, 0.
-    starts: [usize; PERIOD],
-    /// For each difference a residue of the cover from which it leads to another.
-    shifts: [usize; PERIOD],
-    count: usize,
-}
-
-impl Places {
-    fn new(num_tokens: usize) -> Self {
-        let mut places = Self {
-            starts: [0; PERIOD],
-            shifts: [0; PERIOD],
-            count: 0,
-        };
-        for from in COVER {
-            places.starts[from] = places.count;
-            places.count += (num_tokens + PERIOD - from) / PERIOD;
-            for to in COVER {
-                places.shifts[(to + PERIOD - from) % PERIOD] = from;
-            }
-        }
-        places
-    }
-
-    fn place(&self, position: usize) -> usize {
-        self.starts[position % PERIOD] + position / PERIOD
-    }
-}
-
-impl Ranks {
-    /// Sorts the suffixes at the cover by their first tokens, which become the letters of a text
-    /// that is an eighth as long, and sorts that.
-    fn new<const WIDTH: usize>(text: &Text<WIDTH>, max_memory: u64) -> Result<Self> {
-        let places = Places::new(text.len());
-        let mut names: Vec<i32> = zeros(places.count)?;
-        let sorter = Sorter {
-            text,
-            residues: COVER
-                .iter()
-                .fold(0, |residues, residue| residues | 1 << residue),
-            ties: Ties::Positions,
-        };
-        let num_bytes = 4 * names.len() as u64;
-        let mut last: Option<usize> = None;
-        // The empty suffix, which is not sorted, keeps the name 0.
-        let mut name = 1;
-        sorter.sort(max_memory - num_bytes, &mut |positions| {
-            for &position in positions {
-                let position = position as usize;
-                if last.is_some_and(|last| text.window(last) != text.window(position)) {
-                    name += 1;
-                }
-                names[places.place(position)] = name;
-                last = Some(position);
-            }
-            Ok(())
-        })?;
-        let is_ranked =
-            name as usize + usize::from(COVER.contains(&(text.len() % PERIOD))) == names.len();
-        let ranks = if is_ranked { names } else { rank(names)? };
-        Ok(Self { ranks, places })
-    }
-
-    fn num_bytes(&self) -> u64 {
-        4 * self.ranks.len() as u64
-    }
-
-    /// The order of the suffixes at two positions whose first [`PERIOD`] tokens are the same.
-    fn compare(&self, a: usize, b: usize) -> Ordering {
-        let difference = b.wrapping_sub(a) % PERIOD;
-        let shift = self.places.shifts[difference].wrapping_sub(a) % PERIOD;
-        let rank = |position| self.ranks[self.places.place(position + shift)];
-        rank(a).cmp(&rank(b))
-    }
-}
-
-/// The ranks of the suffixes of a text of names.
-fn rank(mut names: Vec<i32>) -> Result<Vec<i32>> {
-    let num_names = names.len();
-    let mut order: Vec<i32> = zeros(num_names)?;
-    let construction = SuffixArrayConstruction::for_text_mut(&mut names);
-    construction
-        .in_borrowed_buffer(&mut order)
-        .single_threaded()
-        .run()
-        .map_err(|_| out_of_memory(num_names * size_of::<i32>()))?;
-    for (rank, place) in (0..).zip(order) {
-        names[place.cast_unsigned() as usize] = rank;
-    }
-    Ok(names)
 }
 
 /// What decides between suffixes whose first [`PERIOD`] tokens are the same.
@@ -291,8 +207,12 @@ fn key(entry: u128) -> u128 {
     entry >> POSITION_BITS
 }
 
-fn position(entry: u128) -> usize {
-    (entry & u128::from(u32::MAX)) as usize
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lower half of an entry is its position"
+)]
+fn position(entry: u128) -> u32 {
+    entry as u32
 }
 
 impl<const WIDTH: usize> Sorter<'_, WIDTH> {
@@ -351,13 +271,8 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
                 let position = block + candidates.trailing_zeros() as usize;
                 candidates &= candidates - 1;
                 let key = text.key(position);
-                if low
-                    .as_mut()
-                    .is_some_and(|low| low.compare(key, position).is_lt())
-                    || high
-                        .as_mut()
-                        .is_some_and(|high| high.compare(key, position).is_ge())
-                {
+                let is_below = |bound: &mut Bound<WIDTH>| bound.compare(key, position).is_lt();
+                if low.as_mut().is_some_and(is_below) || !high.as_mut().is_none_or(is_below) {
                     continue;
                 }
                 if count % stride == 0 && entries.len() == capacity {
@@ -379,13 +294,15 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
         let depth = depth + self.text.key_len;
         for group in entries.chunk_by_mut(|&a, &b| key(a) == key(b)) {
             if group.len() > SMALL && depth < PERIOD {
-                for entry_ in &mut *group {
-                    let position = position(*entry_);
-                    *entry_ = entry(self.text.key(position + depth), position);
+                for place in &mut *group {
+                    let position = position(*place) as usize;
+                    *place = entry(self.text.key(position + depth), position);
                 }
                 self.sort_entries(group, depth);
             } else if group.len() > 1 {
-                group.sort_unstable_by(|&a, &b| self.compare(position(a), position(b)));
+                group.sort_unstable_by(|&a, &b| {
+                    self.compare(position(a) as usize, position(b) as usize)
+                });
             }
         }
     }
@@ -416,7 +333,7 @@ fn split(part: Part, found: &Gathered, capacity: usize) -> Vec<Part> {
         .min(found.entries.len());
     let inner = (1..num_parts).map(|index| {
         let sample = index * found.entries.len() / num_parts;
-        Some(position(found.entries[sample]))
+        Some(position(found.entries[sample]) as usize)
     });
     let bounds: Vec<_> = [part.low]
         .into_iter()
@@ -436,7 +353,7 @@ fn hand_on(entries: &[u128], sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Resu
     let mut positions = Vec::with_capacity(CHUNK.min(entries.len()));
     for chunk in entries.chunks(CHUNK) {
         positions.clear();
-        positions.extend(chunk.iter().map(|&entry| entry as u32));
+        positions.extend(chunk.iter().map(|&entry| position(entry)));
         sink(&positions)?;
     }
     Ok(())

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{Error, Result};
 use crate::format::{self, FORMAT_VERSION, Kind, Place, SectionManifest};
+use crate::ngrams::RECORD_BITS;
 use crate::suffix::{KEY_LEN, KEY_STRIDE, position_bits};
 use crate::tokens::TokenWidth;
 
@@ -181,6 +182,8 @@ pub struct ShardManifest {
     pub keys: SectionManifest,
     /// The ends of the documents.
     pub documents: SectionManifest,
+    /// The frequent n-grams.
+    pub ngrams: SectionManifest,
 }
 
 impl ShardManifest {
@@ -244,13 +247,14 @@ impl ShardManifest {
         }
     }
 
-    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 5] {
+    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 6] {
         [
             (Kind::Tokens, &self.tokens),
             (Kind::Suffixes, &self.suffixes),
             (Kind::Firsts, &self.firsts),
             (Kind::Keys, &self.keys),
             (Kind::Documents, &self.documents),
+            (Kind::Ngrams, &self.ngrams),
         ]
     }
 
@@ -287,7 +291,7 @@ impl ShardManifest {
     }
 
     /// The element bits and counts of the sections.
-    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 5] {
+    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 6] {
         let token_bits = self.token_width().bits();
         let num_positions = num_tokens.div_ceil(self.position_stride.into());
         let num_suffixes = self.suffixes.count;
@@ -298,6 +302,7 @@ impl ShardManifest {
             (32, u64::from(self.vocab_size) + 2),
             (token_bits, num_keys * KEY_LEN as u64),
             (64, self.documents.count),
+            (RECORD_BITS, self.ngrams.count),
         ]
     }
 }

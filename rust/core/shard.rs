@@ -7,8 +7,10 @@ use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
 use crate::index::{IndexOptions, verify_order};
 use crate::manifest::{Manifest, ShardEntry, ShardManifest};
+use crate::ngrams::{self, MAX_LEN, Ngram, Ngrams};
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
+use crate::warmth::Warmth;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.
 #[derive(Debug)]
@@ -18,8 +20,10 @@ pub(crate) struct Shard {
     firsts: Section,
     keys: Tokens,
     documents: Section,
+    ngrams: Ngrams,
     vocab_size: u32,
     separator: u32,
+    pub(crate) warmth: Warmth,
     position_stride: u32,
     max_duplicates: u32,
 }
@@ -44,8 +48,10 @@ impl Shard {
             firsts: open(Kind::Firsts, &sections.firsts)?,
             keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
             documents: open(Kind::Documents, &sections.documents)?,
+            ngrams: Ngrams::new(open(Kind::Ngrams, &sections.ngrams)?),
             vocab_size: sections.vocab_size,
             separator: sections.separator,
+            warmth: Warmth::default(),
             position_stride: sections.position_stride,
             max_duplicates: sections.max_duplicates,
         };
@@ -85,15 +91,29 @@ impl Shard {
     }
 
     fn verify_checksums(&self) -> Result<()> {
+        self.sections().into_iter().try_for_each(Section::verify)
+    }
+
+    /// Brings all of it into memory. O(n).
+    pub(crate) fn warm(&self) -> Result<()> {
+        self.advise(Access::Sequential)?;
+        let result = self.sections().into_iter().try_for_each(Section::warm);
+        self.advise(Access::Random)?;
+        result
+    }
+
+    fn sections(&self) -> [&Section; 6] {
         let (tokens, keys) = (self.tokens.section(), self.keys.section());
-        let sections = [
+        let suffixes = self.suffixes.section();
+        let ngrams = self.ngrams.section();
+        [
             tokens,
-            self.suffixes.section(),
+            suffixes,
             &self.firsts,
             keys,
             &self.documents,
-        ];
-        sections.into_iter().try_for_each(Section::verify)
+            ngrams,
+        ]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -117,8 +137,17 @@ impl Shard {
                 .section()
                 .corrupt("its keys are not those of the suffixes"));
         }
-        let (ends, _) = self.documents.payload().as_chunks();
-        let ends = ends.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let ngrams = ngrams::ngrams(&self.suffixes, &self.tokens, &self.keys, self.separator);
+        if self.ngrams.section().payload() != ngrams {
+            return Err(self
+                .ngrams
+                .section()
+                .corrupt("its n-grams are not those of the suffixes"));
+        }
+        let ends = self
+            .document_ends()
+            .iter()
+            .map(|bytes| u64::from_le_bytes(*bytes));
         let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
         let are_ends = ends.clone().all(|end| is_end(end) == Some(self.separator));
         let is_whole = ends.clone().next_back() == Some(self.tokens.len() as u64);
@@ -134,6 +163,9 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
     /// separator. O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
+        if let Some(ranks) = self.ngrams.ranks(pattern) {
+            return ranks;
+        }
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
@@ -144,10 +176,20 @@ impl Shard {
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
+        if self.warmth.is_cold() {
+            self.keys
+                .will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
+        }
         let below = partition(keys.clone(), |index| key(index).is_lt());
         let above = gallop(below..keys.end, |index| key(index).is_eq());
 
         let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
+        if self.warmth.is_cold() {
+            self.suffixes
+                .will_need(start..end.min(start + 2 * KEY_STRIDE));
+            self.suffixes
+                .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
+        }
         let is_match = |rank| self.tokens.compare(self.position(rank), pattern).is_eq();
         if pattern.len() > KEY_LEN {
             let lower = self.below(start..end, pattern);
@@ -157,6 +199,32 @@ impl Shard {
             let lower = self.below(start..(below * KEY_STRIDE).min(end), pattern);
             lower..gallop(rank_after(above).max(lower)..end, is_match)
         }
+    }
+
+    /// The `top_k` tokens that follow the first `depth` tokens of the suffixes of `ranks`, which are
+    /// all that begin with these: count descending, then token ascending. Nothing where the table of
+    /// frequent n-grams does not say. O(children), whatever the number of suffixes.
+    pub(crate) fn top(
+        &self,
+        ranks: &Range<usize>,
+        depth: usize,
+        top_k: usize,
+    ) -> Option<Vec<(u32, u64)>> {
+        let mut pattern = Vec::new();
+        self.tokens.extend(
+            self.suffixes.get(ranks.start)?,
+            depth.min(MAX_LEN),
+            &mut pattern,
+        );
+        let Ngram {
+            ranks: all,
+            mut top,
+            is_complete,
+        } = self.ngrams.find(&pattern)?;
+        top.retain(|&(token, _)| token < self.vocab_size);
+        let is_known = all == *ranks && (is_complete || top.len() >= top_k);
+        top.truncate(top_k);
+        is_known.then_some(top)
     }
 
     /// The first rank of `ranks` whose suffix is not below `pattern`.
@@ -174,12 +242,28 @@ impl Shard {
             for (position, last) in positions.iter_mut().zip(lasts) {
                 *position = self.position(last);
             }
+            if self.warmth.is_cold() {
+                self.fetch(&positions[..num_parts], 0, pattern.len());
+            }
             let compare = |position: &usize| self.tokens.compare(*position, pattern);
             let parts = positions[..num_parts].iter().map(compare);
             start += step * parts.take_while(|order| order.is_lt()).count();
             end = end.min(start + step - 1);
         }
         start
+    }
+
+    /// Asks for `length` tokens, `offset` after each of these positions.
+    pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
+        for position in positions {
+            self.tokens
+                .will_need(position.saturating_add(offset), length);
+        }
+    }
+
+    /// Asks for where the suffix of this rank begins.
+    pub(crate) fn fetch_position(&self, rank: usize) {
+        self.suffixes.will_need(rank..rank.saturating_add(1));
     }
 
     fn num_below(&self, token: usize) -> usize {
@@ -192,6 +276,41 @@ impl Shard {
     /// Where the suffix of this rank begins, past the end where a damaged file says so.
     pub(crate) fn position(&self, rank: usize) -> usize {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn num_documents(&self) -> usize {
+        self.document_ends().len()
+    }
+
+    /// The document that the token at `position` belongs to: how many come before it, and where its
+    /// tokens lie, its separator excluded. O(log d).
+    pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
+        let ends = self.document_ends();
+        let end = |index: usize| {
+            let bytes = ends.get(index)?;
+            usize::try_from(u64::from_le_bytes(*bytes)).ok()
+        };
+        let is_before = |index| end(index).is_some_and(|end| end <= position);
+        let index = partition(0..ends.len(), is_before);
+        let start = index.checked_sub(1).and_then(end).unwrap_or(0);
+        let end = end(index).unwrap_or(start).saturating_sub(1);
+        (index, start..end.clamp(start, self.tokens.len().max(start)))
+    }
+
+    fn document_ends(&self) -> &[[u8; 8]] {
+        self.documents.payload().as_chunks().0
+    }
+
+    /// The tokens of a range of positions.
+    pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.tokens
+            .extend(positions.start, positions.len(), &mut tokens);
+        tokens
     }
 
     /// Appends up to `length` tokens from `position` on, and gives how many of them belong
@@ -212,24 +331,33 @@ impl Shard {
         }
     }
 
-    /// The token `depth` tokens after the suffix of this rank begins.
-    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> Option<u32> {
-        let position = self.suffixes.get(rank)?;
-        self.tokens.get(position.checked_add(depth)?)
+    /// The token that follows the first `depth` tokens of the suffix of this rank; past the end,
+    /// where only a damaged file leads, a token that is in no vocabulary.
+    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> u32 {
+        self.token_at(self.position(rank).saturating_add(depth))
     }
 
-    /// The ranks of those suffixes of `ranks` that `token` follows after `depth` tokens, which all of
-    /// them share. Costs little where they are all or none, or begin and end near the rank `guess`.
-    pub(crate) fn narrow(
+    pub(crate) fn token_at(&self, position: usize) -> u32 {
+        self.tokens.get(position).unwrap_or(u32::MAX)
+    }
+
+    /// Where in `ranks`, whose suffixes share `depth` tokens, the next token may rise to `limit`: in a
+    /// range of less than a key's stride, if keys are long enough to tell.
+    pub(crate) fn where_rises_to(
         &self,
-        ranks: Range<usize>,
+        ranks: &Range<usize>,
         depth: usize,
-        token: Option<u32>,
-        guess: usize,
+        limit: u64,
     ) -> Range<usize> {
-        let order = |rank| self.token_after(rank, depth).cmp(&token);
-        let start = part(ranks.clone(), guess, |rank| order(rank).is_lt());
-        start..part(start..ranks.end, guess, |rank| order(rank).is_le())
+        if depth >= KEY_LEN {
+            return ranks.clone();
+        }
+        let keys = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
+        let token = |key: usize| self.keys.get(key * KEY_LEN + depth);
+        let below = partition(keys, |key| {
+            token(key).is_some_and(|next| u64::from(next) < limit)
+        });
+        rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
 
     /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
@@ -246,7 +374,7 @@ impl Shard {
         while start < ranks.end {
             let token = next(start);
             let end = gallop(start..ranks.end, |rank| next(rank) == token);
-            if let Some(token) = token.filter(|&token| token < self.vocab_size) {
+            if token < self.vocab_size {
                 visit(token, (end - start) as u64);
             }
             start = end;
@@ -284,21 +412,4 @@ fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         step *= 2;
     }
     partition(start..end.min(start + step - 1), is_before)
-}
-
-/// The same as [`partition`], looking at both ends first and then from `guess` on.
-fn part(range: Range<usize>, guess: usize, is_before: impl Fn(usize) -> bool) -> usize {
-    let Range { start, end } = range;
-    if start >= end || !is_before(start) {
-        return start;
-    }
-    if is_before(end - 1) {
-        return end;
-    }
-    let guess = guess.clamp(start, end - 1);
-    if is_before(guess) {
-        gallop(guess + 1..end, is_before)
-    } else {
-        guess - gallop(0..guess - start, |back| !is_before(guess - 1 - back))
-    }
 }

@@ -132,6 +132,14 @@ impl Staging {
         Ok(())
     }
 
+    /// Leaves the datastore at the target as it is, of `manifest`, and removes what a kill amid
+    /// publishing has left of an older one; then removes this folder.
+    pub(crate) fn leave(self, manifest: &Manifest) -> Result<()> {
+        remove_shards_but(&self.target, manifest)?;
+        self.remove();
+        Ok(())
+    }
+
     /// Removes the folder; what cannot be removed is left to the next build.
     pub(crate) fn remove(self) {
         if self.clear().is_ok() {

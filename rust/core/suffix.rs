@@ -2,6 +2,8 @@
 
 use libsais::{LibsaisError, SuffixArrayConstruction};
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
 use crate::format::{Section, SectionManifest, SectionWriter};
 use crate::tokens::{TokenWidth, Tokens};
@@ -180,6 +182,13 @@ impl Suffixes {
 
     pub(crate) fn section(&self) -> &Section {
         &self.section
+    }
+
+    /// Asks for the positions of these ranks.
+    pub(crate) fn will_need(&self, ranks: Range<usize>) {
+        let byte = |rank: usize| rank.saturating_mul(self.bits) / 8;
+        let end = byte(ranks.end).saturating_add(1);
+        self.section.will_need(byte(ranks.start)..end);
     }
 
     /// Where the suffix of this rank begins. A damaged file may say a position past the end.

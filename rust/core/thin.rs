@@ -8,6 +8,9 @@ use crate::tokens::Tokens;
 /// its match and to continue it.
 const DUPLICATE_LEN: usize = 32;
 
+/// The suffixes that are read at a time.
+const BATCH: usize = 1 << 10;
+
 /// Takes the positions of all suffixes in their order, and hands on those that are kept.
 ///
 /// These are the suffixes that begin at a multiple of `position_stride`; and of those that are
@@ -32,8 +35,8 @@ struct Duplicates {
     positions: Vec<u32>,
     count: usize,
     stride: usize,
-    prefix: Vec<u32>,
-    next: Vec<u32>,
+    /// The last of them and its first token.
+    last: Option<(u32, Option<u32>)>,
 }
 
 impl<'a> Thinner<'a> {
@@ -77,11 +80,12 @@ impl<'a> Thinner<'a> {
         self.kept.clear();
         let stride = self.position_stride;
         let strided = positions.iter().filter(|&position| position % stride == 0);
-        for &position in strided {
-            if self.max_duplicates == 0 {
-                self.kept.push(position);
-            } else {
-                self.add_duplicate(position);
+        if self.max_duplicates == 0 {
+            self.kept.extend(strided);
+        } else {
+            let strided: Vec<_> = strided.copied().collect();
+            for batch in strided.chunks(BATCH) {
+                self.add_batch(batch);
             }
         }
         sink(&self.kept)
@@ -101,29 +105,32 @@ impl<'a> Thinner<'a> {
         Ok(self.firsts)
     }
 
-    fn add_duplicate(&mut self, position: u32) {
-        let mut next = std::mem::take(&mut self.duplicates.next);
-        next.clear();
-        self.tokens.visit(position as usize, |token| {
-            next.push(token);
-            next.len() < DUPLICATE_LEN && token != self.separator
-        });
-        if next != self.duplicates.prefix {
-            self.end_duplicates();
-            std::mem::swap(&mut next, &mut self.duplicates.prefix);
+    /// Reads all first tokens before it compares the rest, so that the processor waits for many at a
+    /// time: nearly every read misses its caches.
+    fn add_batch(&mut self, positions: &[u32]) {
+        let tokens = self.tokens;
+        let first = |position: &u32| tokens.get(*position as usize);
+        let firsts: Vec<_> = positions.iter().map(first).collect();
+        for (&position, first) in positions.iter().zip(firsts) {
+            let is_duplicate = self.duplicates.last.is_some_and(|(last, token)| {
+                let (last, position) = (last as usize, position as usize);
+                first == token && tokens.are_alike(last, position, DUPLICATE_LEN, self.separator)
+            });
+            if !is_duplicate {
+                self.end_duplicates();
+            }
+            self.duplicates.add(position, self.max_duplicates);
+            self.duplicates.last = Some((position, first));
         }
-        let duplicates = &mut self.duplicates;
-        duplicates.next = next;
-        duplicates.add(position, self.max_duplicates);
     }
 
     fn end_duplicates(&mut self) {
         let duplicates = &mut self.duplicates;
-        let num_dropped = duplicates.count - duplicates.positions.len();
-        if let (Some(&first), Ok(num_dropped)) =
-            (duplicates.prefix.first(), u32::try_from(num_dropped))
-        {
-            self.firsts[first as usize + 1] -= num_dropped;
+        let first = duplicates.positions.first();
+        if let Some(token) = first.and_then(|&first| self.tokens.get(first as usize)) {
+            let num_dropped = duplicates.count - duplicates.positions.len();
+            self.firsts[token as usize + 1] -=
+                u32::try_from(num_dropped).expect("a shard has less than 2^31 tokens");
         }
         self.kept.append(&mut duplicates.positions);
         duplicates.count = 0;
@@ -133,7 +140,7 @@ impl<'a> Thinner<'a> {
 
 impl Duplicates {
     fn add(&mut self, position: u32, limit: usize) {
-        if self.count % self.stride == 0 && self.positions.len() == limit {
+        if self.count.is_multiple_of(self.stride) && self.positions.len() == limit {
             let mut index = 0;
             self.positions.retain(|_| {
                 index += 1;
@@ -141,7 +148,7 @@ impl Duplicates {
             });
             self.stride *= 2;
         }
-        if self.count % self.stride == 0 {
+        if self.count.is_multiple_of(self.stride) {
             self.positions.push(position);
         }
         self.count += 1;

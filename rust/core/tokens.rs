@@ -49,9 +49,20 @@ impl TokenWidth {
 
     /// Appends tokens to `bytes` as they are stored. They fit: the caller has checked them.
     pub(crate) fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
-        for token in tokens {
-            bytes.extend_from_slice(&token.to_le_bytes()[..self.num_bytes()]);
+        match self {
+            Self::Two => encode::<2>(tokens, bytes),
+            Self::Three => encode::<3>(tokens, bytes),
         }
+    }
+}
+
+/// Of one width, so that the compiler makes it a loop over whole registers.
+fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.resize(start + tokens.len() * WIDTH, 0);
+    let (stored, _) = bytes[start..].as_chunks_mut::<WIDTH>();
+    for (stored, token) in stored.iter_mut().zip(tokens) {
+        stored.copy_from_slice(&token.to_le_bytes()[..WIDTH]);
     }
 }
 
@@ -94,12 +105,33 @@ impl Tokens {
         }
     }
 
+    /// Whether the tokens from `a` on and those from `b` on are the same, up to `length` of them or to
+    /// the first `last`.
+    pub(crate) fn are_alike(&self, a: usize, b: usize, length: usize, last: u32) -> bool {
+        let section = &self.section;
+        match self.width {
+            TokenWidth::Two => {
+                are_alike(from::<2>(section, a), from::<2>(section, b), length, last)
+            }
+            TokenWidth::Three => {
+                are_alike(from::<3>(section, a), from::<3>(section, b), length, last)
+            }
+        }
+    }
+
     /// Appends up to `length` tokens from `index` on.
     pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
         match self.width {
             TokenWidth::Two => tokens.extend(from::<2>(&self.section, index).take(length)),
             TokenWidth::Three => tokens.extend(from::<3>(&self.section, index).take(length)),
         }
+    }
+
+    /// Asks for `length` tokens from `index` on.
+    pub(crate) fn will_need(&self, index: usize, length: usize) {
+        let byte = |index: usize| index.saturating_mul(self.width.num_bytes());
+        let end = byte(index.saturating_add(length));
+        self.section.will_need(byte(index)..end);
     }
 
     /// Calls `visit` with the tokens from `index` on for as long as it returns true.
@@ -129,4 +161,16 @@ fn compare(mut tokens: impl Iterator<Item = u32>, pattern: &[u32]) -> Ordering {
         }
     }
     Ordering::Equal
+}
+
+fn are_alike(
+    a: impl Iterator<Item = u32>,
+    b: impl Iterator<Item = u32>,
+    length: usize,
+    last: u32,
+) -> bool {
+    let pairs = a.zip(b).take(length);
+    pairs
+        .take_while(|pair| pair != &(last, last))
+        .all(|(a, b)| a == b)
 }

@@ -1,10 +1,12 @@
 //! The one way in for integer arrays: anything that numpy reads as integers, each value checked.
 
 use numpy::{
-    AllowTypeChange, PyArrayDescrMethods, PyArrayLike1, PyUntypedArray, PyUntypedArrayMethods,
+    AllowTypeChange, PyArray1, PyArrayDescrMethods, PyArrayLike1, PyArrayMethods, PyUntypedArray,
+    PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 /// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
 ///
@@ -13,10 +15,9 @@ pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<
 where
     T: TryFrom<i64>,
 {
-    let array = value
-        .py()
-        .import("numpy")?
-        .call_method1("asarray", (value,))?;
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let asarray = ASARRAY.import(value.py(), "numpy", "asarray")?;
+    let array = asarray.call1((value,))?;
     let array = array.cast_into::<PyUntypedArray>()?;
     if array.ndim() != 1 {
         let shape = array.shape();
@@ -34,16 +35,29 @@ where
             "`{name}` must hold integers, its dtype is {dtype}"
         )));
     }
+    // As they are stored where that is common, so that millions of tokens are copied once.
+    if let Ok(array) = array.cast::<PyArray1<u16>>() {
+        return checked(array.readonly().as_array().iter().copied(), name);
+    }
+    if let Ok(array) = array.cast::<PyArray1<u32>>() {
+        return checked(array.readonly().as_array().iter().copied(), name);
+    }
     let array: PyArrayLike1<'_, i64, AllowTypeChange> = array.extract()?;
-    array
-        .as_array()
-        .iter()
-        .map(|&value| {
-            T::try_from(value).map_err(|_| {
-                PyValueError::new_err(format!(
-                    "`{name}` holds {value}, which is no token id or length"
-                ))
-            })
+    checked(array.as_array().iter().copied(), name)
+}
+
+fn checked<T, S>(values: impl Iterator<Item = S>, name: &str) -> PyResult<Vec<T>>
+where
+    T: TryFrom<i64>,
+    S: Into<i64>,
+{
+    let check = |value: S| {
+        let value = value.into();
+        T::try_from(value).map_err(|_| {
+            PyValueError::new_err(format!(
+                "`{name}` holds {value}, which is no token id or length"
+            ))
         })
-        .collect()
+    };
+    values.map(check).collect()
 }

@@ -46,10 +46,6 @@ impl DatastoreBuilder {
         overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
-    #[expect(
-        clippy::fn_params_excessive_bools,
-        reason = "keyword arguments in Python"
-    )]
     fn new(
         py: Python<'_>,
         path: PathBuf,

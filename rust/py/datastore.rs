@@ -32,6 +32,40 @@ impl Match {
     }
 }
 
+/// A document of a corpus.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct StoredDocument(datastore::StoredDocument);
+
+#[pymethods]
+impl StoredDocument {
+    #[getter]
+    fn index(&self) -> u64 {
+        self.0.index
+    }
+
+    #[getter]
+    fn start(&self) -> u64 {
+        self.0.start
+    }
+
+    #[getter]
+    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        PyArray1::from_iter(py, self.0.tokens.iter().map(|&token| token.into()))
+    }
+
+    fn __repr__(&self) -> String {
+        let datastore::StoredDocument {
+            index,
+            start,
+            tokens,
+        } = &self.0;
+        format!(
+            "StoredDocument(index={index}, start={start}, {} tokens)",
+            tokens.len()
+        )
+    }
+}
+
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Datastore(pub(crate) Arc<datastore::Datastore>);
@@ -58,6 +92,11 @@ impl Datastore {
         py.detach(|| self.0.verify()).map_err(py_err)
     }
 
+    /// Reads the whole datastore into memory.
+    fn warm(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.warm()).map_err(py_err)
+    }
+
     /// Finds the longest suffix of `context` that occurs in the corpus.
     #[pyo3(signature = (context, *, max_match = 16, min_match = 1))]
     fn lookup(
@@ -73,6 +112,31 @@ impl Datastore {
             .map_err(py_err)
     }
 
+    /// Looks up every context, in several threads.
+    #[pyo3(signature = (contexts, *, max_match = 16, min_match = 1, num_threads = None))]
+    fn lookup_batch(
+        &self,
+        py: Python<'_>,
+        contexts: Vec<Bound<'_, PyAny>>,
+        max_match: usize,
+        min_match: usize,
+        num_threads: Option<usize>,
+    ) -> PyResult<Vec<Match>> {
+        let contexts = contexts.iter().map(|context| integers(context, "contexts"));
+        let contexts: Vec<Vec<u32>> = contexts.collect::<PyResult<_>>()?;
+        let found = py.detach(|| {
+            self.0
+                .lookup_batch(&contexts, max_match, min_match, num_threads)
+        });
+        Ok(found.map_err(py_err)?.into_iter().map(Match).collect())
+    }
+
+    /// How often `pattern` occurs in the corpus.
+    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let pattern: Vec<u32> = integers(pattern, "pattern")?;
+        py.detach(|| self.0.count(&pattern)).map_err(py_err)
+    }
+
     /// The most frequent tokens after a match, and their exact counts.
     fn continuations<'py>(
         &self,
@@ -86,6 +150,26 @@ impl Datastore {
         let counts: Result<Vec<i64>, _> =
             counts.iter().map(|&(_, count)| count.try_into()).collect();
         (tokens, PyArray1::from_vec(py, counts?)).into_pyobject(py)
+    }
+
+    /// Where the first occurrences of a match begin in the corpus.
+    #[pyo3(signature = (r#match, limit = 10))]
+    fn positions<'py>(
+        &self,
+        py: Python<'py>,
+        r#match: &Bound<'py, Match>,
+        limit: usize,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let found = &r#match.get().0;
+        let positions = py.detach(|| self.0.positions(found, limit));
+        let positions: Result<Vec<i64>, _> = positions.into_iter().map(i64::try_from).collect();
+        Ok(PyArray1::from_vec(py, positions?))
+    }
+
+    /// The document that a position of the corpus belongs to.
+    fn document(&self, py: Python<'_>, position: u64) -> PyResult<StoredDocument> {
+        let document = py.detach(|| self.0.document(position));
+        document.map(StoredDocument).map_err(py_err)
     }
 
     #[getter]

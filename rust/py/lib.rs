@@ -18,9 +18,9 @@ mod _core {
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
     #[pymodule_export]
-    use super::datastore::{Datastore, Match};
+    use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]
-    use super::draft::{FusedSession, RestSession};
+    use super::draft::{FusedSession, RestSession, draft_batch};
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]

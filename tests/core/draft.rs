@@ -1,15 +1,16 @@
 //! Sessions: observe, draft.
 
+use std::fs;
 use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{FusedSession, RestConfig, RestSession};
+use specds::datastore::{Datastore, DatastoreOptions};
+use specds::draft::{FusedSession, RestConfig, RestSession, Session, draft_batch};
 use specds::error::Error;
-use tempfile::tempdir;
 
-use crate::oracle::{corpora, draft, shift};
-use crate::{build, options};
+use crate::oracle::{Oracle, corpora, naive_draft, shift};
+use crate::{build, options, tempdir};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
@@ -42,7 +43,7 @@ proptest! {
                 prop_assert_eq!(session.match_length(), pattern.len());
                 let max_samples = if exact { usize::MAX } else { max_samples };
                 let samples = oracle.samples(&pattern, continuation, max_samples);
-                prop_assert_eq!(&tree, &draft(&samples, max_nodes));
+                prop_assert_eq!(&tree, &naive_draft(&samples, max_nodes));
 
                 let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();
                 fresh.observe(&context).unwrap();
@@ -51,6 +52,111 @@ proptest! {
             }
         }
     }
+}
+
+/// Documents long enough that shards are split by searches, with so few tokens that paths collide:
+/// the last of each row is rare.
+fn long_documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    let token = prop_oneof![8 => Just(0_u32), 4 => Just(1), 2 => Just(2), 1 => Just(3)];
+    vec(vec(token, 1..300), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn no_cut_into_shards_changes_a_draft_or_a_sample(
+        documents in long_documents(),
+        (vocab_size, separator) in prop_oneof![Just((4, 4)), Just((4, 3)), Just((70_000, 70_000))],
+        num_shards in 2_u64..6,
+        contexts in vec(vec(0_u32..4, 1..4), 1..6),
+        continuation in 1_usize..8,
+        max_samples in 1_usize..300,
+        exact in any::<bool>(),
+        max_nodes in 0_usize..100,
+    ) {
+        let shifted = |tokens: &Vec<u32>| shift(tokens, vocab_size);
+        let documents: Vec<_> = documents.iter().map(shifted).collect();
+        let num_tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
+        let longest = documents.iter().map(|document| document.len() as u64 + 1).max().unwrap();
+        let oracle = Oracle {
+            vocab_size,
+            separator,
+            max_shard_tokens: (num_tokens as u64 / num_shards).max(longest),
+            documents,
+        };
+        let whole = Oracle { max_shard_tokens: 1 << 20, ..oracle.clone() };
+        let folder = tempdir().unwrap();
+        let build = |name, oracle: &Oracle| {
+            build(&folder.path().join(name), oracle.options(), &oracle.documents).unwrap()
+        };
+        let (cut, whole) = (Arc::new(build("cut", &oracle)), Arc::new(build("whole", &whole)));
+        prop_assert_eq!(whole.manifest().shards.len(), 1);
+        let config = RestConfig { continuation, max_samples, exact, ..RestConfig::default() };
+        for context in contexts {
+            let context = shifted(&context);
+            let draft = |datastore: &Arc<Datastore>| {
+                let mut session = RestSession::new(Arc::clone(datastore), config).unwrap();
+                session.observe(&context).unwrap();
+                session.draft(max_nodes).unwrap()
+            };
+            let tree = draft(&cut);
+            prop_assert_eq!(&tree, &draft(&whole));
+            let (pattern, _) = oracle.lookup(&context, config.max_match, 1);
+            let limit = if exact { usize::MAX } else { max_samples };
+            let samples = oracle.samples(&pattern, continuation, limit);
+            prop_assert_eq!(&tree, &naive_draft(&samples, max_nodes));
+
+            let found = cut.lookup(&context, config.max_match, 1).unwrap();
+            let rows = cut.samples(&found, continuation, limit);
+            prop_assert_eq!(rows.iter().map(<[u32]>::to_vec).collect::<Vec<_>>(), samples);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_drafts_equals_one_by_one(
+        oracle in corpora(),
+        contexts in vec(vec(0_u32..4, 1..8), 0..8),
+        num_threads in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
+        max_nodes in 0_usize..20,
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let start = |context: &Vec<u32>| {
+            let datastore = Arc::clone(&datastore);
+            let mut session = FusedSession::new(datastore, RestConfig::default()).unwrap();
+            session.observe(&shift(context, oracle.vocab_size)).unwrap();
+            session
+        };
+        let alone = contexts.iter().map(|context| start(context).draft(max_nodes).unwrap());
+        let mut sessions: Vec<_> = contexts.iter().map(start).collect();
+        let mut sessions: Vec<_> = sessions.iter_mut().collect();
+        let batch = draft_batch(&mut sessions, max_nodes, num_threads).unwrap();
+        prop_assert_eq!(batch, alone.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_batch_may_mix_sessions_but_needs_a_thread() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2]]).unwrap());
+    let mut rest = RestSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
+    let mut fused = FusedSession::new(datastore, RestConfig::default()).unwrap();
+    rest.observe(&[1]).unwrap();
+    fused.observe(&[1]).unwrap();
+    let mut sessions: [&mut dyn Session; 2] = [&mut rest, &mut fused];
+    let trees = draft_batch(&mut sessions, 4, Some(2)).unwrap();
+    assert!(trees.iter().all(|tree| tree.token_ids() == [2]));
+    let error = draft_batch(&mut sessions, 4, Some(0)).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::InvalidArgument {
+            name: "num_threads",
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -210,4 +316,88 @@ fn no_draft_from_the_request_passes_a_separator() {
     let mut session = FusedSession::new(datastore, RestConfig::default()).unwrap();
     session.observe(&[2, 3, 4, 0, 2]).unwrap();
     assert_eq!(session.draft(8).unwrap().token_ids(), [3, 4]);
+}
+
+/// A file whose checksum nobody asked for may hold anything: a search in it must come to an end.
+#[test]
+fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let documents: Vec<Vec<u32>> = (0..4)
+        .map(|i| (0..800).map(|j| (j * j + i) % 5).collect())
+        .collect();
+    let options = DatastoreOptions {
+        max_shard_tokens: 1700,
+        ..options(6, 5)
+    };
+    let built = build(&path, options, &documents).unwrap();
+    let mut state = 1_u32;
+    for shard in &built.manifest().shards {
+        let folder = path.join(format!("shard-{}", shard.id));
+        for name in ["tokens", "suffixes", "keys", "documents", "ngrams"] {
+            let file = folder.join(name).with_extension("bin");
+            let mut bytes = fs::read(&file).unwrap();
+            let end = bytes.len() - 8;
+            for byte in &mut bytes[4096..end] {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = if name == "tokens" && state >> 31 == 0 {
+                    0
+                } else {
+                    (state >> 24) as u8
+                };
+            }
+            fs::write(&file, bytes).unwrap();
+        }
+    }
+    let datastore = Arc::new(Datastore::open(&path).unwrap());
+    for (exact, max_samples) in [(false, 40), (true, 1)] {
+        let config = RestConfig {
+            exact,
+            max_samples,
+            ..RestConfig::default()
+        };
+        for context in [&[0][..], &[1], &[4], &[1, 0], &[0, 1, 4]] {
+            let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
+            session.observe(context).unwrap();
+            let tree = session.draft(64).unwrap();
+            assert!(tree.token_ids().iter().all(|&token| token < 6));
+            assert!(
+                (0..)
+                    .zip(tree.parents())
+                    .all(|(node, &parent)| parent < node)
+            );
+            assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
+            let found = datastore.lookup(context, 16, 1).unwrap();
+            datastore.samples(&found, 10, max_samples);
+            datastore.positions(&found, 10);
+        }
+    }
+    for position in 0..datastore.num_tokens() {
+        datastore.document(position).unwrap();
+    }
+}
+
+#[test]
+fn counts_are_exact_where_tokens_change_at_a_key() {
+    for num_first in [255, 256, 257, 512] {
+        let documents = [(1, num_first), (2, 256), (3, 300)];
+        let documents = documents
+            .map(|(token, count)| vec![vec![0, token]; count])
+            .concat();
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, options(5, 5), &documents).unwrap());
+        let config = RestConfig {
+            max_samples: 1,
+            exact: true,
+            ..RestConfig::default()
+        };
+        let mut session = RestSession::new(datastore, config).unwrap();
+        session.observe(&[0]).unwrap();
+        let samples: Vec<_> = documents
+            .iter()
+            .map(|document| document[1..].to_vec())
+            .collect();
+        assert_eq!(session.draft(8).unwrap(), naive_draft(&samples, 8));
+    }
 }

@@ -14,12 +14,13 @@ use crate::{build, options, tempdir};
 
 const HEADER: usize = 64;
 const PAYLOAD: usize = 4096;
-const SECTIONS: [&str; 5] = [
+const SECTIONS: [&str; 6] = [
     "tokens.bin",
     "suffixes.bin",
     "firsts.bin",
     "keys.bin",
     "documents.bin",
+    "ngrams.bin",
 ];
 
 /// All files below `folder`, by their path from there.
@@ -41,7 +42,7 @@ pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Emptying a file first, as `fs::write` does, makes some file systems wait for the disk.
-fn write_in_place(path: &Path, content: &[u8]) {
+pub(crate) fn write_in_place(path: &Path, content: &[u8]) {
     let mut file = File::options().write(true).open(path).unwrap();
     file.write_all(content).unwrap();
     file.set_len(content.len() as u64).unwrap();
@@ -59,10 +60,14 @@ impl Victim {
     }
 
     fn of(documents: &[Vec<u32>]) -> Self {
+        Self::built(options(4, 4), documents)
+    }
+
+    fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Self {
         let folder = tempdir().unwrap();
         let options = DatastoreOptions {
             max_shard_tokens: 5,
-            ..options(4, 4)
+            ..options
         };
         build(&folder.path().join("d"), options, documents).unwrap();
         let files = read_all(&folder.path().join("d"));
@@ -421,16 +426,17 @@ fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
 }
 
-fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
+fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 6] {
     let ShardManifest {
         tokens,
         suffixes,
         firsts,
         keys,
         documents,
+        ngrams,
         ..
     } = shard;
-    [tokens, suffixes, firsts, keys, documents]
+    [tokens, suffixes, firsts, keys, documents, ngrams]
 }
 
 #[test]
@@ -483,7 +489,7 @@ fn shards_that_contradict_themselves_are_refused() {
     type Row = (&'static str, fn(&mut ShardManifest));
     let rows: [Row; 8] = [
         ("another format", |s| {
-            s.format = "specds datastore".to_owned()
+            s.format = "specds datastore".to_owned();
         }),
         ("no tokens", |s| {
             s.tokens.count = 0;
@@ -560,5 +566,38 @@ fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right(
             "{} {byte}: {error}",
             name.display()
         );
+    }
+}
+
+#[test]
+fn a_thinned_index_that_keeps_other_suffixes_is_found_though_every_checksum_is_right() {
+    // Of 1 1 1 1 4, a stride of 2 keeps the suffixes at 0 2 4, stored as 0 1 2 in two bits each.
+    for (mask, is_kept) in [
+        (0, true),
+        (0b11, false),
+        (0b1_0001, false),
+        (0b11_0000, false),
+    ] {
+        let thinned = DatastoreOptions {
+            position_stride: 2,
+            max_duplicates: 2,
+            ..options(4, 4)
+        };
+        let victim = Victim::built(thinned, &[vec![1, 1, 1, 1], vec![1, 0, 2, 1]]);
+        let name = victim.file(0, "suffixes.bin");
+        let mut content = victim.files[&name].clone();
+        content[PAYLOAD] ^= mask;
+        fs::write(victim.path().join(&name), content).unwrap();
+        forge(&victim, 0, victim.shard(0));
+        let datastore = victim.open().unwrap();
+        ask(&datastore);
+        let said = datastore.verify();
+        match said {
+            Ok(()) => assert!(is_kept),
+            Err(error) => assert!(
+                !is_kept && matches!(error, Error::Corrupt { .. }),
+                "{error}"
+            ),
+        }
     }
 }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use specds::datastore::{Datastore, DatastoreOptions};
+use specds::error::Error;
 
 use crate::files::read_all;
 use crate::{build, options, tempdir};
@@ -13,14 +14,29 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-2.specds")
 }
 
-/// Builds the golden datastore: two shards, of which one has two keys.
+#[test]
+fn a_datastore_of_the_first_format_is_refused_as_such() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1.specds");
+    let error = Datastore::open(path).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Version {
+            expected: 2,
+            found: 1,
+            ..
+        }
+    ));
+}
+
+/// Builds the golden datastore: two shards of two keys, of which one has frequent n-grams.
 fn rebuild(path: &Path) -> Datastore {
     let squares = (0..300).map(|i| i * i % 97).collect();
     let options = DatastoreOptions {
         max_shard_tokens: 306,
         ..options(100, 99)
     };
-    build(path, options, &[squares, vec![1, 2, 99, 3], vec![1, 2, 4]]).unwrap()
+    let documents = [squares, vec![1, 2, 99, 3], vec![1, 2, 4], vec![5; 300]];
+    build(path, options, &documents).unwrap()
 }
 
 #[test]
@@ -53,6 +69,6 @@ fn a_datastore_of_wide_tokens_has_the_golden_build_id() {
     .unwrap();
     assert_eq!(
         datastore.manifest().build_id,
-        "00c9339e596f4763925047c00d4d22c2"
+        "b518dd0924b12349ba54d58deb9bcd4d"
     );
 }

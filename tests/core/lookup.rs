@@ -4,10 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::datastore::{DatastoreOptions, Match};
 use specds::error::Error;
-use tempfile::tempdir;
 
 use crate::oracle::{corpora, shift};
-use crate::{build, options};
+use crate::{build, options, tempdir};
 
 /// Documents, context, bounds of the match -> length and count of the match, next tokens.
 type Row<'a> = (
@@ -292,4 +291,128 @@ proptest! {
             prop_assert_eq!(datastore.continuations(&found, top_k), oracle.continuations(&pattern, top_k));
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn what_is_counted_and_found_in_the_corpus_equals_a_scan(
+        oracle in corpora(),
+        patterns in vec(vec(0_u32..4, 1..4), 8),
+        limit in 0_usize..6,
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        datastore.warm().unwrap();
+        let text = oracle.shards().concat();
+        for pattern in patterns {
+            let pattern = shift(&pattern, oracle.vocab_size);
+            let is_whole = !pattern.contains(&oracle.separator);
+            let windows = (0..).zip(text.windows(pattern.len()));
+            let positions: Vec<u64> = windows
+                .filter(|(_, window)| is_whole && *window == pattern)
+                .map(|(position, _)| position)
+                .collect();
+            prop_assert_eq!(datastore.count(&pattern).unwrap(), positions.len() as u64);
+            let found = datastore.lookup(&pattern, pattern.len(), pattern.len()).unwrap();
+            let firsts = &positions[..limit.min(positions.len())];
+            prop_assert_eq!(datastore.positions(&found, limit), firsts);
+            prop_assert_eq!(datastore.positions(&found, usize::MAX), positions);
+        }
+    }
+
+    #[test]
+    fn every_position_is_in_its_document(oracle in corpora()) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        let documents = oracle.documents.iter().filter(|document| !document.is_empty());
+        let mut position = 0;
+        for (index, document) in (0..).zip(documents) {
+            let start = position;
+            for _ in 0..=document.len() {
+                let found = datastore.document(position).unwrap();
+                prop_assert_eq!((found.index, found.start), (index, start));
+                prop_assert_eq!(&found.tokens, document);
+                position += 1;
+            }
+        }
+        for position in [position, u64::MAX] {
+            let error = datastore.document(position).unwrap_err();
+            let is_named = matches!(error, Error::InvalidArgument { name: "position", .. });
+            prop_assert!(is_named);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_lookups_equals_one_by_one(
+        oracle in corpora(),
+        contexts in vec(vec(0_u32..4, 1..8), 0..12),
+        num_threads in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        let shifted = |context: &Vec<u32>| shift(context, oracle.vocab_size);
+        let contexts: Vec<_> = contexts.iter().map(shifted).collect();
+        let alone = contexts.iter().map(|context| datastore.lookup(context, 5, 2).unwrap());
+        let batch = datastore.lookup_batch(&contexts, 5, 2, num_threads).unwrap();
+        prop_assert_eq!(batch, alone.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_pattern_that_cannot_be_counted_is_refused() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = build(&path, options(4, 3), &[vec![1, 3, 2]]).unwrap();
+    assert_eq!(datastore.count(&[1, 3]).unwrap(), 0);
+    let error = datastore.count(&[]).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::InvalidArgument {
+            name: "pattern",
+            ..
+        }
+    ));
+    let error = datastore.count(&[1, 4]).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::TokenOutOfRange {
+            token: 4,
+            vocab_size: 4
+        }
+    ));
+}
+
+#[test]
+fn a_batch_of_lookups_names_its_first_error() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = build(&path, options(4, 3), &[vec![1, 2]]).unwrap();
+    let contexts = [vec![1], vec![1, 7], vec![8]];
+    for num_threads in [None, Some(1), Some(3)] {
+        let error = datastore
+            .lookup_batch(&contexts, 4, 1, num_threads)
+            .unwrap_err();
+        assert!(matches!(error, Error::TokenOutOfRange { token: 7, .. }));
+    }
+    let error = datastore
+        .lookup_batch(&contexts[..1], 4, 1, Some(0))
+        .unwrap_err();
+    assert!(matches!(
+        error,
+        Error::InvalidArgument {
+            name: "num_threads",
+            ..
+        }
+    ));
+    assert!(
+        datastore
+            .lookup_batch::<Vec<u32>>(&[], 4, 1, None)
+            .unwrap()
+            .is_empty()
+    );
 }

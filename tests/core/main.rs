@@ -6,15 +6,19 @@ mod edit;
 mod files;
 mod golden;
 mod lookup;
+mod ngrams;
 mod oracle;
 mod resume;
+mod thin;
 mod tree;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage};
-use specds::draft::{RestConfig, RestSession};
+use specds::datastore::{
+    Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
+};
+use specds::draft::{FusedSession, RestConfig, RestSession};
 use specds::error::{Error, Result};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
@@ -60,6 +64,8 @@ fn public_types_can_be_sent_and_shared() {
     check::<Match>();
     check::<RestConfig>();
     check::<RestSession>();
+    check::<FusedSession>();
+    check::<StoredDocument>();
     check::<TokenTree>();
     check::<Error>();
 }

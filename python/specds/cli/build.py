@@ -45,6 +45,9 @@ _MESSAGES = Annotated[
 _LANG = Annotated[str | None, typer.Option(help="The language of `the-stack`, such as python.")]
 _CONFIG = Annotated[str | None, typer.Option(help="The configuration of a dataset of the hub.")]
 _SPLIT = Annotated[str | None, typer.Option(help="The split of a dataset. [default: train]")]
+_REVISION = Annotated[
+    str | None, typer.Option(help="A branch, tag or commit of a dataset of the hub.")
+]
 _BAD_ROW = Annotated[_OnBadRow, typer.Option(help="What to do with a row that cannot be read.")]
 _SAMPLE = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="The share of documents to keep, by their hash.")
@@ -96,6 +99,7 @@ def build(
     lang: _LANG = None,
     config: _CONFIG = None,
     split: _SPLIT = None,
+    revision: _REVISION = None,
     on_bad_row: _BAD_ROW = _OnBadRow.FAIL,
     sample: _SAMPLE = 1.0,
     seed: _SEED = 0,
@@ -143,6 +147,7 @@ def build(
         language=lang,
         config=config,
         split=split,
+        revision=revision,
         on_bad_row=on_bad_row.value,
         sample=sample,
         seed=seed,
@@ -175,6 +180,7 @@ def add(
     lang: _LANG = None,
     config: _CONFIG = None,
     split: _SPLIT = None,
+    revision: _REVISION = None,
     on_bad_row: _BAD_ROW = _OnBadRow.FAIL,
     sample: _SAMPLE = 1.0,
     seed: _SEED = 0,
@@ -209,6 +215,7 @@ def add(
         language=lang,
         config=config,
         split=split,
+        revision=revision,
         on_bad_row=on_bad_row.value,
         sample=sample,
         seed=seed,

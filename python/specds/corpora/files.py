@@ -132,8 +132,8 @@ def readable(place: str) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise CorpusError(f"{place} is damaged or cut short: {error}") from error
     except OSError as error:
-        # Arrow reports damage so; an error of the operating system has a number.
-        if error.errno is not None:
+        # Arrow reports damage so; an error of the system has a number, one of a network a class.
+        if error.errno is not None or type(error) is not OSError:
             raise
         raise CorpusError(f"{place} is damaged or cut short: {error}") from error
 

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from specds.corpora.chat import Render
-    from specds.corpora.document import CorpusOptions, Item
+    from specds.corpora.document import CorpusOptions, Item, Part
     from specds.corpora.rows import Row
 
 _ROWS_A_BATCH = 256
 _TRIES = 5
 _FIRST_WAIT_S = 2.0
+
+_UNAUTHORISED = (401, 403)
+_TOO_MANY_REQUESTS = 429
+_LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
 
 T = TypeVar("T")
 
@@ -167,13 +171,16 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
         commit = re.search(r"@([0-9a-f]{40})/", urls[0]) if urls else None
         arguments |= {"split": options.split, "revision": commit[1] if commit else options.revision}
         if urls and all(kind(url) in ("lines", "json") for url in urls):
-            corpus = _json_corpus(urls, options, render)
+            parts = _json_files(urls, options, render)
         else:
-            corpus = _sharded_corpus(builder, urls, arguments, options, render)
-    revision = f"@{commit[1][:12]}" if commit else ""
-    return replace(
-        corpus, name=f"{dataset.path}{revision}{replace(options, revision=None).describe()}"
-    )
+            parts = _shards(urls, arguments, options, render)
+    origin = f"{dataset.path}@{commit[1][:12]}" if commit else dataset.path
+    name = origin if spec == dataset.path else f"{spec} ({origin})"
+    corpus = corpus_of(name + replace(options, revision=None).describe(), parts)
+    account = (builder.info.splits or {}).get(options.split)
+    if corpus.num_bytes is None and account and account.num_bytes:
+        return replace(corpus, num_bytes=account.num_bytes)
+    return corpus
 
 
 def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:
@@ -192,31 +199,22 @@ def _urls(builder: Any, spec: str, split: str) -> list[str]:
     return files.get(split, [])
 
 
-def _json_corpus(urls: list[str], options: CorpusOptions, render: Render) -> Corpus:
+def _json_files(urls: list[str], options: CorpusOptions, render: Render) -> list[Part]:
     files = _file_system()
-    return corpus_of(
-        "",
-        (HubJson(url, _file_name(url), files.info(url)["size"], options, render) for url in urls),
-    )
+    return [HubJson(url, _file_name(url), files.info(url)["size"], options, render) for url in urls]
 
 
-def _sharded_corpus(
-    builder: Any,
-    urls: list[str],
-    arguments: dict[str, Any],
-    options: CorpusOptions,
-    render: Render,
-) -> Corpus:
+def _shards(
+    urls: list[str], arguments: dict[str, Any], options: CorpusOptions, render: Render
+) -> list[Part]:
     total = imported("datasets").load_dataset(**arguments, streaming=True).num_shards
     if len(urls) == total:
         names = [_file_name(url) for url in urls]
     else:
         names = [f"{arguments['path']}/{options.split}-{index}" for index in range(total)]
-    parts = tuple(
+    return [
         HubShard(name, arguments, index, total, options, render) for index, name in enumerate(names)
-    )
-    account = (builder.info.splits or {}).get(options.split)
-    return Corpus("", parts, (account and account.num_bytes) or None)
+    ]
 
 
 def _file_name(url: str) -> str:
@@ -254,7 +252,7 @@ def _resumed(read: Callable[[], Iterable[T]], name: str) -> Iterator[T]:
             return
         except _connection_errors() as error:
             failures += 1
-            if failures == _TRIES or not _is_passing(error):
+            if failures == _TRIES or _is_refusal(error):
                 raise CorpusError(
                     f"the hub stopped sending {name} after {num_read} rows ({error}): "
                     "check the network, then start again"
@@ -268,58 +266,59 @@ def _connection_errors() -> tuple[type[Exception], ...]:
     return (OSError, *general.__bases__)
 
 
-def _is_passing(error: Exception) -> bool:
-    """Whether it may help to ask again; not where the hub has answered, and refused."""
+def _status(error: Exception) -> int | None:
+    """The status of the hub's answer; None where there was none."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    refused = status is not None and 400 <= status < 500 and status != 429
-    return not refused and not isinstance(error, FileNotFoundError)
+    return status if isinstance(status, int) else None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the hub has answered that asking again is of no use."""
+    status = _status(error)
+    return status is not None and 400 <= status < 500 and status != _TOO_MANY_REQUESTS
 
 
 @contextmanager
 def _explained(spec: str, dataset: HubDataset, options: CorpusOptions) -> Iterator[None]:
     """Turns the errors of opening a dataset into what can be done about them."""
-    not_found = imported("datasets.exceptions").DatasetNotFoundError
+    known: tuple[type[Exception], ...] = (*_connection_errors(), RuntimeError, ValueError)
     try:
         yield
-    except (CorpusError, ImportError):
+    except CorpusError:
         raise
-    except not_found as error:
-        raise CorpusError(_not_found(spec, dataset, options, str(error))) from error
-    except FileNotFoundError as error:
-        where = f" for the language `{options.language}`" if options.language else ""
-        raise CorpusError(f"`{spec}` has no data files{where}: see {_page(dataset)}") from error
-    except _connection_errors() as error:
-        offline = " and unset HF_HUB_OFFLINE" if _is_offline() else ""
-        raise CorpusError(
-            f"cannot reach the hub for `{spec}` ({_brief(error)}): check the network{offline}"
-        ) from error
-    except RuntimeError as error:
-        raise CorpusError(
-            f"`{spec}` is made by a script, which `datasets` no longer runs ({_brief(error)}): "
-            "try --revision refs/convert/parquet, or download its files"
-        ) from error
-    except ValueError as error:
-        raise CorpusError(f"cannot open `{spec}`: {_brief(error)} (--config chooses)") from error
+    except known as error:
+        raise CorpusError(_explanation(error, spec, dataset, options)) from error
 
 
-def _not_found(spec: str, dataset: HubDataset, options: CorpusOptions, told: str) -> str:
-    log_in = "log in by `hf auth login` or set HF_TOKEN"
-    if "gated" in told:
-        return f"`{spec}` is gated: accept its terms at {_page(dataset)}, then {log_in}"
-    if "Revision" in told:
+def _explanation(error: Exception, spec: str, dataset: HubDataset, options: CorpusOptions) -> str:
+    brief = " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__
+    if isinstance(error, imported("datasets.exceptions").DatasetNotFoundError):
+        return _not_found(brief, spec, dataset, options)
+    if _status(error) in _UNAUTHORISED:
+        return f"the hub refuses your token for `{spec}`: {_LOG_IN}"
+    # `datasets` tells of a file that it cannot get as of one that is not there.
+    if isinstance(error, FileNotFoundError) and "LocalEntryNotFound" not in brief:
+        language = f" for the language `{options.language}`" if options.language else ""
+        return f"`{spec}` has no data files{language}: see {_page(dataset)}"
+    if isinstance(error, _connection_errors()):
+        is_offline = imported("huggingface_hub").constants.HF_HUB_OFFLINE
+        way_out = "unset HF_HUB_OFFLINE" if is_offline else "check the network"
+        return f"cannot reach the hub for `{spec}`: {way_out} ({brief})"
+    if isinstance(error, RuntimeError):
+        return (
+            f"`{spec}` is made by a script, which `datasets` no longer runs: try --revision "
+            f"refs/convert/parquet, or download its files ({brief})"
+        )
+    return f"cannot open `{spec}`: {brief} (--config chooses)"
+
+
+def _not_found(brief: str, spec: str, dataset: HubDataset, options: CorpusOptions) -> str:
+    if "gated" in brief:
+        return f"`{spec}` is gated: accept its terms at {_page(dataset)}, then {_LOG_IN}"
+    if "Revision" in brief:
         return f"`{spec}` has no revision `{options.revision}`: see {_page(dataset)}"
-    return (
-        f"no dataset `{dataset.path}` on the hub, nor such a file here; if it is private, {log_in}"
-    )
+    return f"no dataset `{dataset.path}` on the hub, nor such a file here; if private, {_LOG_IN}"
 
 
 def _page(dataset: HubDataset) -> str:
     return f"https://huggingface.co/datasets/{dataset.path}"
-
-
-def _is_offline() -> bool:
-    return bool(imported("huggingface_hub").constants.HF_HUB_OFFLINE)
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__

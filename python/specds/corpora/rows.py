@@ -105,7 +105,7 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
             raise BadRowError(f"no text in `{options.text_field}`")
         return text
     for field in MESSAGES_FIELDS:
-        if isinstance(row.get(field), (list, tuple)):
+        if _may_be_conversation(row.get(field)):
             return render(_conversation(row, field))
     if isinstance(row.get("request"), dict):
         return _logged(row["request"], row.get("response"), render)
@@ -115,6 +115,10 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
             prompt = row.get("prompt") if field == "completion" else None
             return prompt + text if isinstance(prompt, str) else text
     raise BadRowError("neither a text nor a conversation in a field of a usual name")
+
+
+def _may_be_conversation(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(v, (str, dict)) for v in value)
 
 
 def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:

@@ -1,0 +1,234 @@
+"""Each figure against its bar, and the one table of all of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row: what was measured and, where there is one, the bar that it is held to."""
+
+    name: str
+    value: float | None
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """None where there is no bar, or nothing to hold against it."""
+        if self.value is None or (self.at_most is None and self.at_least is None):
+            return None
+        if self.at_most is not None and self.value > self.at_most:
+            return False
+        return self.at_least is None or self.value >= self.at_least
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"met": self.met}
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def build_figures(builds: dict[str, Any]) -> Iterator[Figure]:
+    """Our builds, each builder's processor time against ours, and rivals that are not there."""
+    own_cpu = _least(builds["specds"], "cpu_s")
+    for name, build in builds.items():
+        if build is None:
+            yield Figure(f"build, {name}", None, note="not installed")
+            continue
+        tokens, median = build["num_tokens"], _median(build, "cpu_s")
+        note = f"median {median:.2f} s, wall {_least(build, 'wall_s'):.2f} s, {build['version']}"
+        yield Figure(f"build, {name}: processor time", _least(build, "cpu_s"), "s", note=note)
+        if build["rival"]:
+            ratio = _least(build, "cpu_s") / own_cpu
+            yield Figure(f"build, {name}: times our processor time", ratio, "x", at_least=15)
+        low_memory = not build["rival"] and name != "specds"
+        yield Figure(
+            f"build, {name}: peak memory",
+            _least(build, "peak_bytes") / tokens,
+            "B/token",
+            at_most=6.2 if name == "specds" else None,
+        )
+        yield Figure(
+            f"build, {name}: private memory",
+            _least(build, "private_bytes") / tokens,
+            "B/token",
+            at_most=2.5 if low_memory else None,
+        )
+        yield Figure(
+            f"build, {name}: disk",
+            build["num_bytes"] / tokens,
+            "B/token",
+            at_most=5.6 if name == "specds" else None,
+        )
+
+
+def _least(build: dict[str, Any], field: str) -> float:
+    return min(cost[field] for cost in build["costs"])
+
+
+def _median(build: dict[str, Any], field: str) -> float:
+    return statistics.median(cost[field] for cost in build["costs"])
+
+
+def degenerate_figures(seconds: dict[str, float]) -> Iterator[Figure]:
+    normal = seconds["normal text"]
+    for name, elapsed in seconds.items():
+        if name == "normal text":
+            continue
+        yield Figure(
+            f"build of {name}: times that of text",
+            elapsed / normal,
+            "x",
+            at_most=2,
+            note=f"{elapsed:.2f} s to {normal:.2f} s of processor time",
+        )
+
+
+def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
+    opened, held, cold = serving["open"], serving["memory"], serving["cold"]
+    size = f"a datastore of {opened['num_bytes'] / 1e9:.2f} GB"
+    yield Figure("open", statistics.median(opened["open_s"]) * 1e3, "ms", at_most=10, note=size)
+    yield Figure(
+        "private memory to serve",
+        held["private_bytes"] / serving["num_tokens"],
+        "B/token",
+        at_most=0.1,
+        note=f"{held['private_bytes'] / 1e6:.1f} MB after {held['num_contexts']:,} drafts",
+    )
+    faults = f"{statistics.median(cold['major_faults']):.0f} major faults"
+    cold_open_s = statistics.median(cold["open_s"])
+    yield Figure("cold open, p50", cold_open_s * 1e3, "ms", note="nothing of it in memory before")
+    yield Figure(
+        "cold first draft, p50",
+        statistics.median(cold["draft_s"]) * 1e3,
+        "ms",
+        at_most=5,
+        note=faults,
+    )
+    yield from _latency_figures(serving["warm"])
+
+
+def _latency_figures(warm: dict[str, Any]) -> Iterator[Figure]:
+    for name in ("draft", "observe and draft"):
+        for percentile, at_most in (("p50", 10), ("p99", 60)):
+            passes = ", ".join(f"{one[percentile]:.1f}" for one in warm[name]["passes"])
+            yield Figure(
+                f"{name}, {percentile}",
+                warm[name]["minimum"][percentile],
+                "µs",
+                at_most=at_most if name == "draft" else None,
+                note=f"least of each position; single passes {passes}",
+            )
+    yield Figure("a draft that finds nothing, p50", warm["call alone"]["p50"], "µs")
+
+
+def acceptance_figures(acceptance: dict[str, Any]) -> Iterator[Figure]:
+    """Accepted tokens a draft against the published selection's; the bar is on all together."""
+    for source, result in acceptance["sources"].items():
+        ours, published = result["specds"], result["published"]
+        matched = result["specds, as many nodes"]
+        yield Figure(
+            f"accepted tokens, {source}: times REST's",
+            result["ratio"],
+            "x",
+            at_least=1.1 if source == "all" else None,
+            note=f"mean acceptance length {_acceptance(ours)}, REST's {_acceptance(published)}",
+        )
+        yield Figure(
+            f"the same, {source}, with as many nodes",
+            result["ratio, as many nodes"],
+            "x",
+            note=f"{_acceptance(matched)}, budget {acceptance['matched_budget']}",
+        )
+
+    if "draftretriever" in acceptance:
+        fused = acceptance["sources"]["all"]["specds, fused"]
+        yield _rival_figure(acceptance["draftretriever"], fused)
+
+
+def _rival_figure(rival: dict[str, Any], fused: dict[str, Any]) -> Figure:
+    """Against the drafter of ours that learns from the request too, as draftretriever does."""
+    name = "accepted tokens, all, FusedDrafter: times draftretriever's"
+    if not rival:
+        return Figure(name, None, note="not installed")
+    replayed, cost = rival["replay"], rival["cost"]
+    ours, its = (one["num_accepted"] / one["num_drafts"] for one in (fused, replayed))
+    note = f"mean acceptance length {_acceptance(fused)}, its {_acceptance(replayed)} in "
+    note += f"{rival['draft_us']['50']:.0f} µs p50; it is built in {cost['cpu_s']:.1f} s"
+    return Figure(name, ours / its if its else None, "x", note=note)
+
+
+def _acceptance(tally: dict[str, Any]) -> str:
+    return f"{tally['mean_acceptance_length']:.3f} ({tally['nodes_per_draft']:.1f} nodes)"
+
+
+def end_to_end_figures(built: dict[str, Any]) -> Iterator[Figure]:
+    """The bars: tokenising takes longer than all else together, and no core is idle meanwhile."""
+    stages, cores = built["stages"], built["num_cores"]
+    for name, stage in stages.items():
+        share = stage["cores"] / cores
+        note = f"{stage['wall_s']:.1f} s, {stage['tokens_per_s'] / 1e6:.2f} M tokens/s"
+        yield Figure(f"specds build, {name}: cores busy", share * 100, "%", note=note)
+    tokenise = stages["tokenise"]["wall_s"]
+    rest = sum(stage["wall_s"] for stage in stages.values()) - tokenise
+    yield Figure(
+        "specds build: tokenising, times all other stages",
+        tokenise / rest,
+        "x",
+        at_least=1,
+        note=f"{built['report']['tokens_per_s'] / 1e6:.2f} M tokens/s in all",
+    )
+    cpu_s = sum(stage["cpu_s"] for stage in stages.values())
+    wall_s = tokenise + rest
+    yield Figure("specds build: cores busy", cpu_s / wall_s / cores * 100, "%", at_least=80)
+
+
+def table(figures: list[Figure], title: str, machine: dict[str, Any]) -> Table:
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    caption = f"{machine['cores']} cores of {machine['processor']}, {memory}, load before "
+    caption += f"{machine['load']:.1f}"
+    shown = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    shown.add_column("figure")
+    shown.add_column("measured", justify="right", no_wrap=True)
+    shown.add_column("bar", justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    shown.add_column("", style="dim")
+    marks = {True: "[green]met[/]", False: "[bold red]missed[/]", None: ""}
+    for figure in figures:
+        value = "absent" if figure.value is None else f"{figure.value:.3g} {figure.unit}".strip()
+        shown.add_row(figure.name, value, _bar(figure), marks[figure.met], figure.note)
+    return shown
+
+
+def _bar(figure: Figure) -> str:
+    if figure.at_most is not None:
+        return f"≤ {figure.at_most:g}"
+    return f"≥ {figure.at_least:g}" if figure.at_least is not None else ""

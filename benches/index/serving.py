@@ -1,0 +1,162 @@
+"""What a datastore costs in use: to open, to hold, to draft from when cold and when warm.
+
+Each function is the job of a child.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.acceptance import num_right
+from index.child import memory
+from index.tokens import load_transcripts
+
+if TYPE_CHECKING:
+    from index.tokens import Transcript
+    from specds import RestDrafter
+
+NODES = 64
+
+
+def open_times(datastore: str, repeats: int) -> dict[str, Any]:
+    """Seconds to open, one after the other."""
+    from specds import Datastore
+
+    elapsed = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        opened = Datastore.open(datastore)
+        elapsed.append(time.perf_counter() - start)
+    return {"num_bytes": opened.num_bytes, "open_s": elapsed}
+
+
+def private_memory(datastore: str, contexts: str) -> dict[str, Any]:
+    """What opening and drafting after each context leaves in memory that is no file's."""
+    from specds import RestDrafter
+
+    rows = np.load(contexts)
+    before = memory("RssAnon")
+    drafter = RestDrafter(datastore)
+    for context in rows:
+        drafter.session(context).draft(NODES)
+    return {"num_contexts": len(rows), "private_bytes": memory("RssAnon") - before}
+
+
+def cold_drafts(datastore: str, contexts: str, num_contexts: int) -> dict[str, Any]:
+    """Seconds to open and then to draft, with no byte of the datastore in memory before."""
+    from specds import RestDrafter
+
+    rows = np.load(contexts)
+    open_s, draft_s, faults = [], [], []
+    for context in rows[:: max(1, len(rows) // num_contexts)][:num_contexts]:
+        _evict(Path(datastore))
+        start = time.perf_counter()
+        drafter = RestDrafter(datastore)
+        open_s.append(time.perf_counter() - start)
+        session = drafter.session(context)
+        faults_before = _major_faults()
+        start = time.perf_counter()
+        session.draft(NODES)
+        draft_s.append(time.perf_counter() - start)
+        faults.append(_major_faults() - faults_before)
+        # The next eviction spares pages that are still mapped.
+        del session, drafter
+        gc.collect()
+    return {"open_s": open_s, "draft_s": draft_s, "major_faults": faults}
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def _evict(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
+
+
+def warm_drafts(datastore: str, transcripts: str, passes: int) -> dict[str, Any]:
+    """Microseconds of `draft`, and of `observe` and `draft`, over replayed answers.
+
+    `minimum` is over the least that each position took in any pass, which leaves out what the
+    machine did beside; `passes` are the same percentiles of each pass alone.
+    """
+    from specds import RestDrafter
+
+    recorded = load_transcripts(Path(transcripts))
+    drafter = RestDrafter(datastore)
+    _replay_all(drafter, recorded)
+    timings = np.stack([_replay_all(drafter, recorded) for _ in range(passes)]) / 1000
+    result: dict[str, Any] = {"num_drafts": timings.shape[1]}
+    for column, name in enumerate(("draft", "observe and draft")):
+        result[name] = {
+            "minimum": _percentiles(timings[:, :, column].min(axis=0)),
+            "passes": [_percentiles(one[:, column]) for one in timings],
+        }
+    result["call alone"] = _percentiles(_empty_drafts(len(timings[0])) / 1000)
+    return result
+
+
+def _replay_all(drafter: RestDrafter, transcripts: list[Transcript]) -> np.ndarray:
+    """Nanoseconds of each `draft`, and of it with the `observe` before it."""
+    gc.collect()
+    gc.disable()
+    rows = [row for transcript in transcripts for row in _timed_replay(drafter, transcript)]
+    gc.enable()
+    return np.array(rows)
+
+
+def _timed_replay(drafter: RestDrafter, transcript: Transcript) -> list[tuple[int, int]]:
+    rows, clock = [], time.perf_counter_ns
+    truth, position = transcript.completion, 0
+    session = drafter.session(transcript.prompt)
+    emitted = truth[:0]
+    while position < len(truth):
+        start = clock()
+        if position > 0:
+            session.observe(emitted)
+        observed = clock()
+        tree = session.draft(NODES)
+        end = clock()
+        rows.append((end - observed, end - start))
+        num_emitted = num_right(tree, truth[position:]) + 1
+        emitted = truth[position : position + num_emitted]
+        position += num_emitted
+    return rows
+
+
+def _empty_drafts(number: int) -> np.ndarray:
+    """Nanoseconds of a `draft` that finds nothing: what a call into the core takes by itself."""
+    from specds import DatastoreBuilder, RestDrafter
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "nothing.specds"
+        with DatastoreBuilder(path, vocab_size=3, separator=2) as builder:
+            builder.add_documents([0], [1])
+            datastore = builder.finish()
+        session = RestDrafter(datastore).session([1])
+        elapsed, clock = np.empty(number), time.perf_counter_ns
+        for index in range(number):
+            start = clock()
+            session.draft(NODES)
+            elapsed[index] = clock() - start
+    return elapsed
+
+
+def _percentiles(values: np.ndarray) -> dict[str, float]:
+    return {
+        "mean": float(np.mean(values)),
+        "p50": float(np.percentile(values, 50)),
+        "p99": float(np.percentile(values, 99)),
+        "max": float(np.max(values)),
+    }

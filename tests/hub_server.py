@@ -1,0 +1,179 @@
+"""A Hugging Face hub for datasets, small enough to run in a thread on loopback.
+
+It answers what the unmodified clients ask for when they open and stream a dataset: what a
+dataset is, what is in its folders, and ranges of its files. Its faults can be ordered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+TOKEN = "hf_token_of_a_friend"
+
+
+@dataclass
+class Repository:
+    """A dataset.
+
+    Attributes:
+        files: Contents by path.
+        gated: Only shown to who brings `TOKEN`.
+        drops: By path, after how many bytes each of the next connections breaks.
+    """
+
+    files: dict[str, bytes]
+    gated: bool = False
+    drops: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def commit(self) -> str:
+        """Another one where anything is different, for clients remember what a commit holds."""
+        return _digest(repr(sorted(self.files.items())).encode())
+
+
+@dataclass
+class Hub:
+    """A hub.
+
+    Attributes:
+        repositories: Its datasets by their ids.
+        requests: What was asked for: `METHOD /path`; and each connection that was `DROPPED`.
+        refuses: The status of the answer to everything, where it is broken.
+        endpoint: Its address.
+    """
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    refuses: int | None = None
+    endpoint: str = ""
+
+
+@contextmanager
+def running_hub():
+    """A hub without datasets, as long as the context lasts."""
+    hub = Hub()
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        hub.endpoint = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield hub
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet an answer: a second one would wait for the first to be seen
+
+    def log_message(self, *arguments: Any) -> None:
+        """Says nothing on standard error."""
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append(f"{self.command} {path}")
+        asked = re.fullmatch(
+            r"(/api)?/datasets/(?P<id>[^/]+/[^/]+)"
+            r"(/(?P<what>revision|tree|resolve)/(?P<revision>[^/]+)(/(?P<path>.*))?)?",
+            path,
+        )
+        repository = asked and self.hub.repositories.get(asked["id"])
+        if self.hub.refuses:
+            self._refuse(self.hub.refuses, "Broken")
+        elif not asked or not repository:
+            self._refuse(404, "RepoNotFound")
+        elif asked["revision"] not in (None, "main", repository.commit):
+            self._refuse(404, "RevisionNotFound")
+        elif asked["what"] == "resolve":
+            self._file(repository, asked["path"])
+        elif asked["what"] == "tree":
+            self._tree(repository, (asked["path"] or "").rstrip("/"))
+        else:
+            siblings = [{"rfilename": path} for path in repository.files]
+            self._json(
+                {"_id": "1", "id": asked["id"], "sha": repository.commit, "siblings": siblings}
+            )
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _tree(self, repository: Repository, folder: str) -> None:
+        prefix = f"{folder}/" if folder else ""
+        below = {path.removeprefix(prefix) for path in repository.files if path.startswith(prefix)}
+        entries: list[dict[str, Any]] = [
+            {"type": "directory", "oid": "d" * 40, "size": 0, "path": prefix + name}
+            for name in sorted({path.partition("/")[0] for path in below if "/" in path})
+        ]
+        entries += [
+            {
+                "type": "file",
+                "oid": _digest(repository.files[prefix + name]),
+                "size": len(repository.files[prefix + name]),
+                "path": prefix + name,
+            }
+            for name in sorted(path for path in below if "/" not in path)
+        ]
+        if entries:
+            self._json(entries)
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    def _file(self, repository: Repository, path: str) -> None:
+        authorised = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if repository.gated and not authorised:
+            self._refuse(403 if self.headers.get("Authorization") else 401, "GatedRepo")
+        elif path not in repository.files:
+            self._refuse(404, "EntryNotFound")
+        else:
+            headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
+            self._content(repository.files[path], headers, repository.drops.get(path, []))
+
+    def _content(self, content: bytes, headers: dict[str, str], drops: list[int]) -> None:
+        headers["ETag"] = f'"{_digest(content)}"'
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if not asked:
+            self._send(200, headers, content, drops)
+            return
+        start, end = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
+        headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
+        self._send(206, headers, content[start : end + 1], drops)
+
+    def _json(self, value: Any) -> None:
+        headers = {"Content-Type": "application/json"}
+        self._send(200, headers, json.dumps(value).encode(), [])
+
+    def _refuse(self, status: int, code: str) -> None:
+        headers = {"Content-Type": "application/json", "X-Error-Code": code}
+        if code == "Broken":  # without these words, a 401 says that there is no such dataset
+            headers["X-Error-Message"] = "Invalid credentials in Authorization header"
+        self._send(status, headers, json.dumps({"error": code}).encode(), [])
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, drops: list[int]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if drops and drops[0] < len(body):
+            body = body[: drops.pop(0)]
+            self.close_connection = True
+            self.hub.requests.append("DROPPED")
+        self.wfile.write(body)

@@ -1,0 +1,205 @@
+"""Building datastores of corpora: what is left out, limits, going on, adding, estimates."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from specds import (
+    BuildOptions,
+    Corpus,
+    Datastore,
+    Document,
+    build_datastore,
+    compact,
+    estimate_build,
+    merge,
+    open_corpus,
+)
+from specds.corpora import Skipped
+from specds.corpora.document import corpus_of
+
+TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a corpus in memory; it fails after so many items."""
+
+    texts: tuple[str, ...]
+    fails_after: int | None = None
+
+    @property
+    def num_bytes(self):
+        return sum(map(len, self.texts))
+
+    def __iter__(self):
+        for index, text in enumerate(self.texts):
+            if index == self.fails_after:
+                raise RuntimeError("the power is gone")
+            yield Document(f"document {index}", text, len(text)) if text else Skipped("", "empty")
+
+
+def corpus(texts=TEXTS, *, parts=1, fails_after=None, name="texts"):
+    size = -(-len(texts) // parts)
+    cut = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
+    return corpus_of(name, [Part(texts, fails_after) for texts in cut])
+
+
+def files(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_tokenizer):
+    seen = []
+
+    def progress(stage, done, total, **counts):
+        seen.append((stage, done, total, counts))
+
+    made = corpus([*TEXTS, "", ""])
+    report = build_datastore(made, demo_tokenizer, tmp_path / "d", progress=progress)
+    store = Datastore.open(tmp_path / "d")
+    assert (report.num_documents, report.num_duplicates) == (40, 10)
+    assert report.skipped == {"empty": 2}
+    assert report.num_added_documents == report.num_documents == store.num_documents
+    assert report.num_added_tokens == report.num_tokens == store.num_tokens
+    assert report.num_bytes == sum(map(len, files(tmp_path / "d").values())) == store.num_bytes
+    assert report.text_bytes == made.num_bytes
+    assert store.corpus == ["texts"]
+    assert [stage for stage, *_ in seen if stage == "tokenise"]
+    assert {stage for stage, *_ in seen} == {"tokenise", "sort", "write", "sync"}
+    done = [(done, total) for stage, done, total, _ in seen if stage == "tokenise"]
+    assert done[-2:] == [(made.num_bytes, made.num_bytes), (1, 1)]
+    assert seen[0][3] == {"documents": 40, "tokens": report.num_tokens}
+    as_json = json.loads(json.dumps(report.to_dict()))
+    assert as_json["skipped"] == {"empty": 2}
+    assert as_json["tokens_per_s"] > 0
+
+
+def test_duplicates_can_be_kept(tmp_path, demo_tokenizer):
+    options = BuildOptions(drop_duplicates=False)
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
+    assert (report.num_documents, report.num_duplicates) == (50, 0)
+
+
+def test_limits_hold_exactly(tmp_path, demo_tokenizer):
+    options = BuildOptions(max_documents=7)
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "a", options)
+    assert report.num_documents == 7
+    options = BuildOptions(max_tokens=report.num_tokens)
+    same = build_datastore(corpus(), demo_tokenizer, tmp_path / "b", options)
+    assert (same.num_documents, same.num_tokens) == (7, report.num_tokens)
+    options = BuildOptions(max_tokens=report.num_tokens - 1)
+    fewer = build_datastore(corpus(), demo_tokenizer, tmp_path / "c", options)
+    assert fewer.num_documents == 6
+
+
+@pytest.mark.parametrize("fails_after", [1, 25, 49])
+def test_a_build_that_failed_goes_on_and_equals_an_undisturbed_one(
+    tmp_path, demo_tokenizer, fails_after, monkeypatch
+):
+    monkeypatch.setattr("specds.build._BATCH_BYTES", 100)
+    options = BuildOptions(max_shard_tokens=60)
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        build_datastore(corpus(fails_after=fails_after), demo_tokenizer, tmp_path / "d", options)
+    assert not (tmp_path / "d").exists()
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
+    other = build_datastore(corpus(), demo_tokenizer, tmp_path / "other", options)
+    assert files(tmp_path / "d") == files(tmp_path / "other")
+    assert report.num_shards == other.num_shards > 5
+    assert (report.num_taken_up > 0) == (fails_after > 10)
+    assert report.text_bytes == other.text_bytes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "other"]
+
+
+def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_tokenizer):
+    options = BuildOptions(max_shard_tokens=60)
+    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)), None)
+    with pytest.raises(RuntimeError):
+        build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
+    assert report.num_taken_up == 0
+
+
+def test_documents_are_added_once_and_compacted_to_one_build(tmp_path, demo_tokenizer):
+    build_datastore(corpus(TEXTS[:20]), demo_tokenizer, tmp_path / "d")
+    add = BuildOptions(append=True)
+    report = build_datastore(corpus(TEXTS[10:]), demo_tokenizer, tmp_path / "d", add)
+    assert (report.num_added_documents, report.num_duplicates) == (20, 20)
+    assert (report.num_documents, report.num_shards) == (40, 2)
+    again = build_datastore(corpus(TEXTS[10:]), demo_tokenizer, tmp_path / "d", add)
+    assert (again.num_added_documents, again.num_documents, again.num_shards) == (0, 40, 2)
+    build_datastore(corpus(), demo_tokenizer, tmp_path / "whole")
+    compacted = compact(tmp_path / "d")
+    assert compacted.num_shards == 1
+    (shard,) = (tmp_path / "d").glob("shard-*")
+    (whole,) = (tmp_path / "whole").glob("shard-*")
+    assert files(shard) == files(whole)
+
+
+def test_merged_datastores_answer_for_both(tmp_path, demo_tokenizer):
+    for name, texts in (("a", TEXTS[:20]), ("b", TEXTS[20:40])):
+        build_datastore(corpus(texts, name=name), demo_tokenizer, tmp_path / name)
+    merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+    build_datastore(corpus(), demo_tokenizer, tmp_path / "whole")
+    whole = Datastore.open(tmp_path / "whole")
+    context = demo_tokenizer.encode("def f", add_special_tokens=False)
+    match, same = merged.lookup(context), whole.lookup(context)
+    assert (match.length, match.count) == (same.length, same.count)
+    for found, expected in zip(
+        merged.continuations(match, 50), whole.continuations(same, 50), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert merged.corpus == ["a", "b"]
+
+
+def test_memory_bounds_the_shards(tmp_path, demo_tokenizer):
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "a", BuildOptions())
+    assert report.num_shards == 1
+    with pytest.raises(ValueError, match="`max_memory` is too small"):
+        build_datastore(corpus(), demo_tokenizer, tmp_path / "b", BuildOptions(max_memory=10))
+
+
+def test_a_thinner_index_is_smaller_and_still_answers(tmp_path, demo_tokenizer):
+    texts = TEXTS * 200
+    keep = {"drop_duplicates": False}
+    plain = build_datastore(corpus(texts), demo_tokenizer, tmp_path / "a", BuildOptions(**keep))
+    context = demo_tokenizer.encode("return x +", add_special_tokens=False)
+    count = Datastore.open(tmp_path / "a").lookup(context).count
+    for name, options in (
+        ("b", BuildOptions(position_stride=2, **keep)),
+        ("c", BuildOptions(max_duplicates=4, **keep)),
+    ):
+        thin = build_datastore(corpus(texts), demo_tokenizer, tmp_path / name, options)
+        assert thin.num_bytes < plain.num_bytes
+        store = Datastore.open(tmp_path / name)
+        store.verify()
+        assert 0 < store.lookup(context).count < count
+
+
+def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer):
+    texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
+    made = corpus(texts, parts=30)
+    estimate = estimate_build(made, demo_tokenizer)
+    report = build_datastore(made, demo_tokenizer, tmp_path / "d")
+    assert estimate.num_tokens == pytest.approx(report.num_tokens, rel=0.1)
+    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
+    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.25)
+    assert 0 < estimate.sampled_documents < 3000
+    assert estimate.seconds > 0
+    assert estimate.num_shards == 1
+    halved = estimate_build(made, demo_tokenizer, BuildOptions(max_tokens=100_000))
+    assert halved.num_tokens == 100_000
+    unknown = Corpus("stream", made.parts, None)
+    assert estimate_build(unknown, demo_tokenizer).num_tokens is None
+    shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
+    assert shards.num_shards == pytest.approx(estimate.num_tokens / 100_000, abs=2)
+
+
+def test_a_log_of_answers_is_a_corpus(tmp_path, demo_tokenizer):
+    log = tmp_path / "answers.jsonl"
+    rows = [{"id": index, "prompt": "say ", "completion": text} for index, text in enumerate(TEXTS)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = build_datastore(open_corpus(str(log)), demo_tokenizer, tmp_path / "d")
+    assert report.num_documents == 40

@@ -1,0 +1,184 @@
+"""What goes wrong while datastores are written and read, and that nothing is lost by it."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import writer
+from specds import Datastore, DatastoreBuilder, FormatError, compact
+
+JOBS = ["build", "add", "merge", "compact"]
+
+
+def files(folder):
+    """All files below a folder, by their path from there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def start(job, folder):
+    return subprocess.Popen([sys.executable, writer.__file__, job, str(folder)])
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_killed_at_random_moments_and_done_again_equals_an_undisturbed_one(tmp_path, job):
+    before, undisturbed, killed = (tmp_path / name for name in ("before", "whole", "killed"))
+    before.mkdir()
+    writer.prepare(job, before)
+    shutil.copytree(before, undisturbed)
+    started = time.perf_counter()
+    assert start(job, undisturbed).wait() == 0
+    elapsed = time.perf_counter() - started
+    expected = files(undisturbed / "out")
+    shutil.copytree(before, killed)
+    moments = random.Random(job)
+    num_killed = 0
+    for _ in range(10):
+        process = start(job, killed)
+        time.sleep(moments.uniform(0.3, 1.0) * elapsed)
+        process.kill()
+        num_killed += process.wait() != 0
+        if (killed / "out").exists():
+            Datastore.open(killed / "out")
+    assert start(job, killed).wait() == 0
+    assert files(killed / "out") == expected
+    assert {path.name for path in killed.iterdir()} == {path.name for path in undisturbed.iterdir()}
+    Datastore.open(killed / "out").verify()
+    assert num_killed > 0
+
+
+def test_a_killed_build_is_taken_up_not_begun_anew(tmp_path):
+    script = (
+        "import os, sys, pathlib, writer;"
+        "made = writer.documents(); path = pathlib.Path(sys.argv[1]);"
+        "from specds import DatastoreBuilder as B;"
+        "b = B(path, vocab_size=100, separator=100, corpus=['numbers'], max_shard_tokens=1500,"
+        " drop_duplicates=True, plan='numbers', overwrite=True);"
+        "[b.add_documents(d, [len(d)]) for d in made[:400]];"
+        "os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent)}
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    assert subprocess.run(command, env=environment, check=False).returncode == -9
+    with DatastoreBuilder(
+        tmp_path / "out",
+        vocab_size=100,
+        separator=100,
+        corpus=["numbers"],
+        max_shard_tokens=1500,
+        drop_duplicates=True,
+        plan="numbers",
+        overwrite=True,
+    ) as builder:
+        assert 300 < builder.num_given <= 400
+
+
+def test_a_full_disk_is_an_error_and_the_build_goes_on_once_there_is_room(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "specds-test", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        random_tokens = np.random.default_rng(1).integers(0, 100, 250_000)
+        lengths = np.full(1000, 250)
+        options = {
+            "vocab_size": 100,
+            "separator": 100,
+            "max_shard_tokens": 50_000,
+            "plan": "numbers",
+        }
+        with (
+            pytest.raises(OSError, match="No space left"),
+            DatastoreBuilder(disk / "out", **options) as builder,
+        ):
+            builder.add_documents(random_tokens, lengths)
+            builder.finish()
+        assert not (disk / "out").exists()
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        with DatastoreBuilder(disk / "out", **options) as builder:
+            num_given = builder.num_given
+            assert num_given > 0
+            builder.add_documents(random_tokens[num_given * 250 :], lengths[num_given:])
+            builder.finish().verify()
+        with DatastoreBuilder(tmp_path / "other", **options) as builder:
+            builder.add_documents(random_tokens, lengths)
+            builder.finish()
+        assert files(disk / "out") == files(tmp_path / "other")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_second_writer_is_refused(tmp_path, job):
+    writer.prepare(job, tmp_path)
+    with DatastoreBuilder(
+        tmp_path / "out", vocab_size=100, separator=100, overwrite=True
+    ) as builder:
+        builder.add_documents([1], [1])
+        with pytest.raises(BlockingIOError, match="is being written by another process: wait"):
+            writer.run(job, tmp_path)
+    writer.run(job, tmp_path)
+
+
+def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path):
+    writer.prepare("compact", tmp_path)
+    path = tmp_path / "out"
+    first = Datastore.open(path)
+    context = writer.documents()[0][:2]
+    expected = first.lookup(context).count
+    stop = threading.Event()
+    opened = []
+
+    def read():
+        while not stop.is_set():
+            store = Datastore.open(path)
+            opened.append(store.num_shards)
+            assert store.lookup(context).count == expected
+
+    failures = []
+    reader = threading.Thread(target=lambda: _collect(read, failures))
+    reader.start()
+    for limit in (5000, 2000, 1_000_000):
+        compact(path, max_shard_tokens=limit)
+    stop.set()
+    reader.join()
+    assert not failures
+    assert len(set(opened)) > 1
+    assert first.lookup(context).count == expected
+    first.verify()
+
+
+def _collect(work, failures):
+    try:
+        work()
+    except Exception as error:
+        failures.append(error)
+
+
+def test_verify_names_the_shard_that_is_corrupt(tmp_path):
+    writer.run("build", tmp_path)
+    victim = sorted((tmp_path / "out").glob("shard-*"))[2] / "suffixes.bin"
+    content = bytearray(victim.read_bytes())
+    content[5000] ^= 1
+    victim.write_bytes(content)
+    store = Datastore.open(tmp_path / "out")
+    with pytest.raises(FormatError, match=f"{victim.parent.name}/suffixes.bin has changed"):
+        store.verify()
+
+
+def test_a_future_format_is_refused_with_the_way_out(tmp_path):
+    writer.run("build", tmp_path)
+    manifest = tmp_path / "out" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"format_version": 2', '"format_version": 9'))
+    with pytest.raises(FormatError, match="format version 9, this version reads 2: upgrade specds"):
+        Datastore.open(tmp_path / "out")

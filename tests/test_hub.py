@@ -1,0 +1,399 @@
+"""Datasets of the hub, through the unmodified clients, from a hub on loopback."""
+
+import gzip
+import io
+import json
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import hub_client
+from hub_server import TOKEN, Repository, running_hub
+from specds.corpora import CorpusError, CorpusOptions, Document, Skipped
+from specds.corpora.hub import _resumed
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("datasets")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """A hub, and a process whose clients know no other one."""
+    home = str(tmp_path_factory.mktemp("hub"))
+    with (
+        running_hub() as hub,
+        ProcessPoolExecutor(
+            1, get_context("spawn"), hub_client.prepare, (hub.endpoint, home)
+        ) as pool,
+    ):
+        yield hub, pool
+
+
+@pytest.fixture
+def serve(client):
+    """Puts a dataset on the hub."""
+    hub, _ = client
+
+    def put(name, files, **faults):
+        hub.repositories[name] = repository = Repository(files, **faults)
+        hub.requests.clear()
+        return repository
+
+    yield put
+    hub.repositories.clear()
+
+
+@pytest.fixture
+def read(client):
+    """Reads a corpus in the other process: itself, and the items of each part."""
+
+    def run(spec, token=None, **options):
+        _, pool = client
+        return pool.submit(hub_client.read, spec, CorpusOptions(**options), token).result(60)
+
+    return run
+
+
+def jsonl(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def parquet(rows, **options):
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), buffer, **options)
+    return buffer.getvalue()
+
+
+def chat(number):
+    return [
+        {"role": "user", "content": f"question {number}"},
+        {"role": "assistant", "content": f"answer {number}"},
+    ]
+
+
+def said(*numbers):
+    return [f"question {number}\nanswer {number}" for number in numbers]
+
+
+def texts(parts):
+    return [[item.text for item in part] for part in parts]
+
+
+def test_ultrachat_is_read_from_its_lines(serve, read):
+    rows = [{"id": str(n), "data": [f"question {n}", f"answer {n}"]} for n in range(5)]
+    files = {"train_0.jsonl": jsonl(rows[:3]), "train_1.jsonl": jsonl(rows[3:]), "README.md": b"#"}
+    commit = serve("stingning/ultrachat", files).commit
+    pickled, parts = read("ultrachat")
+    assert texts(parts) == [said(0, 1, 2), said(3, 4)]
+    assert [item.name for item in parts[1]] == [
+        "stingning/ultrachat/train_1.jsonl:1",
+        "stingning/ultrachat/train_1.jsonl:2",
+    ]
+    corpus = pickle.loads(pickled)
+    origin = f"stingning/ultrachat@{commit[:12]}"
+    assert corpus.name == f"ultrachat ({origin}) messages_field=data split=train"
+    assert corpus.num_bytes == sum(map(len, files.values())) - 1
+    assert corpus.num_bytes == sum(item.num_bytes for part in parts for item in part)
+
+
+ULTRACHAT_200K = """---
+dataset_info:
+  splits:
+  - name: train_sft
+    num_bytes: 345
+    num_examples: 3
+  - name: test_sft
+    num_bytes: 12
+    num_examples: 1
+configs:
+- config_name: default
+  data_files:
+  - split: train_sft
+    path: data/train_sft-*
+  - split: test_sft
+    path: data/test_sft-*
+---
+"""
+
+
+def test_ultrachat_200k_is_read_from_parquet(serve, read):
+    rows = [{"prompt": f"question {n}", "prompt_id": str(n), "messages": chat(n)} for n in range(4)]
+    files = {
+        "README.md": ULTRACHAT_200K.encode(),
+        "data/train_sft-00000-of-00002.parquet": parquet(rows[:2]),
+        "data/train_sft-00001-of-00002.parquet": parquet(rows[2:3]),
+        "data/test_sft-00000-of-00001.parquet": parquet(rows[3:]),
+    }
+    serve("HuggingFaceH4/ultrachat_200k", files)
+    pickled, parts = read("ultrachat-200k")
+    assert texts(parts) == [said(0, 1), said(2)]
+    assert parts[1] == [
+        Document(
+            "HuggingFaceH4/ultrachat_200k/data/train_sft-00001-of-00002.parquet:1", *said(2), 19
+        )
+    ]
+    assert pickle.loads(pickled).num_bytes == 345
+    assert texts(read("ultrachat-200k", split="test_sft")[1]) == [said(3)]
+
+
+def test_sharegpt_is_read_from_its_list(serve, read):
+    rows = [
+        {
+            "id": f"x_{n}",
+            "conversations": [
+                {"from": "human", "value": f"question {n}"},
+                {"from": "gpt", "value": f"answer {n}"},
+            ],
+        }
+        for n in range(3)
+    ]
+    name = "ShareGPT_V3_unfiltered_cleaned_split"
+    files = {
+        f"{name}.json": json.dumps(rows, indent=2).encode(),
+        f"{name}_no_imsorry.json": json.dumps(rows[:1]).encode(),
+    }
+    serve("anon8231489123/ShareGPT_Vicuna_unfiltered", files)
+    _, parts = read("sharegpt")
+    assert texts(parts) == [said(0, 1, 2)]
+
+
+def stack():
+    return {
+        f"data/{language}/data-0000{n}-of-00002.parquet": parquet(
+            [{"hexsha": "0", "content": f"{language} {n}", "max_stars_count": 1}]
+        )
+        for language in ("python", "rust")
+        for n in range(2)
+    }
+
+
+def test_the_stack_is_read_by_language_by_who_may(serve, read):
+    serve("bigcode/the-stack-dedup", stack(), gated=True)
+    pickled, parts = read("the-stack", token=TOKEN, language="Python")
+    assert texts(parts) == [["python 0"], ["python 1"]]
+    assert "text_field=content language=Python" in pickle.loads(pickled).name
+    with pytest.raises(CorpusError, match="`the-stack` has no data files for the language `cobol`"):
+        read("the-stack", token=TOKEN, language="cobol")
+
+
+@pytest.mark.parametrize("token", [None, "hf_token_of_a_stranger"])
+def test_gated_dataset_says_how_to_log_in(serve, read, token):
+    serve("bigcode/the-stack-dedup", stack(), gated=True)
+    message = (
+        r"`the-stack` is gated: accept its terms at "
+        r"https://huggingface.co/datasets/bigcode/the-stack-dedup, then log in by `hf auth login` "
+        r"or set HF_TOKEN"
+    )
+    with pytest.raises(CorpusError, match=message):
+        read("the-stack", token=token, language="python")
+
+
+def test_any_dataset_is_read_by_its_id(serve, read):
+    serve("org/name", {"a.csv": b"id,body\n1,first\n2,second\n"})
+    assert texts(read("org/name", text_field="body")[1]) == [["first", "second"]]
+    serve("org/packed", {"a.jsonl.gz": gzip.compress(jsonl([{"text": "a"}, {"text": "b"}]))})
+    assert texts(read("org/packed")[1]) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("num_drops", [1, 7])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "json"])
+def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_drops):
+    hub, _ = client
+    rows = [{"text": f"{number} " * 200} for number in range(3000)]
+    content = {
+        "parquet": parquet(rows, row_group_size=500),
+        "jsonl": jsonl(rows),
+        "jsonl.gz": gzip.compress(jsonl(rows), 1),
+        "json": json.dumps(rows).encode(),
+    }[kind]
+    path = f"train.{kind}"
+    drops = {path: [len(content) * 2 // 3] * num_drops}
+    repository = serve("org/name", {path: content}, drops=drops)
+    _, (part,) = read("org/name")
+    assert [item.text for item in part] == [row["text"] for row in rows]
+    assert hub.requests.count("DROPPED") == num_drops
+    assert repository.drops == {path: []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("jsonl", ":2"), ("json", ": row 2"), ("parquet", ": row 2")]
+)
+def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, place):
+    rows = [{"text": "a", "n": 1}, {"text": None, "n": 2}, {"text": "c", "n": 3}]
+    content = {
+        "jsonl": jsonl(rows[:1]) + b'{"text": "never clo\n' + jsonl(rows[2:]),
+        "json": json.dumps(rows).encode(),
+        "parquet": parquet(rows),
+    }[kind]
+    serve("org/name", {f"train.{kind}": content})
+    with pytest.raises(CorpusError, match=rf"^org/name/train.{kind}{place}: (not JSON|neither)"):
+        read("org/name")
+    _, (part,) = read("org/name", on_bad_row="skip")
+    assert [type(item) for item in part] == [Document, Skipped, Document]
+    assert part[1].name == f"org/name/train.{kind}:2"
+    assert part[1].reason.startswith("bad row: n")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "the hub refuses your token for `org/name`: log in by `hf auth login`"),
+        (503, r"cannot reach the hub for `org/name`: check the network \(.*LocalEntryNotFound"),
+    ],
+)
+def test_hub_that_refuses_everything_is_said_so(client, serve, read, status, message):
+    hub, _ = client
+    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
+    hub.refuses = status
+    try:
+        with pytest.raises(CorpusError, match=message):
+            read("org/name", token=TOKEN)
+    finally:
+        hub.refuses = None
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_parts_can_be_read_by_another_process(client, serve, read, kind):
+    hub, pool = client
+    rows = [{"text": f"text {number}"} for number in range(40)]
+    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    files = {f"train-{n}.{kind}": store(rows[n * 10 : n * 10 + 10]) for n in range(4)}
+    commit = serve("org/name", files).commit
+    pickled, parts = read("org/name")
+    assert [item.text for part in parts for item in part] == [row["text"] for row in rows]
+    hub.requests.clear()
+    again = [pool.submit(hub_client.read_part, pickled, index).result(60) for index in (3, 1)]
+    assert again == [parts[3], parts[1]]
+    asked = {r for r in hub.requests if r.startswith("GET /datasets") and "train-" in r}
+    files = {f"GET /datasets/org/name/resolve/{commit}/train-{n}.{kind}" for n in (1, 3)}
+    assert asked >= files
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
+    _, pool = client
+    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    serve("org/name", {f"train.{kind}": store([{"text": "the first version"}])})
+    pickled, _ = read("org/name")
+    serve("org/name", {f"train.{kind}": store([{"text": "a later version"}])})
+    with pytest.raises(
+        CorpusError, match=f"hub stopped sending org/name/train.{kind} after 0 rows"
+    ):
+        pool.submit(hub_client.read_part, pickled, 0).result(60)
+
+
+CONFIGS = """---
+configs:
+- config_name: one
+  data_files: one.jsonl
+- config_name: two
+  data_files: two.jsonl
+---
+"""
+
+
+def test_config_is_chosen_of_those_there_are(serve, read):
+    files = {f"{name}.jsonl": jsonl([{"text": name}]) for name in ("one", "two")}
+    serve("org/name", files | {"README.md": CONFIGS.encode()})
+    assert texts(read("org/name", config="two")[1]) == [["two"]]
+    with pytest.raises(CorpusError, match=r"configs: \['one', 'two'\] \(--config chooses\)"):
+        read("org/name")
+    with pytest.raises(CorpusError, match=r"'three' not found. Available: \['one', 'two'\]"):
+        read("org/name", config="three")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_split_is_chosen_of_those_there_are(serve, read, kind):
+    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    serve("org/name", {f"{name}.{kind}": store([{"text": name}]) for name in ("train", "test")})
+    assert texts(read("org/name", split="test")[1]) == [["test"]]
+    with pytest.raises(CorpusError, match="no split `dev`: choose one by --split: `train`, `test`"):
+        read("org/name", split="dev")
+
+
+def test_dataset_that_is_not_there_is_said_so(serve, read):
+    with pytest.raises(CorpusError, match="no dataset `org/none` on the hub, nor such a file here"):
+        read("org/none")
+    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
+    with pytest.raises(CorpusError, match="`org/name` has no revision `v2`"):
+        read("org/name", revision="v2")
+    assert texts(read("org/name", revision="main")[1]) == [["a"]]
+
+
+def test_dataset_without_data_or_made_by_a_script_is_refused(serve, read):
+    serve("org/empty", {"README.md": b"# Nothing yet"})
+    with pytest.raises(CorpusError, match="`org/empty` has no data files: see https://"):
+        read("org/empty")
+    serve("org/script", {"script.py": b"print('no')"})
+    with pytest.raises(CorpusError, match="`org/script` is made by a script, which `datasets` no"):
+        read("org/script")
+
+
+def test_field_that_is_not_there_lists_those_that_are(serve, read):
+    serve("org/name", {"train.parquet": parquet([{"id": 1, "body": "x"}])})
+    with pytest.raises(CorpusError, match="row 1: no text in `text`; its fields: `id`, `body`"):
+        read("org/name", text_field="text")
+
+
+def test_hub_out_of_reach_is_said_so():
+    from specds.corpora import open_corpus
+
+    with pytest.raises(
+        CorpusError, match="cannot reach the hub for `ultrachat`: unset HF_HUB_OFFLINE"
+    ):
+        open_corpus("ultrachat")
+
+
+class RefusedError(OSError):
+    """What a client raises when the hub has answered: no."""
+
+    def __init__(self, status_code):
+        super().__init__(f"status {status_code}")
+        self.response = type("Response", (), {"status_code": status_code})
+
+
+def faulty(faults):
+    """Reads 10 items; the first times it breaks off, as `faults` has it: `(after, error)`."""
+    left = list(faults)
+
+    def read():
+        after, error = left.pop(0) if left else (10, None)
+        yield from range(after)
+        if error:
+            raise error
+
+    return read
+
+
+def test_reading_goes_on_where_the_connection_broke(monkeypatch):
+    waits = []
+    monkeypatch.setattr("specds.corpora.hub.time.sleep", waits.append)
+    faults = [(4, OSError("gone")), (2, OSError("gone")), (7, ConnectionError("gone"))]
+    assert list(_resumed(faulty(faults), "x")) == list(range(10))
+    assert waits == [2.0, 4.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (OSError("gone"), 5),
+        (RefusedError(503), 5),
+        (RefusedError(429), 5),
+        (RefusedError(403), 1),
+        (FileNotFoundError("none"), 5),
+    ],
+)
+def test_reading_breaks_off_where_it_cannot_go_on(monkeypatch, error, tries):
+    waits = []
+    monkeypatch.setattr("specds.corpora.hub.time.sleep", waits.append)
+    with pytest.raises(CorpusError, match="the hub stopped sending x after 3 rows"):
+        list(_resumed(faulty([(3, error)] * 9), "x"))
+    assert len(waits) == tries - 1
+
+
+def test_error_that_is_not_the_connection_s_is_not_tried_again():
+    with pytest.raises(KeyError):
+        list(_resumed(faulty([(3, KeyError("x"))]), "x"))

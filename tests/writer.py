@@ -1,0 +1,66 @@
+"""One job that writes a datastore, for the tests that kill it: `python writer.py JOB FOLDER`.
+
+Every job ends in the datastore FOLDER/out, whatever an earlier run of the same job has left.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from specds import DatastoreBuilder, compact, merge
+
+NUM_DOCUMENTS = 600
+
+
+def documents():
+    """Documents of tokens below 100; every tenth comes twice."""
+    random = np.random.default_rng(7)
+    made = [random.integers(0, 100, random.integers(1, 60)) for _ in range(NUM_DOCUMENTS)]
+    return [made[index // 10] if index % 10 == 3 else made[index] for index in range(NUM_DOCUMENTS)]
+
+
+def write(path, chosen, *, max_shard_tokens=1500, **options):
+    """Builds, or goes on to build, a datastore in many steps."""
+    with DatastoreBuilder(
+        path,
+        vocab_size=100,
+        separator=100,
+        corpus=["numbers"],
+        max_shard_tokens=max_shard_tokens,
+        drop_duplicates=True,
+        plan="numbers",
+        **options,
+    ) as builder:
+        for document in chosen[builder.num_given :]:
+            builder.add_documents(document, [len(document)])
+        builder.finish()
+
+
+def prepare(job, folder):
+    """Writes what a job begins with."""
+    made = documents()
+    if job == "add":
+        write(folder / "out", made[:200])
+    elif job == "merge":
+        write(folder / "one", made[:300])
+        write(folder / "other", made[300:])
+    elif job == "compact":
+        write(folder / "out", made, max_shard_tokens=400)
+
+
+def run(job, folder):
+    """Does a job."""
+    made = documents()
+    if job == "build":
+        write(folder / "out", made, overwrite=True)
+    elif job == "add":
+        write(folder / "out", made[200:], append=True)
+    elif job == "merge":
+        merge([folder / "one", folder / "other"], folder / "out", overwrite=True)
+    elif job == "compact":
+        compact(folder / "out", max_shard_tokens=5000)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]))
