@@ -185,12 +185,13 @@ def test_build_on_a_cluster_is_the_local_one(cluster, tmp_path, options):
     ours = build(
         tmp_path / "ray", made(), progress=lambda *event, **_: told.append(event), **options
     )
+    assert ray.data.DataContext.get_current().enable_progress_bars
     assert_same(tmp_path / "ray", tmp_path / "local")
     assert [getattr(ours, name) for name in COUNTS] == [getattr(local, name) for name in COUNTS]
     assert ours.num_shards > 2
     if "max_documents" not in options and "max_tokens" not in options:
         assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)
-    assert [event for event in told if event[0] == "tokenise"][-1][1:] == (ours.text_bytes,) * 2
+    assert ("tokenise", 1, 1) in told
     assert ("sort", ours.num_tokens, ours.num_tokens) in told
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specds._core import build_shard, document_hashes
-from specds.build import Clock, Reading, batches, documents
+from specds.build import Clock, Reading, batches, documents, how_far
 from specds.corpora.document import CorpusError, imported
 from specds.tokenization import encode_batch
 
@@ -39,15 +39,12 @@ if TYPE_CHECKING:
     from specds.build import BuildOptions, Progress
     from specds.corpora import Corpus
 
-# Where Ray is missing, its types are too: the package is checked without them.
-ray: Any = imported("ray", extra="ray")
-ray_data: Any = imported("ray.data", extra="ray")
-
 _BLOCK_BYTES = 1 << 22
 _SORTING_BYTES_PER_TOKEN = 8
 _EXPECTED = (CorpusError, ImportError, MemoryError, OSError)
 # Machines that are lent only for a while are taken away again and again.
 _MAX_RETRIES = 16
+_CANCEL_S = 30
 
 
 def tokenise_on_ray(
@@ -77,30 +74,38 @@ def tokenise_on_ray(
         RuntimeError: The cluster failed for good.
     """
     read = Reading()
-    with _cluster(options.ray_address), _plain_errors(), _quiet_data():
+    ray = _ray()
+    with _cluster(options.ray_address), _plain_errors(), _silence():
         parts = _Shared(ray.put(corpus.parts))
         shares = _shares_left(parts, len(corpus.parts), builder.num_given, read)
-        folder = Path(builder.staging_folder, "tokens")
-        shutil.rmtree(folder, ignore_errors=True)  # a killed build may have left it
-        folder.mkdir()
-        encoded = _encoded(shares, parts, _Shared(ray.put(tokenizer)), folder)
-        with closing(encoded), closing(_Shards(builder, folder)) as shards:
+        with (
+            _tokens_folder(builder.staging_folder) as folder,
+            closing(_encoded(shares, parts, _Shared(ray.put(tokenizer)), folder)) as encoded,
+            closing(_Shards(builder, folder)) as shards,
+        ):
             for batch in encoded:
                 shards.place(batch)
                 read.add(batch.read)
                 counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
-                progress("tokenise", read.num_bytes, corpus.num_bytes, **counts)
+                progress("tokenise", *how_far(read, builder, options, corpus), **counts)
                 if builder.is_full:
                     break
-            progress("tokenise", read.num_bytes, read.num_bytes)
+            progress("tokenise", 1, 1)
             read.ended = Clock.now()
             shards.finish(progress)
     return read
 
 
+def _ray() -> Any:
+    """Ray, with its data library; it takes a second to import."""
+    imported("ray.data", extra="ray")
+    return imported("ray", extra="ray")
+
+
 @contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
     """Connects to a cluster, unless the process is connected to one."""
+    ray = _ray()
     if ray.is_initialized():
         yield
         return
@@ -128,13 +133,14 @@ def _knock(address: str) -> None:
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """Raises what a task has raised as it was, without the cluster's pages about it."""
+    exceptions = _ray().exceptions
     try:
         yield
-    except ray.exceptions.RayTaskError as error:
+    except exceptions.RayTaskError as error:
         if isinstance(error.cause, (*_EXPECTED, ValueError)):
             raise error.cause from None
         raise
-    except ray.exceptions.RayError as error:
+    except exceptions.RayError as error:
         raise RuntimeError(f"the Ray cluster failed: {_first_line(error)}") from error
 
 
@@ -143,21 +149,30 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet_data() -> Iterator[None]:
-    """Has Ray Data keep the order, and be silent."""
-    context = ray_data.DataContext.get_current().copy()
-    context.execution_options.preserve_order = True
-    context.target_max_block_size = _BLOCK_BYTES
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+def _silence() -> Iterator[None]:
+    """Ray Data speaks of errors only: progress is shown by others."""
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with ray_data.DataContext.current(context):
-            yield
+        yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _tokens_folder(staging_folder: Path) -> Iterator[Path]:
+    """A folder for what workers have tokenised."""
+    folder, gone = staging_folder / "tokens", staging_folder / "tokens.gone"
+    for left_by_killed in (folder, gone):
+        shutil.rmtree(left_by_killed, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        # Workers whose results nobody waits for may still write, but not under another name.
+        folder.rename(gone)
+        shutil.rmtree(gone)
 
 
 _loaded: dict[Any, Any] = {}
@@ -171,7 +186,7 @@ class _Shared:
 
     def load(self) -> Any:
         if self.reference not in _loaded:
-            _loaded[self.reference] = ray.get(self.reference)
+            _loaded[self.reference] = _ray().get(self.reference)
         return _loaded[self.reference]
 
 
@@ -228,12 +243,17 @@ def _encoded(
 
 
 def _dataset(items: list[Any]) -> Any:
+    """Rows of one pickled item each, worked on in parallel and given back in order."""
     rows = [{"item": pickle.dumps(item)} for item in items]
-    return ray_data.from_items(rows, override_num_blocks=max(1, len(rows)))
+    dataset = _ray().data.from_items(rows, override_num_blocks=max(1, len(rows)))
+    dataset.context.execution_options.preserve_order = True
+    dataset.context.target_max_block_size = _BLOCK_BYTES
+    dataset.context.enable_progress_bars = False
+    return dataset
 
 
 def _step(work: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-    """Work on rows that hold one pickled item each.
+    """Work on the rows of a dataset.
 
     An error that may well happen becomes the last item: it reaches the driver in its place, after
     all that comes before it, and nobody tries again.
@@ -330,16 +350,17 @@ class _Shards:
     """Has each shard built once all its documents are known, and adopted in order."""
 
     def __init__(self, builder: DatastoreBuilder, folder: Path) -> None:
+        self._ray = _ray()
         self._builder = builder
         self._folder = folder
         self._growing: dict[int, _Shard] = {}
         self._running: deque[_Shard] = deque()
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         workers = [node for node in nodes if node.get("CPU", 0) >= 1]
         self._max_running = max(2, int(sum(worker["CPU"] for worker in workers)))
         # A cluster that grows by itself may begin without workers.
         self._most_memory = max((worker.get("memory", 0) for worker in workers), default=math.inf)
-        self._build = ray.remote(_build)
+        self._build = self._ray.remote(_build)
 
     def place(self, batch: _Encoded) -> None:
         """Puts documents into their shards; has those built that are complete by that."""
@@ -353,7 +374,7 @@ class _Shards:
             self._remove(batch.name)
         for number in sorted(number for number in self._growing if number < last):
             self._start(number)
-        while self._running and ray.wait([self._running[0].task], timeout=0)[0]:
+        while self._running and self._ray.wait([self._running[0].task], timeout=0)[0]:
             self._adopt()
 
     def finish(self, progress: Progress) -> None:
@@ -366,9 +387,12 @@ class _Shards:
             self._report(progress)
 
     def close(self) -> None:
-        """Ends what still runs."""
-        for shard in self._running:
-            ray.cancel(shard.task, force=True)
+        """Ends what still runs, so that nobody writes where all is to be removed."""
+        tasks = [shard.task for shard in self._running]
+        for task in tasks:
+            self._ray.cancel(task, force=True)
+        if tasks:
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_S)
 
     def _start(self, number: int) -> None:
         while len(self._running) >= self._max_running:
@@ -393,7 +417,7 @@ class _Shards:
 
     def _adopt(self) -> None:
         shard = self._running[0]
-        self._builder.adopt(ray.get(shard.task))
+        self._builder.adopt(self._ray.get(shard.task))
         self._running.popleft()
         for name, places in shard.files:
             if places.max() == shard.number:
