@@ -20,6 +20,7 @@ from specds._core import (
     __version__,
     build_shard,
     compact,
+    document_hashes,
     draft_batch,
     merge,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "check_model",
     "compact",
     "custom_generate",
+    "document_hashes",
     "draft_batch",
     "estimate_build",
     "generate",
