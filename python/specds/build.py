@@ -104,8 +104,8 @@ class BuildReport:
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising.
         index_s: Seconds for sorting and writing, after that.
-        tokenise_cpu_s: Seconds of all cores while tokenising.
-        index_cpu_s: Seconds of all cores while sorting and writing.
+        tokenise_cpu_s: Seconds of all cores while tokenising; of this machine alone.
+        index_cpu_s: Seconds of all cores while sorting and writing; of this machine alone.
         peak_memory_bytes: The largest resident set of this process so far.
         skipped: What the corpus left out, counted by reason.
     """
