@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import shutil
+import socket
 import tempfile
 from collections import deque
 from contextlib import closing, contextmanager, suppress
@@ -105,14 +106,23 @@ def _cluster(address: str | None) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
+        if address is not None:
+            _knock(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         place = "" if address is None else f" at {address}"
         raise ConnectionError(f"cannot reach a Ray cluster{place}: {_first_line(error)}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises at once what Ray takes minutes to find out."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 @contextmanager
