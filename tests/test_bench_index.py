@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds import DatastoreBuilder, RestDrafter, TokenTree
-
-BENCHES = Path(__file__).parents[1] / "benches"
-sys.path.insert(0, str(BENCHES))
-
-from index import __main__ as command  # noqa: E402
-from index import (  # noqa: E402  # noqa: E402
+from index import __main__ as command
+from index import (
     acceptance,
     answers,
     builders,
@@ -27,8 +21,10 @@ from index import (  # noqa: E402  # noqa: E402
     report,
     rival_drafts,
 )
-from index.tokens import Facts, TokenCorpus, Transcript, contexts  # noqa: E402
+from index.tokens import Facts, TokenCorpus, Transcript, contexts
+from specds import DatastoreBuilder, RestDrafter, TokenTree
 
+BENCHES = Path(__file__).parents[1] / "benches"
 SEPARATOR, VOCAB_SIZE = 7, 8
 FACTS = Facts("tiny", "none", VOCAB_SIZE, SEPARATOR)
 

@@ -205,6 +205,18 @@ def test_lookup_shows_match_and_continuations(run, datastore):
     assert "return a" in run("lookup", datastore, "return a")[1]
 
 
+def test_lookup_shows_where_in_the_corpus_the_match_occurs(run, datastore):
+    _, out, _ = run("lookup", datastore, "return a +", "--sources", 2, "--json")
+    first, second = json.loads(out)["sources"]
+    assert first["position"] < second["position"]
+    assert first["document"] == second["document"] == 0
+    assert first["match"].strip() == "return a +"
+    assert first["before"].startswith("def add(a, b):")
+    assert first["after"].startswith(" b")
+    _, out, _ = run("lookup", datastore, "return a +", "--sources", 1)
+    assert "document 0, token" in out
+
+
 def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_model):
     import torch
 

@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +35,7 @@ def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
         for tokens, lengths in corpus.batches():
             builder.add_documents(tokens, lengths)
         datastore = builder.finish()
-    return partial(count_specds, datastore)
-
-
-def count_specds(datastore: Any, pattern: list[int]) -> int:
-    whole = len(pattern)
-    return int(datastore.lookup(pattern, max_match=whole, min_match=whole).count)
+    return datastore.count
 
 
 def build_tokengrams(corpus: TokenCorpus, out: Path) -> Count:
@@ -77,8 +71,16 @@ def build_infini_gram(corpus: TokenCorpus, out: Path, cpus: int | None = None) -
     return lambda pattern: int(engine.count(input_ids=pattern)["count"])
 
 
-OWN: dict[str, Builder] = {"specds": build_specds}
-"""Our own ways to build: another one is another line, `partial(build_specds, OPTION=...)`."""
+LOW_MEMORY = "specds, low memory"
+
+
+def build_in_low_memory(corpus: TokenCorpus, out: Path) -> Count:
+    """With what sorting takes at least: two bytes a token, and a little."""
+    return build_specds(corpus, out, max_memory=int(2.1 * corpus.num_tokens) + (1 << 25))
+
+
+OWN: dict[str, Builder] = {"specds": build_specds, LOW_MEMORY: build_in_low_memory}
+"""Our own ways to build."""
 
 RIVALS: dict[str, tuple[str, Builder]] = {
     "tokengrams": ("tokengrams", build_tokengrams),

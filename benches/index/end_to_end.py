@@ -18,7 +18,7 @@ class Stages:
         self.seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._last = (time.perf_counter(), cpu_seconds())
 
-    def __call__(self, stage: str, _done: int, _total: int) -> None:
+    def __call__(self, stage: str, _done: int, _total: int | None, **_counts: int) -> None:
         now = (time.perf_counter(), cpu_seconds())
         for kind in range(2):
             self.seconds[stage][kind] += now[kind] - self._last[kind]

@@ -48,9 +48,9 @@ class Section:
         shards = json.loads((datastore / "manifest.json").read_text())["shards"]
         if len(shards) != 1:
             raise ValueError(f"{datastore} has {len(shards)} shards: this reads one alone")
-        facts = shards[0][name]
-        path = datastore / "shard-00000" / f"{name}.bin"
-        return cls(path, facts["element_bits"], facts["count"])
+        folder = datastore / f"shard-{shards[0]['id']}"
+        facts = json.loads((folder / "shard.json").read_text())[name]
+        return cls(folder / f"{name}.bin", facts["element_bits"], facts["count"])
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         first_bits = np.asarray(indices, dtype=np.int64) * self._bits

@@ -7,13 +7,13 @@ import json
 import shutil
 import sysconfig
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
 
@@ -193,28 +193,16 @@ def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _documents(spec: str) -> Iterator[str]:
-    from specds.corpora import open_corpus
+    from specds.corpora import Document, open_corpus
 
-    if spec == ENVIRONMENT:
-        for corpus in ("stdlib", sysconfig.get_path("purelib")):
-            for document in open_corpus(corpus).documents:
-                if document.name.endswith(".py") and CONTAMINATED not in document.text:
-                    yield document.text
-    elif shards := sorted(Path(spec).glob("*.parquet")):
-        yield from _conversations(shards)
-    else:
-        for document in open_corpus(spec).documents:
-            yield document.text
-
-
-def _conversations(shards: list[Path]) -> Iterator[str]:
-    """What was said in each conversation of parquet files with a column `messages`."""
-    from pyarrow import parquet
-
-    for shard in shards:
-        for batch in parquet.ParquetFile(shard).iter_batches(columns=["messages"]):
-            for messages in batch.column("messages").to_pylist():
-                yield "\n".join(message["content"] for message in messages)
+    if spec != ENVIRONMENT:
+        yield from (item.text for item in open_corpus(spec) if isinstance(item, Document))
+        return
+    for corpus in ("stdlib", sysconfig.get_path("purelib")):
+        for item in open_corpus(corpus):
+            is_code = isinstance(item, Document) and item.name.endswith(".py")
+            if is_code and CONTAMINATED not in item.text:
+                yield item.text
 
 
 def held_out_transcripts(corpus: TokenCorpus) -> list[Transcript]:

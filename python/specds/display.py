@@ -242,6 +242,14 @@ def lookup_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def source_text(source: dict[str, Any]) -> Text:
+    """The text around a place of the corpus, the match in bold."""
+    place = f"document {source['document']:,}, token {source['position']:,}\n"
+    return Text.assemble(
+        (place, "dim"), source["before"], (source["match"], "bold"), source["after"], "\n"
+    )
+
+
 def _facts(title: str) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")

@@ -5,16 +5,15 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use specds::datastore::{Datastore, DatastoreOptions, Manifest, SectionManifest, ShardManifest};
+use specds::datastore::{Datastore, DatastoreOptions, Manifest, ShardManifest};
 use specds::error::Error;
 use tempfile::TempDir;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::{build, options, tempdir};
 
-const HEADER: usize = 64;
-const PAYLOAD: usize = 4096;
-const SECTIONS: [&str; 6] = [
+pub(crate) const HEADER: usize = 64;
+pub(crate) const PAYLOAD: usize = 4096;
+pub(crate) const SECTIONS: [&str; 6] = [
     "tokens.bin",
     "suffixes.bin",
     "firsts.bin",
@@ -49,13 +48,13 @@ pub(crate) fn write_in_place(path: &Path, content: &[u8]) {
 }
 
 /// A datastore of two shards that differ in their tokens alone.
-struct Victim {
+pub(crate) struct Victim {
     folder: TempDir,
-    files: BTreeMap<PathBuf, Vec<u8>>,
+    pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Victim {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(&[vec![1, 2, 0, 1], vec![1, 0, 2, 1]])
     }
 
@@ -63,7 +62,7 @@ impl Victim {
         Self::built(options(4, 4), documents)
     }
 
-    fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Self {
+    pub(crate) fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Self {
         let folder = tempdir().unwrap();
         let options = DatastoreOptions {
             max_shard_tokens: 5,
@@ -74,16 +73,16 @@ impl Victim {
         Self { folder, files }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("d")
     }
 
-    fn open(&self) -> Result<Datastore, Error> {
+    pub(crate) fn open(&self) -> Result<Datastore, Error> {
         Datastore::open(self.path())
     }
 
     /// What `check` says of the datastore while file `name` has this content.
-    fn with<T>(&self, name: &Path, content: &[u8], check: impl FnOnce(&Self) -> T) -> T {
+    pub(crate) fn with<T>(&self, name: &Path, content: &[u8], check: impl FnOnce(&Self) -> T) -> T {
         let path = self.path().join(name);
         write_in_place(&path, content);
         let said = check(self);
@@ -91,29 +90,29 @@ impl Victim {
         said
     }
 
-    fn sections(&self) -> impl Iterator<Item = (&PathBuf, &Vec<u8>)> {
+    pub(crate) fn sections(&self) -> impl Iterator<Item = (&PathBuf, &Vec<u8>)> {
         self.files
             .iter()
             .filter(|(name, _)| name.extension().is_some_and(|end| end == "bin"))
     }
 
-    fn manifest(&self) -> Manifest {
+    pub(crate) fn manifest(&self) -> Manifest {
         serde_json::from_slice(&self.files[Path::new("manifest.json")]).unwrap()
     }
 
     /// The path of a shard's file in the datastore.
-    fn file(&self, shard: usize, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, shard: usize, name: &str) -> PathBuf {
         let id = &self.manifest().shards[shard].id;
         Path::new(&format!("shard-{id}")).join(name)
     }
 
-    fn shard(&self, shard: usize) -> ShardManifest {
+    pub(crate) fn shard(&self, shard: usize) -> ShardManifest {
         serde_json::from_slice(&self.files[&self.file(shard, "shard.json")]).unwrap()
     }
 }
 
 /// Asks everything there is to ask; nothing may panic, and no drafted token may be unknown.
-fn ask(datastore: &Datastore) {
+pub(crate) fn ask(datastore: &Datastore) {
     for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
         let found = datastore.lookup(context, 16, 1).unwrap();
         for (token, _) in datastore.continuations(&found, 10) {
@@ -364,240 +363,5 @@ fn a_shard_means_the_same_in_any_datastore() {
     for name in SECTIONS {
         let (one, same) = (victim.file(1, name), other.file(1, name));
         assert_eq!(victim.files[&one], other.files[&same]);
-    }
-}
-
-/// A header written from the byte table of the format alone.
-fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {
-    let mut header = Vec::new();
-    header.extend(b"SPECDS\0\x01");
-    header.extend(2_u16.to_le_bytes());
-    header.extend(kind.to_le_bytes());
-    header.extend([4, 3, 2, 1]);
-    header.extend(shard_id.to_be_bytes());
-    header.extend(section.count.to_le_bytes());
-    header.extend(section.num_bytes.to_le_bytes());
-    header.extend(section.xxh3.to_le_bytes());
-    header.extend(section.element_bits.to_le_bytes());
-    header.extend([0, 0]);
-    header.extend(&xxh3_64(&header).to_le_bytes()[..4]);
-    header
-}
-
-fn json(manifest: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(manifest).unwrap() + "\n"
-}
-
-/// The text of a manifest with whatever it now says.
-fn seal(mut manifest: Manifest) -> String {
-    manifest.build_id = String::new();
-    manifest.build_id = format!("{:032x}", xxh3_128(json(&manifest).as_bytes()));
-    json(&manifest)
-}
-
-/// Makes every checksum and id right for what a shard now says and its payloads now are.
-fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
-    let old = victim.path().join(victim.file(index, ""));
-    for (name, section) in SECTIONS.iter().zip(sections_mut(&mut shard)) {
-        let content = fs::read(old.join(name)).unwrap();
-        section.xxh3 = xxh3_64(&content[PAYLOAD..content.len() - 8]);
-    }
-    let id = xxh3_128(json(&shard).as_bytes());
-    for ((name, section), kind) in SECTIONS.iter().zip(sections_mut(&mut shard)).zip(1..) {
-        let mut content = fs::read(old.join(name)).unwrap();
-        content[..HEADER].copy_from_slice(&header(id, kind, section));
-        fs::write(old.join(name), content).unwrap();
-    }
-    fs::write(old.join("shard.json"), json(&shard)).unwrap();
-    fs::rename(old, victim.path().join(format!("shard-{id:032x}"))).unwrap();
-
-    let mut manifest = victim.manifest();
-    let lengths = sections_mut(&mut shard).map(|section| section.file_len());
-    manifest.shards[index].id = format!("{id:032x}");
-    manifest.shards[index].num_tokens = shard.tokens.count;
-    manifest.shards[index].num_documents = shard.documents.count;
-    manifest.shards[index].num_bytes = lengths.iter().sum::<u64>() + json(&shard).len() as u64;
-    manifest.num_tokens = manifest.shards.iter().map(|shard| shard.num_tokens).sum();
-    manifest.num_documents = manifest
-        .shards
-        .iter()
-        .map(|shard| shard.num_documents)
-        .sum();
-    fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
-}
-
-fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 6] {
-    let ShardManifest {
-        tokens,
-        suffixes,
-        firsts,
-        keys,
-        documents,
-        ngrams,
-        ..
-    } = shard;
-    [tokens, suffixes, firsts, keys, documents, ngrams]
-}
-
-#[test]
-fn files_are_what_the_byte_table_says() {
-    let victim = Victim::new();
-    forge(&victim, 0, victim.shard(0));
-    forge(&victim, 1, victim.shard(1));
-    assert_eq!(read_all(&victim.path()), victim.files);
-}
-
-#[test]
-fn manifests_that_contradict_themselves_are_refused() {
-    type Row = (&'static str, fn(&mut Manifest));
-    let rows: [Row; 14] = [
-        ("no vocabulary", |m| m.vocab_size = 0),
-        ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
-        ("a separator outside", |m| m.separator = 6),
-        ("more tokens", |m| m.num_tokens += 1),
-        ("more documents", |m| m.num_documents += 1),
-        ("no shards", |m| m.shards.clear()),
-        ("a shard too many", |m| m.shards.push(m.shards[0].clone())),
-        ("a shard too few", |m| m.shards.truncate(1)),
-        ("no tokens in a shard", |m| m.shards[0].num_tokens = 0),
-        ("the largest count", |m| m.shards[0].num_tokens = u64::MAX),
-        ("a huge shard", |m| m.shards[0].num_bytes = u64::MAX),
-        ("more documents than tokens", |m| {
-            m.shards[0].num_documents = 6;
-        }),
-        ("an id that is a path", |m| {
-            m.shards[0].id = format!("../{}", &m.shards[0].id[3..]);
-        }),
-        ("a short id", |m| m.shards[0].id.truncate(31)),
-    ];
-    let victim = Victim::new();
-    let name = Path::new("manifest.json");
-    for (row, edit) in rows {
-        let mut manifest = victim.manifest();
-        edit(&mut manifest);
-        let text = seal(manifest);
-        let error = victim
-            .with(name, text.as_bytes(), Victim::open)
-            .unwrap_err();
-        let is_found = matches!(&error, Error::Corrupt { path, .. } if path.ends_with(name));
-        assert!(is_found, "{row}: {error}");
-    }
-}
-
-#[test]
-fn shards_that_contradict_themselves_are_refused() {
-    type Row = (&'static str, fn(&mut ShardManifest));
-    let rows: [Row; 8] = [
-        ("another format", |s| {
-            s.format = "specds datastore".to_owned();
-        }),
-        ("no tokens", |s| {
-            s.tokens.count = 0;
-            s.documents.count = 0;
-        }),
-        ("wide tokens", |s| s.tokens.element_bits = 24),
-        ("wide positions", |s| s.suffixes.element_bits = 64),
-        ("fewer positions", |s| s.suffixes.count -= 1),
-        ("more positions", |s| s.suffixes.count += 1),
-        ("more documents than tokens", |s| s.documents.count = 6),
-        ("a longer payload", |s| s.keys.num_bytes = 0),
-    ];
-    for (row, edit) in rows {
-        let victim = Victim::new();
-        let mut shard = victim.shard(0);
-        edit(&mut shard);
-        forge(&victim, 0, shard);
-        let error = victim.open().unwrap_err();
-        assert!(matches!(&error, Error::Corrupt { .. }), "{row}: {error}");
-    }
-    let others: [Row; 2] = [
-        ("another vocabulary", |s| {
-            s.vocab_size = 5;
-            s.firsts.count += 1;
-            s.firsts.num_bytes += 4;
-        }),
-        ("another separator", |s| s.separator = 3),
-    ];
-    for (row, edit) in others {
-        let victim = Victim::new();
-        let mut shard = victim.shard(0);
-        edit(&mut shard);
-        forge(&victim, 0, shard);
-        let error = victim.open().unwrap_err();
-        assert!(matches!(&error, Error::Mismatch { .. }), "{row}: {error}");
-    }
-}
-
-#[test]
-fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right() {
-    // Shard 0 is 1 2 0 1 4, so its suffixes begin at 2 0 3 1 4, in three bits each.
-    let rows: [(&str, usize, u8, bool); 10] = [
-        ("tokens.bin", 0, 0xff, false),
-        ("tokens.bin", 0, 1 ^ 2, false),
-        ("suffixes.bin", 0, 0b111, false),
-        ("suffixes.bin", 0, 0b10, false),
-        ("suffixes.bin", 0, 0b0001_0010, false),
-        ("suffixes.bin", 0, 0b1101_1000, false),
-        ("firsts.bin", 4, 1 ^ 2, false),
-        ("firsts.bin", 4, 0x80, true),
-        ("keys.bin", 2, 1, false),
-        ("documents.bin", 0, 1, false),
-    ];
-    for (name, byte, mask, is_found_at_open) in rows {
-        let victim = Victim::new();
-        let name = victim.file(0, name);
-        let mut content = victim.files[&name].clone();
-        content[PAYLOAD + byte] ^= mask;
-        fs::write(victim.path().join(&name), content).unwrap();
-        forge(&victim, 0, victim.shard(0));
-        let error = match victim.open() {
-            Err(error) => {
-                assert!(is_found_at_open, "{error}");
-                error
-            }
-            Ok(datastore) => {
-                assert!(!is_found_at_open);
-                ask(&datastore);
-                datastore.verify().unwrap_err()
-            }
-        };
-        assert!(
-            matches!(&error, Error::Corrupt { .. }),
-            "{} {byte}: {error}",
-            name.display()
-        );
-    }
-}
-
-#[test]
-fn a_thinned_index_that_keeps_other_suffixes_is_found_though_every_checksum_is_right() {
-    // Of 1 1 1 1 4, a stride of 2 keeps the suffixes at 0 2 4, stored as 0 1 2 in two bits each.
-    for (mask, is_kept) in [
-        (0, true),
-        (0b11, false),
-        (0b1_0001, false),
-        (0b11_0000, false),
-    ] {
-        let thinned = DatastoreOptions {
-            position_stride: 2,
-            max_duplicates: 2,
-            ..options(4, 4)
-        };
-        let victim = Victim::built(thinned, &[vec![1, 1, 1, 1], vec![1, 0, 2, 1]]);
-        let name = victim.file(0, "suffixes.bin");
-        let mut content = victim.files[&name].clone();
-        content[PAYLOAD] ^= mask;
-        fs::write(victim.path().join(&name), content).unwrap();
-        forge(&victim, 0, victim.shard(0));
-        let datastore = victim.open().unwrap();
-        ask(&datastore);
-        let said = datastore.verify();
-        match said {
-            Ok(()) => assert!(is_kept),
-            Err(error) => assert!(
-                !is_kept && matches!(error, Error::Corrupt { .. }),
-                "{error}"
-            ),
-        }
     }
 }

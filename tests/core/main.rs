@@ -4,6 +4,7 @@ mod build;
 mod draft;
 mod edit;
 mod files;
+mod forgery;
 mod golden;
 mod lookup;
 mod ngrams;

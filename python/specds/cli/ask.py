@@ -10,6 +10,8 @@ from specds import display
 from specds.cli.arguments import DatastorePath, Json, text_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from specds import Datastore
 
 
@@ -67,6 +69,9 @@ def lookup(
     text: Annotated[str, typer.Argument(help="The context; `-` reads standard input.")],
     top: Annotated[int, typer.Option(min=1, help="How many continuations to show.")] = 10,
     max_match: Annotated[int, typer.Option(min=1, help="Longest suffix to look for.")] = 16,
+    sources: Annotated[
+        int, typer.Option(min=0, help="Show so many places of the corpus where it occurs.")
+    ] = 0,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the one the datastore was built with.")
     ] = None,
@@ -74,8 +79,10 @@ def lookup(
 ) -> None:
     """Look up what followed the end of a text in the corpus.
 
-    Example:
+    Examples:
         specds lookup stdlib.specds "for i in range("
+
+        specds lookup stdlib.specds "import " --top 20 --sources 3
     """
     from specds import Datastore
     from specds.loading import load_tokenizer
@@ -92,13 +99,38 @@ def lookup(
         for token, count in zip(tokens, counts, strict=True)
     ]
     matched = loaded.decode(context[len(context) - match.length :])
-    result = {
+    result: dict[str, Any] = {
         "match_length": match.length,
         "match_text": matched,
         "match_count": match.count,
         "continuations": rows,
+        "sources": [
+            _source(opened, loaded, int(position), match.length)
+            for position in opened.positions(match, sources)
+        ],
     }
     if as_json:
         display.print_json(result)
     else:
         display.out.print(display.lookup_table(result))
+        for source in result["sources"]:
+            display.out.print(display.source_text(source), soft_wrap=True)
+
+
+_AROUND = 24
+"""Tokens shown before a place of the corpus, and after it."""
+
+
+def _source(
+    datastore: Datastore, tokenizer: PreTrainedTokenizerBase, position: int, length: int
+) -> dict[str, Any]:
+    """The text around a place where a match occurs."""
+    document = datastore.document(position)
+    tokens, start = document.token_ids.tolist(), position - document.start
+    return {
+        "position": position,
+        "document": document.index,
+        "before": tokenizer.decode(tokens[max(start - _AROUND, 0) : start]),
+        "match": tokenizer.decode(tokens[start : start + length]),
+        "after": tokenizer.decode(tokens[start + length : start + length + _AROUND]),
+    }

@@ -91,6 +91,7 @@ _ESTIMATE = Annotated[
 
 
 def build(
+    context: typer.Context,
     corpus: _CORPUS,
     tokenizer: _TOKENIZER,
     out: _OUT,
@@ -138,38 +139,11 @@ def build(
             f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
             "`specds add`"
         )
-    from specds.build import BuildOptions
-    from specds.corpora import CorpusOptions
-
-    reading = CorpusOptions(
-        text_field=field,
-        messages_field=messages_field,
-        language=lang,
-        config=config,
-        split=split,
-        revision=revision,
-        on_bad_row=on_bad_row.value,
-        sample=sample,
-        seed=seed,
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-    )
-    options = BuildOptions(
-        overwrite=overwrite,
-        drop_duplicates=not keep_duplicates,
-        max_documents=max_documents,
-        max_tokens=max_tokens,
-        max_memory=max_memory,
-        max_shard_tokens=max_shard_tokens,
-        position_stride=stride,
-        max_duplicates=max_duplicates,
-        engine=engine.value,
-        ray_address=ray_address,
-    )
-    _build(corpus, reading, tokenizer, out, options, estimate=estimate, as_json=as_json)
+    _build(context.params, corpus, tokenizer, out, append=False)
 
 
 def add(
+    context: typer.Context,
     datastore: DatastorePath,
     corpus: _CORPUS,
     tokenizer: Annotated[
@@ -205,58 +179,25 @@ def add(
         specds add chat.specds --corpus answers.jsonl
     """
     from specds import Datastore
-    from specds.build import BuildOptions
-    from specds.corpora import CorpusOptions
 
     tokenizer = tokenizer or Datastore.open(datastore).tokenizer_name
-    reading = CorpusOptions(
-        text_field=field,
-        messages_field=messages_field,
-        language=lang,
-        config=config,
-        split=split,
-        revision=revision,
-        on_bad_row=on_bad_row.value,
-        sample=sample,
-        seed=seed,
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-    )
-    options = BuildOptions(
-        append=True,
-        drop_duplicates=not keep_duplicates,
-        max_documents=max_documents,
-        max_tokens=max_tokens,
-        max_memory=max_memory,
-        max_shard_tokens=max_shard_tokens,
-        engine=engine.value,
-        ray_address=ray_address,
-    )
-    _build(corpus, reading, tokenizer, datastore, options, estimate=estimate, as_json=as_json)
+    _build(context.params, corpus, tokenizer, datastore, append=True)
 
 
-def _build(
-    corpus: str,
-    reading: CorpusOptions,
-    tokenizer: str,
-    out: Path,
-    options: BuildOptions,
-    *,
-    estimate: bool,
-    as_json: bool,
-) -> None:
+def _build(flags: dict[str, Any], corpus: str, tokenizer: str, out: Path, *, append: bool) -> None:
     from specds.build import build_datastore
     from specds.corpora import open_corpus, render_with
     from specds.estimate import estimate_build
     from specds.loading import load_tokenizer
 
+    options = _build_options(flags, append=append)
     with display.err.status(f"opening {corpus}"):
         loaded = load_tokenizer(tokenizer)
-        opened = open_corpus(corpus, reading, render=render_with(loaded))
-    if estimate:
+        opened = open_corpus(corpus, _corpus_options(flags), render=render_with(loaded))
+    if flags["estimate"]:
         with display.err.status("reading a sample"):
             expected = estimate_build(opened, loaded, options)
-        _show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
+        _show(expected.to_dict(), display.estimate_table(expected), as_json=flags["as_json"])
         return
     try:
         with display.build_progress() as progress:
@@ -267,7 +208,43 @@ def _build(
         if out.with_name(f".{out.name}.build").exists():
             display.note("what was complete is kept: the same command goes on from there")
         raise
-    _show(report.to_dict(), display.build_table(report), as_json=as_json)
+    _show(report.to_dict(), display.build_table(report), as_json=flags["as_json"])
+
+
+def _corpus_options(flags: dict[str, Any]) -> CorpusOptions:
+    from specds.corpora import CorpusOptions
+
+    return CorpusOptions(
+        text_field=flags["field"],
+        messages_field=flags["messages_field"],
+        language=flags["lang"],
+        config=flags["config"],
+        split=flags["split"],
+        revision=flags["revision"],
+        on_bad_row=flags["on_bad_row"].value,
+        sample=flags["sample"],
+        seed=flags["seed"],
+        include=tuple(flags["include"] or ()),
+        exclude=tuple(flags["exclude"] or ()),
+    )
+
+
+def _build_options(flags: dict[str, Any], *, append: bool) -> BuildOptions:
+    from specds.build import BuildOptions
+
+    return BuildOptions(
+        append=append,
+        overwrite=flags.get("overwrite", False),
+        drop_duplicates=not flags["keep_duplicates"],
+        max_documents=flags["max_documents"],
+        max_tokens=flags["max_tokens"],
+        max_memory=flags["max_memory"],
+        max_shard_tokens=flags["max_shard_tokens"],
+        position_stride=flags.get("stride", 1),  # what is added is indexed as the rest
+        max_duplicates=flags.get("max_duplicates", 0),
+        engine=flags["engine"].value,
+        ray_address=flags["ray_address"],
+    )
 
 
 def merge(
