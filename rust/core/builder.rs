@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::{fmt, fs, thread};
+use std::{fmt, thread};
 
+use crate::checks::{check_documents, check_fits, check_target};
 use crate::complete::{Completed, move_shard};
 use crate::datastore::Datastore;
 use crate::duplicates::{Seen, document_hash};
@@ -15,7 +16,7 @@ use crate::indexer::{Event, Indexer, Job};
 use crate::manifest::{
     self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
 };
-use crate::options::{DatastoreOptions, Existing};
+use crate::options::DatastoreOptions;
 use crate::placed::Placed;
 use crate::staging::Staging;
 use crate::text::{Checkpoint, Documents, TextWriter};
@@ -584,80 +585,6 @@ impl fmt::Debug for DatastoreBuilder {
 }
 
 type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
-
-/// Whether tokens and lengths are those of documents that a build can take.
-pub(crate) fn check_documents(
-    tokens: &[u32],
-    lengths: &[usize],
-    vocab_size: u32,
-    limit: u64,
-) -> Result<()> {
-    check_lengths(tokens, lengths)?;
-    if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-        return Err(Error::TokenOutOfRange { token, vocab_size });
-    }
-    check_fits(lengths, limit)
-}
-
-pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
-    let mut sums = lengths.iter();
-    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
-    if sum == Some(tokens.len()) {
-        Ok(())
-    } else {
-        let reason = format!("must add up to the number of tokens, {}", tokens.len());
-        Err(Error::invalid("lengths", reason))
-    }
-}
-
-fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
-    let longest = lengths.iter().max();
-    let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
-    if found > limit {
-        Err(Error::TooManyTokens { found, limit })
-    } else {
-        Ok(())
-    }
-}
-
-/// Whether something may be built at `target`, and the manifest of what it is to be added to.
-fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
-    match options.existing {
-        Existing::Refuse => check_replaceable(target, false).map(|()| None),
-        Existing::Replace => check_replaceable(target, true).map(|()| None),
-        Existing::Append => {
-            let old = Manifest::read(target)?;
-            let theirs = (old.vocab_size, old.separator, &old.tokenizer_fingerprint);
-            let ours = (
-                options.vocab_size,
-                options.separator,
-                &options.tokenizer_fingerprint,
-            );
-            if theirs == ours {
-                Ok(Some(old))
-            } else {
-                Err(Error::OtherTokenizer {
-                    path: target.to_owned(),
-                    reason: format!("it was built with `{}`", old.tokenizer_name),
-                })
-            }
-        }
-    }
-}
-
-/// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
-pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
-    let path = || target.to_owned();
-    if fs::symlink_metadata(target).is_err() {
-        Ok(())
-    } else if !overwrite {
-        Err(Error::Exists { path: path() })
-    } else if !manifest::is_datastore(target) {
-        Err(Error::NotADatastore { path: path() })
-    } else {
-        Ok(())
-    }
-}
 
 /// How many shards are sorted at the same time.
 fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::builder::check_lengths;
+use crate::checks::check_lengths;
 use crate::error::Result;
 
 /// What tells each of these documents from others: a 128-bit hash of its tokens. The arguments are

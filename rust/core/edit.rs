@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::builder::{DatastoreBuilder, check_replaceable};
+use crate::builder::DatastoreBuilder;
+use crate::checks::check_replaceable;
 use crate::datastore::Datastore;
 use crate::error::{Error, Result};
 use crate::format::sync_folder;

@@ -47,6 +47,7 @@
 compile_error!("datastores are little-endian and are mapped as they are");
 
 mod builder;
+mod checks;
 mod complete;
 mod context;
 mod cover;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::builder::check_documents;
+use crate::checks::check_documents;
 use crate::complete::move_shard;
 use crate::error::{Error, Result};
 use crate::index::write_index;
