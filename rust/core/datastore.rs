@@ -382,10 +382,17 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::warm)
     }
 
-    /// Learns from a draft that took so long: see [`Warmth`](crate::warmth::Warmth).
-    pub(crate) fn note(&self, elapsed: Duration) {
+    /// Learns from a lookup and the gathering of so many samples: see
+    /// [`Warmth`](crate::warmth::Warmth).
+    ///
+    /// Time counts by the shard and by 64 samples, as in memory the asking alone takes up to 100 µs
+    /// of each: a limit for all of it would once be passed, and from then on always.
+    pub(crate) fn note(&self, elapsed: Duration, num_samples: u64) {
+        let num_parts = self.shards.len() as u64 + num_samples / 64;
         for shard in &self.shards {
-            shard.warmth.note(elapsed);
+            shard
+                .warmth
+                .note(elapsed / u32::try_from(num_parts).unwrap_or(u32::MAX));
         }
     }
 
