@@ -1,6 +1,5 @@
 //! What followed this context before?
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -273,28 +272,20 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. O(d log n) for d distinct tokens; at once where the match is a frequent
-    /// n-gram with so many frequent continuations.
+    /// then token ascending. At once where the match is a frequent n-gram with so many frequent
+    /// continuations, in one shard; otherwise O(k log n) for each token that is met on the way, in k
+    /// shards.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         if let Some(top) = self.frequent_continuations(found, top_k) {
             return top;
         }
-        let mut counts: Vec<(u32, u64)> = Vec::new();
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
-            let ranks = ranks.clone();
-            shard.next_tokens(ranks, found.length, |token, count| {
-                counts.push((token, count));
-            });
-        }
-        counts.sort_unstable();
-        counts.dedup_by(|next, kept| {
-            let is_same = next.0 == kept.0;
-            kept.1 += if is_same { next.1 } else { 0 };
-            is_same
-        });
-        counts.sort_by_key(|&(_, count)| Reverse(count));
-        counts.truncate(top_k);
-        counts
+        let mut splitter = Splitter::default();
+        let all = Stride::new(found.count(), u64::MAX);
+        let nodes = splitter.nodes(self, found, all, 1);
+        nodes
+            .take(top_k)
+            .map(|node| (node.token, node.count))
+            .collect()
     }
 
     /// What the table of the only shard that has the match says of it.
