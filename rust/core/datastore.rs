@@ -415,30 +415,45 @@ impl Datastore {
         found: &mut Match,
     ) {
         let suffix = |length| &context[context.len() - length..];
+        // Where the last match was, the next one is likely to be: what is known to occur in one shard
+        // spares the others their tries.
+        let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
+        let first = last.unwrap_or(0);
         found.ranges.clear();
         found.ranges.resize(self.shards.len(), 0..0);
         let mut longest = min_match - 1;
         let mut longest_shard = None;
-        for (index, shard) in self.shards.iter().enumerate() {
+        let shards = self.shards.iter().enumerate();
+        let shards = shards.clone().skip(first).chain(shards.take(first));
+        for (index, shard) in shards.clone() {
             let mut limit = max_match;
-            let mut length = if index == 0 { max_match } else { longest + 1 };
-            while longest < limit {
+            let mut length = match longest_shard {
+                // Most shards do not even have that.
+                Some(_) => longest,
+                None if index == first => max_match,
+                None => longest + 1,
+            };
+            while (min_match..=limit).contains(&length) {
                 let ranks = shard.find(suffix(length));
+                let is_longest = length == longest;
                 if ranks.is_empty() {
                     limit = length - 1;
                 } else {
-                    longest = length;
-                    longest_shard = Some(index);
                     found.ranges[index] = ranks;
+                    if !is_longest {
+                        longest = length;
+                        longest_shard = Some(index);
+                    }
                 }
-                length = longest + limit.saturating_sub(longest).div_ceil(2);
+                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
+                length = longest + if is_longest { 1 } else { step };
             }
         }
         found.length = if longest_shard.is_some() { longest } else { 0 };
-        for (index, shard) in self.shards.iter().enumerate() {
-            if longest_shard.is_some_and(|longest| longest != index) {
-                found.ranges[index] = shard.find(suffix(longest));
-            }
+        // The shards after that one know already.
+        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
+        for (index, shard) in shards.take_while(is_before) {
+            found.ranges[index] = shard.find(suffix(longest));
         }
     }
 
