@@ -1,6 +1,5 @@
 //! What followed this context before?
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -273,28 +272,20 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. O(d log n) for d distinct tokens; at once where the match is a frequent
-    /// n-gram with so many frequent continuations.
+    /// then token ascending. At once where the match is a frequent n-gram with so many frequent
+    /// continuations, in one shard; otherwise O(k log n) for each token that is met on the way, in k
+    /// shards.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         if let Some(top) = self.frequent_continuations(found, top_k) {
             return top;
         }
-        let mut counts: Vec<(u32, u64)> = Vec::new();
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
-            let ranks = ranks.clone();
-            shard.next_tokens(ranks, found.length, |token, count| {
-                counts.push((token, count));
-            });
-        }
-        counts.sort_unstable();
-        counts.dedup_by(|next, kept| {
-            let is_same = next.0 == kept.0;
-            kept.1 += if is_same { next.1 } else { 0 };
-            is_same
-        });
-        counts.sort_by_key(|&(_, count)| Reverse(count));
-        counts.truncate(top_k);
-        counts
+        let mut splitter = Splitter::default();
+        let all = Stride::new(found.count(), u64::MAX);
+        let nodes = splitter.nodes(self, found, all, 1);
+        nodes
+            .take(top_k)
+            .map(|node| (node.token, node.count))
+            .collect()
     }
 
     /// What the table of the only shard that has the match says of it.
@@ -382,10 +373,17 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::warm)
     }
 
-    /// Learns from a draft that took so long: see [`Warmth`](crate::warmth::Warmth).
-    pub(crate) fn note(&self, elapsed: Duration) {
+    /// Learns from a lookup and the gathering of so many samples: see
+    /// [`Warmth`](crate::warmth::Warmth).
+    ///
+    /// Time counts by the shard and by 64 samples, as in memory the asking alone takes up to 100 µs
+    /// of each: a limit for all of it would once be passed, and from then on always.
+    pub(crate) fn note(&self, elapsed: Duration, num_samples: u64) {
+        let num_parts = self.shards.len() as u64 + num_samples / 64;
         for shard in &self.shards {
-            shard.warmth.note(elapsed);
+            shard
+                .warmth
+                .note(elapsed / u32::try_from(num_parts).unwrap_or(u32::MAX));
         }
     }
 
@@ -417,30 +415,45 @@ impl Datastore {
         found: &mut Match,
     ) {
         let suffix = |length| &context[context.len() - length..];
+        // Where the last match was, the next one is likely to be: what is known to occur in one shard
+        // spares the others their tries.
+        let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
+        let first = last.unwrap_or(0);
         found.ranges.clear();
         found.ranges.resize(self.shards.len(), 0..0);
         let mut longest = min_match - 1;
         let mut longest_shard = None;
-        for (index, shard) in self.shards.iter().enumerate() {
+        let shards = self.shards.iter().enumerate();
+        let shards = shards.clone().skip(first).chain(shards.take(first));
+        for (index, shard) in shards.clone() {
             let mut limit = max_match;
-            let mut length = if index == 0 { max_match } else { longest + 1 };
-            while longest < limit {
+            let mut length = match longest_shard {
+                // Most shards do not even have that.
+                Some(_) => longest,
+                None if index == first => max_match,
+                None => longest + 1,
+            };
+            while (min_match..=limit).contains(&length) {
                 let ranks = shard.find(suffix(length));
+                let is_longest = length == longest;
                 if ranks.is_empty() {
                     limit = length - 1;
                 } else {
-                    longest = length;
-                    longest_shard = Some(index);
                     found.ranges[index] = ranks;
+                    if !is_longest {
+                        longest = length;
+                        longest_shard = Some(index);
+                    }
                 }
-                length = longest + limit.saturating_sub(longest).div_ceil(2);
+                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
+                length = longest + if is_longest { 1 } else { step };
             }
         }
         found.length = if longest_shard.is_some() { longest } else { 0 };
-        for (index, shard) in self.shards.iter().enumerate() {
-            if longest_shard.is_some_and(|longest| longest != index) {
-                found.ranges[index] = shard.find(suffix(longest));
-            }
+        // The shards after that one know already.
+        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
+        for (index, shard) in shards.take_while(is_before) {
+            found.ranges[index] = shard.find(suffix(longest));
         }
     }
 

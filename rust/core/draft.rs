@@ -185,21 +185,21 @@ impl Session for RestSession {
         self.longest_possible = found.length.max(config.min_match - 1);
         let max_samples = config.max_samples as u64;
         let is_small = found.count() <= max_samples;
-        let tree = if is_small || (found.is_in_one_shard() && !config.exact) {
+        if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
             datastore.gather(found, config.continuation, stride, &mut self.samples);
+            datastore.note(started.elapsed(), stride.num_samples());
             self.trie.fill(&self.samples);
-            self.trie.select(max_nodes)
-        } else {
-            let max_samples = if config.exact { u64::MAX } else { max_samples };
-            let stride = Stride::new(found.count(), max_samples);
-            let nodes = self
-                .splitter
-                .nodes(datastore, found, stride, config.continuation);
-            tree_of(nodes.take(max_nodes), stride)
-        };
-        datastore.note(started.elapsed());
-        Ok(tree)
+            return Ok(self.trie.select(max_nodes));
+        }
+        // Splits take long in memory too.
+        datastore.note(started.elapsed(), 0);
+        let max_samples = if config.exact { u64::MAX } else { max_samples };
+        let stride = Stride::new(found.count(), max_samples);
+        let nodes = self
+            .splitter
+            .nodes(datastore, found, stride, config.continuation);
+        Ok(tree_of(nodes.take(max_nodes), stride))
     }
 }
 

@@ -359,27 +359,6 @@ impl Shard {
         });
         rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
-
-    /// Calls `visit` with each token that follows the first `depth` tokens of the suffixes of
-    /// `ranks`, which they share, and with how many suffixes it follows; by token.
-    /// O(d log n) for d distinct tokens.
-    pub(crate) fn next_tokens(
-        &self,
-        ranks: Range<usize>,
-        depth: usize,
-        mut visit: impl FnMut(u32, u64),
-    ) {
-        let next = |rank| self.token_after(rank, depth);
-        let mut start = ranks.start;
-        while start < ranks.end {
-            let token = next(start);
-            let end = gallop(start..ranks.end, |rank| next(rank) == token);
-            if token < self.vocab_size {
-                visit(token, (end - start) as u64);
-            }
-            start = end;
-        }
-    }
 }
 
 /// The rank after that of the last key before the key `index`.

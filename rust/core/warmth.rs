@@ -6,10 +6,10 @@ use std::time::Duration;
 /// A lookup in memory takes some microseconds, one page from a fast disk a hundred.
 const SLOW: Duration = Duration::from_micros(300);
 
-/// After so many fast drafts in a row, the next one is held to be fast as well.
+/// After so many fast lookups in a row, the next one is held to be fast as well.
 const NUM_FAST: u32 = 64;
 
-/// How many drafts in a row were too fast to have waited for a disk.
+/// How many lookups in a row were too fast to have waited for a disk.
 ///
 /// Where they do wait, it pays to ask for all pages of a step before reading the first of them: the
 /// disk then fetches them at the same time. In memory, asking would cost more than reading. It is a
@@ -22,7 +22,7 @@ impl Warmth {
         self.0.load(Ordering::Relaxed) < NUM_FAST
     }
 
-    /// Learns from a draft that took so long.
+    /// Learns from a lookup that took so long.
     pub(crate) fn note(&self, elapsed: Duration) {
         if elapsed > SLOW {
             self.0.store(0, Ordering::Relaxed);
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_cold_until_many_drafts_in_a_row_were_fast() {
+    fn it_is_cold_until_many_lookups_in_a_row_were_fast() {
         let warmth = Warmth::default();
         for _ in 0..NUM_FAST {
             assert!(warmth.is_cold());

@@ -137,6 +137,47 @@ proptest! {
     }
 }
 
+/// Documents with so few tokens that many n-grams are frequent in each of some shards.
+fn frequent_documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    let token = prop_oneof![24 => Just(0_u32), 12 => Just(1), 6 => Just(2), 1 => Just(3)];
+    vec(vec(token, 200..300), 12..16)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn no_cut_into_shards_changes_what_follows_frequent_n_grams(
+        documents in frequent_documents(),
+        separator in 3_u32..5,
+        num_shards in 1_u64..5,
+        contexts in vec(vec(0_u32..4, 1..4), 1..4),
+        max_samples in 1_usize..300,
+        top_k in 1_usize..5,
+    ) {
+        let num_tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
+        let max_shard_tokens = num_tokens as u64 / num_shards + 1;
+        let oracle = Oracle { vocab_size: 4, separator, max_shard_tokens, documents };
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        for context in contexts {
+            let (pattern, _) = oracle.lookup(&context, 16, 1);
+            let found = datastore.lookup(&context, 16, 1).unwrap();
+            let expected = oracle.continuations(&pattern, top_k);
+            prop_assert_eq!(datastore.continuations(&found, top_k), expected);
+            for exact in [false, true] {
+                let config = RestConfig { max_samples, exact, ..RestConfig::default() };
+                let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
+                session.observe(&context).unwrap();
+                let limit = if exact { usize::MAX } else { max_samples };
+                let samples = oracle.samples(&pattern, config.continuation, limit);
+                prop_assert_eq!(&session.draft(30).unwrap(), &naive_draft(&samples, 30));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_batch_may_mix_sessions_but_needs_a_thread() {
     let folder = tempdir().unwrap();
@@ -369,6 +410,7 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
             assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
             let found = datastore.lookup(context, 16, 1).unwrap();
             datastore.samples(&found, 10, max_samples);
+            datastore.continuations(&found, 10);
             datastore.positions(&found, 10);
         }
     }
