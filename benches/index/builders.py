@@ -76,7 +76,7 @@ LOW_MEMORY = "specds, low memory"
 
 def build_in_low_memory(corpus: TokenCorpus, out: Path) -> Count:
     """With what sorting takes at least: two bytes a token, and a little."""
-    return build_specds(corpus, out, max_memory=int(2.1 * corpus.num_tokens) + (1 << 25))
+    return build_specds(corpus, out, max_memory=int(2.1 * corpus.num_tokens) + (1 << 16))
 
 
 OWN: dict[str, Builder] = {"specds": build_specds, LOW_MEMORY: build_in_low_memory}

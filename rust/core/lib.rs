@@ -55,6 +55,7 @@ pub mod datastore;
 pub mod draft;
 mod duplicates;
 pub mod edit;
+mod entries;
 pub mod error;
 mod format;
 mod index;

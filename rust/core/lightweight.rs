@@ -12,8 +12,9 @@ use std::ops::RangeInclusive;
 use rayon::prelude::*;
 
 use crate::cover::{COVER, PERIOD, Places, Ranks};
+use crate::entries::Entries;
 use crate::error::Result;
-use crate::suffix::{out_of_memory, zeros};
+use crate::suffix::zeros;
 use crate::tokens::{TokenWidth, Tokens};
 
 /// The bits of a key: the position in the lower bits of an entry decides between equal keys.
@@ -31,6 +32,9 @@ const MAX_SAMPLES: usize = 1 << 16;
 
 /// More threads share the memory: parts are smaller, and the text is scanned more often.
 const MAX_THREADS: usize = 8;
+
+/// What an allocator may keep of the memory that ranking has freed: glibc's does not give back less.
+const RETAINED: u64 = 32 << 20;
 
 /// The positions that are handed on at a time.
 const CHUNK: usize = 1 << 16;
@@ -85,7 +89,8 @@ impl<'a, const WIDTH: usize> Text<'a, WIDTH> {
             residues: u64::MAX,
             ties: Ties::Ranks(&ranks),
         };
-        sorter.sort(max_memory.saturating_sub(ranks.num_bytes()), sink)
+        let kept = RETAINED.min(ranks.num_bytes());
+        sorter.sort(max_memory.saturating_sub(ranks.num_bytes() + kept), sink)
     }
 
     /// Sorts the suffixes at the cover by their first tokens, names them, and ranks the names.
@@ -194,7 +199,7 @@ struct Part {
 
 /// Suffixes of a part in their order: entries of key and position.
 struct Gathered {
-    entries: Vec<u128>,
+    entries: Entries,
     /// How many suffixes the part has: where not all fit, the entries are evenly drawn from them.
     count: usize,
 }
@@ -248,7 +253,7 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
         let mut gathered = self.scan(part, capacity)?;
         let entries = &mut gathered.entries;
         if entries.len() < gathered.count {
-            thin(entries, entries.len().div_ceil(MAX_SAMPLES));
+            entries.thin(entries.len().div_ceil(MAX_SAMPLES));
         }
         self.sort_entries(entries, 0);
         Ok(gathered)
@@ -260,10 +265,7 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
         let (mut low, mut high) = (part.low.map(bound), part.high.map(bound));
         let first = |bound: &Bound<WIDTH>| text.digit(bound.position);
         let first_tokens = low.as_ref().map_or(0, first)..=high.as_ref().map_or(u32::MAX, first);
-        let mut entries = Vec::new();
-        entries
-            .try_reserve_exact(capacity.min(text.len()))
-            .map_err(|_| out_of_memory(capacity * size_of::<u128>()))?;
+        let mut entries = Entries::new(capacity.min(text.len()))?;
         let (mut count, mut stride) = (0, 1);
         for block in (0..text.len()).step_by(PERIOD) {
             let mut candidates = self.residues & text.find(block, &first_tokens);
@@ -275,8 +277,8 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
                 if low.as_mut().is_some_and(is_below) || !high.as_mut().is_none_or(is_below) {
                     continue;
                 }
-                if count % stride == 0 && entries.len() == capacity {
-                    thin(&mut entries, THINNING);
+                if count % stride == 0 && entries.is_full() {
+                    entries.thin(THINNING);
                     stride *= THINNING;
                 }
                 if count % stride == 0 {
@@ -315,15 +317,6 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
 /// How much rarer entries become each time that they do not fit. Not 2: texts often repeat
 /// themselves with such a period, and then all entries would be of one kind.
 const THINNING: usize = 3;
-
-/// Keeps every entry whose index is a multiple of `stride`.
-fn thin(entries: &mut Vec<u128>, stride: usize) {
-    let mut index = 0;
-    entries.retain(|_| {
-        index += 1;
-        (index - 1) % stride == 0
-    });
-}
 
 /// Splits a part so that each of its parts can be expected to fit.
 fn split(part: Part, found: &Gathered, capacity: usize) -> Vec<Part> {
