@@ -1,6 +1,8 @@
 """The datastore and REST's draft against the plain-Python oracle, and every bad input."""
 
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -435,6 +437,27 @@ def test_tree_views_equal_the_oracle():
 def test_what_is_no_tree_is_refused(token_ids, parents, probs, message):
     with pytest.raises(ValueError, match=message):
         TokenTree(token_ids, parents, probs)
+
+
+def test_batches_come_to_an_end_in_a_forked_process(tmp_path):
+    script = """
+import os, sys
+from specds import Datastore, DatastoreBuilder, RestDrafter, draft_batch
+with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
+    builder.add_documents([0, 1, 2, 0, 1], [5])
+    store = builder.finish()
+def ask():
+    sessions = [RestDrafter(store).session([0]) for _ in range(64)]
+    trees = draft_batch(sessions, 8)
+    return [tree.token_ids.tolist() for tree in trees], len(store.lookup_batch([[0]] * 64))
+expected = ask()
+child = os.fork()
+if child == 0:
+    os._exit(0 if ask() == expected else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "d")]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
 def test_the_golden_datastore_of_this_format_still_opens():

@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rayon::prelude::*;
-
 use crate::error::{Error, Result};
 use crate::shard::Shard;
 use crate::split::{Node, Splitter};
 use crate::stride::Stride;
+use crate::threads::in_parallel;
 
 pub use crate::builder::DatastoreBuilder;
 pub use crate::duplicates::document_hashes;
@@ -235,7 +234,7 @@ impl Datastore {
     ///
     /// As [`lookup`](Self::lookup), for the first context that has one;
     /// [`Error::InvalidArgument`] where `num_threads` is 0.
-    pub fn lookup_batch<C: AsRef<[u32]> + Sync>(
+    pub fn lookup_batch<C: AsRef<[u32]>>(
         &self,
         contexts: &[C],
         max_match: usize,
@@ -243,9 +242,11 @@ impl Datastore {
         num_threads: Option<usize>,
     ) -> Result<Vec<Match>> {
         let size = batch_size(contexts.len(), num_threads)?;
-        let contexts = contexts.par_iter().with_min_len(size);
-        let found = contexts.map(|context| self.lookup(context.as_ref(), max_match, min_match));
-        found.collect::<Vec<_>>().into_iter().collect()
+        let mut contexts: Vec<&[u32]> = contexts.iter().map(AsRef::as_ref).collect();
+        let found = in_parallel(&mut contexts, size, |context| {
+            self.lookup(context, max_match, min_match)
+        });
+        found.into_iter().collect()
     }
 
     /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with

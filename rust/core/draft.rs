@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rayon::prelude::*;
-
 use crate::context::Context;
 use crate::datastore::{Datastore, Match, Samples, batch_size, check_match_lengths};
 use crate::error::{Error, Result};
 use crate::mixer::{Candidates, mix};
 use crate::split::{Node, Splitter};
 use crate::stride::Stride;
+use crate::threads::in_parallel;
 use crate::tree::TokenTree;
 use crate::trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
@@ -77,9 +76,8 @@ pub fn draft_batch<S: Session + ?Sized>(
     num_threads: Option<usize>,
 ) -> Result<Vec<TokenTree>> {
     let size = batch_size(sessions.len(), num_threads)?;
-    let sessions = sessions.par_iter_mut().with_min_len(size);
-    let trees = sessions.map(|session| session.draft(max_nodes));
-    trees.collect::<Vec<_>>().into_iter().collect()
+    let trees = in_parallel(sessions, size, |session| session.draft(max_nodes));
+    trees.into_iter().collect()
 }
 
 impl RestConfig {

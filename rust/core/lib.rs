@@ -75,6 +75,7 @@ mod stride;
 mod suffix;
 mod text;
 mod thin;
+mod threads;
 mod tokens;
 pub mod tree;
 mod trie;

@@ -9,12 +9,11 @@
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
-use rayon::prelude::*;
-
 use crate::cover::{COVER, PERIOD, Places, Ranks};
 use crate::entries::Entries;
 use crate::error::Result;
 use crate::suffix::zeros;
+use crate::threads::{self, in_parallel};
 use crate::tokens::{TokenWidth, Tokens};
 
 /// The bits of a key: the position in the lower bits of an entry decides between equal keys.
@@ -222,7 +221,7 @@ fn position(entry: u128) -> u32 {
 
 impl<const WIDTH: usize> Sorter<'_, WIDTH> {
     fn sort(&self, max_memory: u64, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
-        let num_threads = rayon::current_num_threads().clamp(1, MAX_THREADS);
+        let num_threads = threads::num_threads().clamp(1, MAX_THREADS);
         let num_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
         let capacity = num_bytes / num_threads / size_of::<u128>();
         // The next part is the last one.
@@ -232,10 +231,8 @@ impl<const WIDTH: usize> Sorter<'_, WIDTH> {
         }];
         while !parts.is_empty() {
             let mut batch = parts.split_off(parts.len().saturating_sub(num_threads));
-            let mut gathered: Vec<_> = batch
-                .par_iter()
-                .map(|&part| self.gather(part, capacity))
-                .collect::<Result<_>>()?;
+            let gathered = in_parallel(&mut batch, 1, |&mut part| self.gather(part, capacity));
+            let mut gathered: Vec<_> = gathered.into_iter().collect::<Result<_>>()?;
             while let (Some(part), Some(found)) = (batch.pop(), gathered.pop()) {
                 if found.entries.len() == found.count {
                     hand_on(&found.entries, sink)?;
