@@ -103,7 +103,7 @@ impl DatastoreBuilder {
             options.max_duplicates = old.max_duplicates;
         }
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
-        let goes_on = staging.begin(options.plan(old_id).as_deref())?;
+        let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let num_threads = num_threads(&options, limit);
         let mut builder = Self {
             indexer: Some(Indexer::new(num_threads, &options.index(num_threads))?),
@@ -188,11 +188,12 @@ impl DatastoreBuilder {
         self.counts.given
     }
 
-    /// Decides on documents whose tokens are elsewhere, by the hash of the tokens of each
-    /// ([`document_hashes`](crate::datastore::document_hashes)) and their number, as [`Self::add_documents`] does on those it is given: the number of the
-    /// shard that each goes into, counted over this build, or None where it is left out. Each shard
-    /// is to be built by [`build_shard`](crate::datastore::build_shard) and adopted, in order; it is
-    /// complete once a document goes into the next one.
+    /// Decides on documents whose tokens are elsewhere, as [`Self::add_documents`] does on those that
+    /// it is given: by the hash of the tokens of each
+    /// ([`document_hashes`](crate::datastore::document_hashes)) and their number. Gives the number of
+    /// the shard that each goes into, counted over this build, or None where it is left out. Each
+    /// shard is to be built by [`build_shard`](crate::datastore::build_shard) and adopted, in order;
+    /// it is complete once a document goes into the next one.
     ///
     /// # Errors
     ///

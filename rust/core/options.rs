@@ -121,7 +121,7 @@ impl DatastoreOptions {
 
     /// All that shapes the shards: where it differs, a build cannot go on from another. `old` is the
     /// build id of the datastore that is added to.
-    pub(crate) fn plan(&self, old: Option<&str>) -> Option<String> {
+    pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let Self {
             vocab_size,

@@ -11,14 +11,16 @@ use crate::options::DatastoreOptions;
 use crate::staging;
 use crate::text::TextWriter;
 
-/// Builds one shard of these documents, apart from any [`DatastoreBuilder`], in the folder that one
-/// gives by [`DatastoreBuilder::staging_folder`]: what is killed meanwhile leaves nothing that counts.
-/// The documents come in batches, of which one is in memory: all their tokens, and the number of
-/// tokens of each. Gives the shard's id.
+/// Builds one shard of these documents, apart from any
+/// [`DatastoreBuilder`](crate::datastore::DatastoreBuilder), in the folder that one gives by
+/// [`staging_folder`](crate::datastore::DatastoreBuilder::staging_folder): what is killed meanwhile
+/// leaves nothing that counts. The documents come in batches, of which one is in memory: all their
+/// tokens, and the number of tokens of each. Gives the shard's id.
 ///
 /// # Errors
 ///
-/// As [`DatastoreBuilder::add_documents`] and [`DatastoreBuilder::finish`].
+/// As [`add_documents`](crate::datastore::DatastoreBuilder::add_documents) and
+/// [`finish`](crate::datastore::DatastoreBuilder::finish).
 pub fn build_shard(
     folder: impl AsRef<Path>,
     options: &DatastoreOptions,
