@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,47 @@ def test_a_build_that_failed_goes_on_and_equals_an_undisturbed_one(
     assert (report.num_taken_up > 0) == (fails_after > 10)
     assert report.text_bytes == other.text_bytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "other"]
+
+
+@dataclass(frozen=True)
+class Logged(Part):
+    """A part that writes down that it was read."""
+
+    log: str = ""
+    name: str = ""
+
+    def __iter__(self):
+        with Path(self.log).open("a") as log:
+            log.write(self.name)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("cut", [0, 7])
+def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
+    tmp_path, demo_tokenizer, monkeypatch, cut
+):
+    monkeypatch.setattr("specds.build._BATCH_BYTES", 100)
+    log = tmp_path / "log"
+    texts = [("", *TEXTS[i : i + 8]) for i in range(0, 40, 8)]
+
+    def logged(fails_in):
+        ends = [3 if name == fails_in else None for name in "abcde"]
+        made = zip("abcde", texts, ends, strict=True)
+        return corpus_of("logged", [Logged(text, end, str(log), name) for name, text, end in made])
+
+    options = BuildOptions(max_shard_tokens=60)
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        build_datastore(logged("d"), demo_tokenizer, tmp_path / "d", options)
+    assert log.read_text() == "abcd"
+    notes = tmp_path / ".d.build" / "parts.jsonl"
+    notes.write_text(notes.read_text()[: len(notes.read_text()) - cut])
+    log.write_text("")
+    report = build_datastore(logged(None), demo_tokenizer, tmp_path / "d", options)
+    assert log.read_text() in ("bcde", "cde", "de")
+    other = build_datastore(logged(None), demo_tokenizer, tmp_path / "other", options)
+    assert files(tmp_path / "d") == files(tmp_path / "other")
+    assert (report.text_bytes, report.skipped) == (other.text_bytes, other.skipped)
+    assert report.skipped == {"empty": 5}
 
 
 def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_tokenizer):

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from specds._core import DatastoreBuilder
+from specds.bookmarks import documents_left
 from specds.corpora import Document, Skipped
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
@@ -283,11 +283,7 @@ def _tokenise(
         counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
         progress("tokenise", *how_far(read, builder, options, corpus), **counts)
 
-    given = documents(corpus, read)
-    for number, document in enumerate(islice(given, builder.num_given)):
-        read.num_bytes += document.num_bytes
-        if number % 1000 == 0:
-            report()
+    given = documents_left(corpus, builder.staging_folder, builder.num_given, read, report)
     encode = partial(_encode, tokenizer)
     for (tokens, lengths), num_bytes in _in_order(encode, batches(given)):
         builder.add_documents(tokens, lengths)

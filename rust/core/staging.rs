@@ -9,6 +9,7 @@
 //! | `00000/` … | a shard that is being written |
 //! | `00000.json` … | the id of a shard that is complete |
 //! | `datastore/shard-ID/` … | the complete shards |
+//! | others | what the caller notes, to be removed with the rest |
 //!
 //! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
 //! folder where nothing is at the target, else of the shards and then of the manifest. Shards never
