@@ -54,8 +54,7 @@ def documents_left(
                 at.num_bytes += item.num_bytes
                 if isinstance(item, Skipped):
                     at.skipped[item.reason] += 1
-                    read.skipped[item.reason] += 1
-                    read.num_bytes += item.num_bytes
+                    read.leave_out(item)
                     continue
                 at.num_documents += 1
                 if at.num_documents > num_given:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from specds._core import DatastoreBuilder
 from specds.bookmarks import documents_left
-from specds.corpora import Document, Skipped
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
 
-    from specds.corpora import Corpus
-    from specds.corpora.document import Item
+    from specds.corpora import Corpus, Document, Skipped
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -254,6 +252,11 @@ class Reading:
     skipped: Counter[str] = field(default_factory=Counter)
     ended: Clock | None = None
 
+    def leave_out(self, item: Skipped) -> None:
+        """Counts what the corpus leaves out."""
+        self.num_bytes += item.num_bytes
+        self.skipped[item.reason] += 1
+
     def add(self, other: Reading) -> None:
         """Counts what another process has read."""
         self.num_bytes += other.num_bytes
@@ -304,16 +307,6 @@ def how_far(
     if options.max_documents is not None:
         return builder.num_documents, options.max_documents
     return read.num_bytes, corpus.num_bytes
-
-
-def documents(items: Iterable[Item], read: Reading) -> Iterator[Document]:
-    """Yields the documents of a corpus or a part; counts what it leaves out."""
-    for item in items:
-        if isinstance(item, Skipped):
-            read.skipped[item.reason] += 1
-            read.num_bytes += item.num_bytes
-        else:
-            yield item
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, batch: list[Document]) -> tuple[Encoded, int]:

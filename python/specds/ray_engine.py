@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specds._core import build_shard, document_hashes
-from specds.build import Clock, Reading, batches, documents, how_far
-from specds.corpora.document import CorpusError, imported
+from specds.build import Clock, Reading, batches, how_far
+from specds.corpora.document import CorpusError, Skipped, imported
 from specds.tokenization import encode_batch
 
 if TYPE_CHECKING:
@@ -311,7 +311,11 @@ def _read(parts: _Shared, cwd: Path, share: _Share) -> Iterator[_Texts]:
 def _documents(parts: _Shared, cwd: Path, share: _Share, read: Reading) -> Iterator[Any]:
     with suppress(OSError):  # only relative paths need it
         os.chdir(cwd)
-    return documents(parts.load()[share.part], read)
+    for item in parts.load()[share.part]:
+        if isinstance(item, Skipped):
+            read.leave_out(item)
+        else:
+            yield item
 
 
 def _encode(tokenizer: _Shared, folder: Path, batch: _Texts) -> Iterator[_Encoded]:

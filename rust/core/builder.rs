@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::{fmt, thread};
 
-use crate::checks::{check_documents, check_fits, check_target};
+use crate::checks::{check_documents, check_fits, check_target, split_documents};
 use crate::complete::{Completed, move_shard};
 use crate::datastore::Datastore;
 use crate::duplicates::{Seen, document_hash};
@@ -148,14 +148,11 @@ impl DatastoreBuilder {
                 self.complete(index, shard)?;
             }
         }
-        let mut rest = tokens;
-        for &length in lengths {
-            let (document, after) = rest.split_at(length);
+        for document in split_documents(tokens, lengths) {
             self.counts.given += 1;
             if !document.is_empty() {
                 self.add_document(document)?;
             }
-            rest = after;
         }
         self.has_failed = false;
         Ok(())
@@ -328,7 +325,7 @@ impl DatastoreBuilder {
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
-        if !self.admit(document_hash(document), num_tokens) {
+        if !self.admit(|| document_hash(document), num_tokens) {
             return Ok(());
         }
         let is_full = |text: &TextWriter| text.num_tokens() + num_tokens > self.limit;
@@ -348,12 +345,12 @@ impl DatastoreBuilder {
     }
 
     /// Whether a document that has tokens is taken; if so, it counts.
-    fn admit(&mut self, hash: u128, num_tokens: u64) -> bool {
+    fn admit(&mut self, hash: impl FnOnce() -> u128, num_tokens: u64) -> bool {
         self.is_full |= self.counts.documents >= self.options.max_documents;
         if self.is_full {
             return false;
         }
-        if self.options.drop_duplicates && !self.seen.insert(hash) {
+        if self.options.drop_duplicates && !self.seen.insert(hash()) {
             self.counts.duplicates += 1;
             return false;
         }
@@ -370,7 +367,7 @@ impl DatastoreBuilder {
     fn place(&mut self, hash: u128, length: usize) -> Option<usize> {
         let num_tokens = length as u64 + 1;
         self.counts.given += 1;
-        if length == 0 || !self.admit(hash, num_tokens) {
+        if length == 0 || !self.admit(|| hash, num_tokens) {
             return None;
         }
         let (num_given, limit) = (self.counts.given, self.limit);
@@ -507,14 +504,19 @@ impl DatastoreBuilder {
 
     /// Documents that the old datastore has are duplicates.
     fn remember_old(&mut self) -> Result<()> {
-        if !self.options.drop_duplicates {
-            return Ok(());
-        }
+        let target = self.staging()?.target();
         let shards = self.old.iter().flat_map(|old| &old.shards);
-        for shard in shards {
-            let folder = shard.folder(self.staging()?.target());
-            let width = self.options.width();
-            for document in Documents::open(&folder, width, shard.num_documents)? {
+        let shards = shards.map(|shard| (shard.folder(target), shard.num_documents));
+        for (folder, num_documents) in shards.collect::<Vec<_>>() {
+            self.remember(&folder, num_documents)?;
+        }
+        Ok(())
+    }
+
+    /// Remembers the documents of a text, where duplicates are dropped.
+    fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
+        if self.options.drop_duplicates {
+            for document in Documents::open(folder, self.options.width(), num_documents)? {
                 self.seen.insert(document_hash(&document?));
             }
         }
@@ -553,13 +555,7 @@ impl DatastoreBuilder {
         self.counts.given = text.num_given;
         self.counts.tokens += text.num_tokens;
         self.counts.documents += text.num_documents;
-        if !self.options.drop_duplicates {
-            return Ok(());
-        }
-        for document in Documents::open(folder, self.options.width(), text.num_documents)? {
-            self.seen.insert(document_hash(&document?));
-        }
-        Ok(())
+        self.remember(folder, text.num_documents)
     }
 }
 

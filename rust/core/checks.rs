@@ -21,6 +21,19 @@ pub(crate) fn check_documents(
     check_fits(lengths, limit)
 }
 
+/// The documents that these lengths, which add up, cut the tokens into.
+pub(crate) fn split_documents<'a>(
+    tokens: &'a [u32],
+    lengths: &[usize],
+) -> impl Iterator<Item = &'a [u32]> {
+    let mut rest = tokens;
+    lengths.iter().map(move |&length| {
+        let (document, after) = rest.split_at(length);
+        rest = after;
+        document
+    })
+}
+
 pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
     let mut sums = lengths.iter();
     let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
@@ -49,13 +62,12 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
         Existing::Replace => check_replaceable(target, true).map(|()| None),
         Existing::Append => {
             let old = Manifest::read(target)?;
-            let theirs = (old.vocab_size, old.separator, &old.tokenizer_fingerprint);
             let ours = (
                 options.vocab_size,
                 options.separator,
-                &options.tokenizer_fingerprint,
+                options.tokenizer_fingerprint.as_str(),
             );
-            if theirs == ours {
+            if old.tokenizer() == ours {
                 Ok(Some(old))
             } else {
                 Err(Error::OtherTokenizer {

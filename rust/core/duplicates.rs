@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::checks::check_lengths;
+use crate::checks::{check_lengths, split_documents};
 use crate::error::Result;
 
 /// What tells each of these documents from others: a 128-bit hash of its tokens. The arguments are
@@ -17,13 +17,9 @@ use crate::error::Result;
 /// [`DatastoreBuilder::add_documents`]: crate::datastore::DatastoreBuilder::add_documents
 pub fn document_hashes(tokens: &[u32], lengths: &[usize]) -> Result<Vec<u128>> {
     check_lengths(tokens, lengths)?;
-    let mut rest = tokens;
-    let hashes = lengths.iter().map(|&length| {
-        let (document, after) = rest.split_at(length);
-        rest = after;
-        document_hash(document)
-    });
-    Ok(hashes.collect())
+    Ok(split_documents(tokens, lengths)
+        .map(document_hash)
+        .collect())
 }
 
 pub(crate) fn document_hash(document: &[u32]) -> u128 {

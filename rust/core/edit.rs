@@ -77,15 +77,11 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
 }
 
 fn check_same_kind(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
-    let meaning = |manifest: &Manifest| {
-        let fingerprint = manifest.tokenizer_fingerprint.clone();
-        (manifest.vocab_size, manifest.separator, fingerprint)
-    };
     let kept = |manifest: &Manifest| (manifest.position_stride, manifest.max_duplicates);
-    if meaning(first) == meaning(other) && kept(first) == kept(other) {
-        return Ok(());
-    }
-    if meaning(first) == meaning(other) {
+    if first.tokenizer() == other.tokenizer() {
+        if kept(first) == kept(other) {
+            return Ok(());
+        }
         let reason = "differ in what they index: build them with the same stride and duplicates";
         return Err(Error::invalid("sources", reason));
     }

@@ -113,6 +113,11 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// What tokens mean: equal where they mean the same.
+    pub(crate) fn tokenizer(&self) -> (u32, u32, &str) {
+        (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
+    }
+
     /// Lists more shards.
     pub(crate) fn extend(&mut self, shards: impl IntoIterator<Item = ShardEntry>) {
         for shard in shards {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::checks::check_documents;
+use crate::checks::{check_documents, split_documents};
 use crate::complete::move_shard;
 use crate::error::{Error, Result};
 use crate::index::write_index;
@@ -38,13 +38,8 @@ pub fn build_shard(
     for batch in documents {
         let (tokens, lengths) = batch?;
         check_documents(&tokens, &lengths, options.vocab_size, limit)?;
-        let mut rest = tokens.as_slice();
-        for length in lengths {
-            let (document, after) = rest.split_at(length);
-            if !document.is_empty() {
-                text.add(document, 0)?;
-            }
-            rest = after;
+        for document in split_documents(&tokens, &lengths).filter(|document| !document.is_empty()) {
+            text.add(document, 0)?;
         }
         let found = text.num_tokens();
         if found > limit {
