@@ -17,7 +17,8 @@ use std::{env, fs, thread};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
-use specds::draft::{RestConfig, RestSession, Session};
+use specds::draft::Session;
+use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
 

@@ -23,7 +23,7 @@ from specds import (
     document_hashes,
     draft_batch,
 )
-from specds.drafter import RestConfig
+from specds.drafters import RestConfig
 
 GOLDEN = Path(__file__).parent / "data"
 
@@ -186,7 +186,7 @@ def test_bad_batches_are_refused(tmp_path):
     session, other = (RestDrafter(store).session([1]) for _ in range(2))
     with pytest.raises(ValueError, match="`sessions` has number 2 twice"):
         draft_batch([session, other, session], 4)
-    with pytest.raises(TypeError, match="FusedSession"):
+    with pytest.raises(TypeError, match="DraftSession"):
         draft_batch([session, RestDrafter(store)], 4)
     with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
         draft_batch([session], 4, num_threads=0)

@@ -86,7 +86,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtyp
     import torch
 
     from specds import generate
-    from specds.drafter import DrafterName, open_drafter
+    from specds.drafters import DrafterName, open_drafter
     from specds.loading import load_model
 
     model, tokenizer = load_model("demo", device="cpu", dtype=dtype)
@@ -97,7 +97,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtyp
     budgets = [0, 1, 4, 16, 64]
     accepted = 0
     for name in DrafterName:
-        drafter = open_drafter(name, code_datastore)
+        drafter = open_drafter(name, code_datastore, model)
         for budget in budgets:
             torch.manual_seed(number)
             output = generate(model, ids, drafter, max_nodes=budget, **arguments)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from index.tokens import Transcript
     from specds import RestDrafter
     from specds._core import TokenTree
-    from specds.drafter import Session
+    from specds.drafters import Session
 
     Step = Callable[[np.ndarray, int], tuple[int, int]]
     """Drafts after the first `int` tokens: how many next ones are right, and the draft's size."""

@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specds._core import (
+    SOURCES,
     Datastore,
     DatastoreBuilder,
+    DraftSession,
     FormatError,
     Match,
     StoredDocument,
@@ -24,7 +26,7 @@ from specds._core import (
     draft_batch,
     merge,
 )
-from specds.drafter import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
+from specds.drafters import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [
+    "SOURCES",
     "BuildEstimate",
     "BuildOptions",
     "BuildReport",
@@ -51,6 +54,7 @@ __all__ = [
     "Datastore",
     "DatastoreBuilder",
     "Document",
+    "DraftSession",
     "Drafter",
     "FormatError",
     "FusedDrafter",

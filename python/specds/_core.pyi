@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 __all__ = [
+    "SOURCES",
     "Datastore",
     "DatastoreBuilder",
+    "DraftSession",
     "FormatError",
-    "FusedSession",
     "Match",
-    "RestSession",
     "StoredDocument",
     "TokenTree",
     "__version__",
@@ -24,8 +24,13 @@ __all__ = [
     "compact",
     "document_hashes",
     "draft_batch",
+    "fused_session",
     "merge",
+    "rest_session",
 ]
+
+SOURCES: Final[tuple[str, ...]]
+"""What can draft a node; `TokenTree.sources` holds places in it."""
 
 __version__: Final[str]
 
@@ -405,6 +410,12 @@ class TokenTree:
     @property
     def probs(self) -> NDArray[np.float32]:
         """Shape `(n,)`."""
+    @property
+    def sources(self) -> NDArray[np.uint8]:
+        """What drafted each node, as places in `SOURCES`, shape `(n,)`.
+
+        Where several sources did, the one that gave it the largest share of its probability.
+        """
     def depths(self) -> NDArray[np.int64]:
         """Distance of each node from the last token of the context, shape `(n,)`, at least 1."""
     def mask(self) -> NDArray[np.bool_]:
@@ -415,49 +426,43 @@ class TokenTree:
         """The tree of the first `max_nodes` nodes."""
 
 @final
-class RestSession:
-    """One request drafted by retrieval: REST (He et al. 2024), Algorithm 1."""
+class DraftSession:
+    """One request that a drafter of this package drafts for. Safe to hand to other threads."""
 
-    def __new__(
-        cls,
-        datastore: Datastore,
-        *,
-        max_match: int = 16,
-        min_match: int = 1,
-        continuation: int = 10,
-        max_samples: int = 256,
-        exact: bool = False,
-    ) -> Self: ...
-    def observe(self, token_ids: ArrayLike) -> None:
-        """Appends tokens to the context: the prompt first, then what the model emitted."""
-    def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, most frequent first."""
-    def finish(self) -> None:
-        """Ends the request: there is nothing to do."""
-
-@final
-class FusedSession:
-    """One request drafted for from a datastore and from its own text."""
-
-    def __new__(
-        cls,
-        datastore: Datastore,
-        *,
-        max_match: int = 16,
-        min_match: int = 1,
-        continuation: int = 10,
-        max_samples: int = 256,
-        exact: bool = False,
-    ) -> Self: ...
     def observe(self, token_ids: ArrayLike) -> None:
         """Appends tokens to the context: the prompt first, then what the model emitted."""
     def draft(self, max_nodes: int) -> TokenTree:
         """Drafts at most `max_nodes` nodes that continue the context, likeliest first."""
+    @property
+    def match_length(self) -> int:
+        """The length of the context suffix that the last draft was made from; 0 without one."""
     def finish(self) -> None:
-        """Ends the request: there is nothing to do."""
+        """Ends the request: nothing is observed or drafted after it."""
+
+def rest_session(
+    datastore: Datastore,
+    *,
+    max_match: int = 16,
+    min_match: int = 1,
+    continuation: int = 10,
+    max_samples: int = 256,
+    exact: bool = False,
+) -> DraftSession:
+    """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
+
+def fused_session(
+    datastore: Datastore,
+    *,
+    max_match: int = 16,
+    min_match: int = 1,
+    continuation: int = 10,
+    max_samples: int = 256,
+    exact: bool = False,
+) -> DraftSession:
+    """Starts a request that is drafted for from a datastore and from its own text."""
 
 def draft_batch(
-    sessions: Sequence[RestSession | FusedSession],
+    sessions: Sequence[DraftSession],
     max_nodes: int,
     *,
     num_threads: int | None = None,
@@ -465,7 +470,7 @@ def draft_batch(
     """Drafts at most `max_nodes` nodes for each session, in several threads.
 
     Args:
-        sessions: What `RestDrafter.session` and `FusedDrafter.session` return, each at most once.
+        sessions: What the drafters' `session` returns, each at most once.
         max_nodes: As for one session.
         num_threads: The most threads that work at a time; all processors by default. The trees are
             the same with any number.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
-    from specds.drafter import Drafter, Session
+    from specds.drafters import Drafter, Session
 
 
 @dataclass(frozen=True)

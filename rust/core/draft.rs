@@ -1,47 +1,9 @@
 //! What is drafted at a decoding step?
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use crate::context::Context;
-use crate::datastore::{Datastore, Match, Samples, batch_size, check_match_lengths};
-use crate::error::{Error, Result};
-use crate::mixer::{Candidates, mix};
-use crate::split::{Node, Splitter};
-use crate::stride::Stride;
+use crate::datastore::batch_size;
+use crate::error::Result;
 use crate::threads::in_parallel;
 use crate::tree::TokenTree;
-use crate::trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
-
-/// How a [`RestSession`] drafts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RestConfig {
-    /// The longest context suffix that is looked up.
-    pub max_match: usize,
-    /// The shortest context suffix that is drafted from.
-    pub min_match: usize,
-    /// The number of tokens taken from each continuation, up to 1024: the depth of the tree.
-    pub continuation: usize,
-    /// The number of continuations taken from a match, up to 65,536.
-    ///
-    /// An even sample of them ranks the nodes, and bounds the time of a draft.
-    pub max_samples: usize,
-    /// Whether all occurrences rank the nodes, not a sample of them. It takes longer where a match
-    /// occurs more often than `max_samples`.
-    pub exact: bool,
-}
-
-impl Default for RestConfig {
-    fn default() -> Self {
-        Self {
-            max_match: 16,
-            min_match: 1,
-            continuation: 10,
-            max_samples: 256,
-            exact: false,
-        }
-    }
-}
 
 /// One request that is drafted for, from whatever source.
 pub trait Session: Send {
@@ -49,7 +11,7 @@ pub trait Session: Send {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary; the context is then as it
+    /// [`Error::TokenOutOfRange`](crate::error::Error::TokenOutOfRange) where a token is not in the vocabulary; the context is then as it
     /// was.
     fn observe(&mut self, tokens: &[u32]) -> Result<()>;
 
@@ -61,6 +23,13 @@ pub trait Session: Send {
     ///
     /// The sessions of this crate do not fail: what a damaged datastore gives is a worse draft.
     fn draft(&mut self, max_nodes: usize) -> Result<TokenTree>;
+
+    /// The length of the context suffix that the last draft was made from, the longest of any
+    /// source; 0 where nothing matched.
+    fn match_length(&self) -> usize;
+
+    /// Ends the request: nothing is observed or drafted after it.
+    fn finish(&mut self) {}
 }
 
 /// Drafts for every session as its [`draft`](Session::draft) does, with up to `num_threads` threads
@@ -68,7 +37,7 @@ pub trait Session: Send {
 ///
 /// # Errors
 ///
-/// As [`draft`](Session::draft), for the first session that has one; [`Error::InvalidArgument`] where
+/// As [`draft`](Session::draft), for the first session that has one; [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) where
 /// `num_threads` is 0.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [&mut S],
@@ -78,191 +47,4 @@ pub fn draft_batch<S: Session + ?Sized>(
     let size = batch_size(sessions.len(), num_threads)?;
     let trees = in_parallel(sessions, size, |session| session.draft(max_nodes));
     trees.into_iter().collect()
-}
-
-impl RestConfig {
-    fn check(&self) -> Result<()> {
-        check_match_lengths(self.max_match, self.min_match)?;
-        check_limit("continuation", self.continuation, MAX_DEPTH)?;
-        check_limit("max_samples", self.max_samples, MAX_CONTINUATIONS)
-    }
-}
-
-fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
-    if (1..=limit).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::invalid(
-            name,
-            format!("must lie in 1..={limit}, not {value}"),
-        ))
-    }
-}
-
-/// One request that is drafted for from a datastore alone: REST (He et al., 2024).
-///
-/// The longest suffix of the context that occurs in the datastore is looked up, its continuations
-/// become a trie weighted by count, and the trie's most frequent nodes are the draft. Two things
-/// differ from the paper's program, as they cost it accepted tokens: the continuations are an even
-/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent
-/// ones, exactly as many as asked for.
-///
-/// The same datastore and the same context give the same tree, always.
-#[derive(Debug)]
-pub struct RestSession {
-    datastore: Arc<Datastore>,
-    config: RestConfig,
-    /// The end of the context: at most `max_match` tokens, all after the last separator.
-    context: Vec<u32>,
-    /// No suffix of the context longer than this occurs in the datastore.
-    longest_possible: usize,
-    found: Match,
-    samples: Samples,
-    trie: Trie,
-    splitter: Splitter,
-}
-
-impl RestSession {
-    /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless `1 <= min_match <= max_match`, `continuation` lies in
-    /// `1..=1024` and `max_samples` in `1..=65536`.
-    pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
-        config.check()?;
-        Ok(Self {
-            datastore,
-            config,
-            context: Vec::new(),
-            longest_possible: 0,
-            found: Match::default(),
-            samples: Samples::default(),
-            trie: Trie::default(),
-            splitter: Splitter::default(),
-        })
-    }
-
-    /// The length of the match that the last draft was made from, 0 where nothing matched.
-    pub fn match_length(&self) -> usize {
-        self.found.length
-    }
-}
-
-impl Session for RestSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
-        self.datastore.check_tokens(tokens)?;
-        let separator = self.datastore.separator();
-        if let Some(last) = tokens.iter().rposition(|&token| token == separator) {
-            self.context.clear();
-            self.context.extend_from_slice(&tokens[last + 1..]);
-        } else {
-            self.context.extend_from_slice(tokens);
-        }
-        let surplus = self.context.len().saturating_sub(self.config.max_match);
-        self.context.drain(..surplus);
-        // A longer match would have been one before these tokens came.
-        let longest = self.longest_possible.saturating_add(tokens.len());
-        self.longest_possible = longest.min(self.context.len());
-        Ok(())
-    }
-
-    /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
-    ///
-    /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
-        let Self {
-            datastore,
-            config,
-            context,
-            found,
-            ..
-        } = self;
-        let started = Instant::now();
-        datastore.find_longest(context, self.longest_possible, config.min_match, found);
-        self.longest_possible = found.length.max(config.min_match - 1);
-        let max_samples = config.max_samples as u64;
-        let is_small = found.count() <= max_samples;
-        if is_small || (found.is_in_one_shard() && !config.exact) {
-            let stride = Stride::new(found.count(), max_samples);
-            datastore.gather(found, config.continuation, stride, &mut self.samples);
-            datastore.note(started.elapsed(), stride.num_samples());
-            self.trie.fill(&self.samples);
-            return Ok(self.trie.select(max_nodes));
-        }
-        // Splits take long in memory too.
-        datastore.note(started.elapsed(), 0);
-        let max_samples = if config.exact { u64::MAX } else { max_samples };
-        let stride = Stride::new(found.count(), max_samples);
-        let nodes = self
-            .splitter
-            .nodes(datastore, found, stride, config.continuation);
-        Ok(tree_of(nodes.take(max_nodes), stride))
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
-fn tree_of(nodes: impl Iterator<Item = Node>, stride: Stride) -> TokenTree {
-    let mut tree = TokenTree::default();
-    for node in nodes {
-        let prob = node.count as f32 / stride.num_samples() as f32;
-        tree.push(node.token, node.parent, prob);
-    }
-    tree
-}
-
-/// One request that is drafted for from a datastore and from its own text.
-///
-/// The datastore drafts as a [`RestSession`]; the request's own text drafts what followed the longest
-/// suffix that came in it before. The nodes of both are ranked by likelihood: see the module `mixer`.
-#[derive(Debug)]
-pub struct FusedSession {
-    datastore: RestSession,
-    context: Context,
-}
-
-impl FusedSession {
-    /// The datastore proposes at least so many nodes: which of them are drafted, the mixer decides.
-    const CANDIDATES: usize = 64;
-
-    /// Starts a request with an empty context; `config` limits both sources.
-    ///
-    /// # Errors
-    ///
-    /// As [`RestSession::new`].
-    pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
-        Ok(Self {
-            datastore: RestSession::new(datastore, config)?,
-            context: Context::default(),
-        })
-    }
-}
-
-impl Session for FusedSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
-        self.datastore.observe(tokens)?;
-        self.context.observe(tokens);
-        Ok(())
-    }
-
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
-        let looked_up = self.datastore.draft(max_nodes.max(Self::CANDIDATES))?;
-        let RestSession {
-            config, datastore, ..
-        } = &self.datastore;
-        let (match_length, own) =
-            self.context
-                .draft(config.max_match, config.continuation, datastore.separator());
-        let sources = [
-            Candidates {
-                tree: &looked_up,
-                match_length: self.datastore.match_length(),
-            },
-            Candidates {
-                tree: &own,
-                match_length,
-            },
-        ];
-        Ok(mix(&sources, max_nodes))
-    }
 }

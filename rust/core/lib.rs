@@ -9,7 +9,8 @@
 //!
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
-//! * [`draft`]: one request; it observes the context and drafts from it.
+//! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
+//!   [`fused`] from all sources.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -23,7 +24,8 @@
 //! use std::sync::Arc;
 //!
 //! use specds::datastore::{DatastoreBuilder, DatastoreOptions};
-//! use specds::draft::{RestConfig, RestSession, Session};
+//! use specds::draft::Session;
+//! use specds::rest::{RestConfig, RestSession};
 //!
 //! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;
@@ -58,6 +60,8 @@ pub mod edit;
 mod entries;
 pub mod error;
 mod format;
+pub mod fused;
+mod history;
 mod index;
 mod indexer;
 mod lightweight;
@@ -66,6 +70,7 @@ mod mixer;
 mod ngrams;
 mod options;
 mod placed;
+pub mod rest;
 mod shard;
 #[cfg(test)]
 mod sort_tests;

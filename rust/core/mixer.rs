@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::tree::TokenTree;
+use crate::tree::{Source, TokenTree};
 
-/// What one source drafted, and how long a match it drafted from.
+/// What one source drafted, all of its nodes, and how long a match it drafted from.
 pub(crate) struct Candidates<'a> {
+    pub(crate) source: Source,
     pub(crate) tree: &'a TokenTree,
     pub(crate) match_length: usize,
 }
@@ -19,17 +20,33 @@ pub(crate) struct Candidates<'a> {
 /// probability, by Laplace's rule of succession. It is below 1, so that a node is less likely than
 /// its parent and every beginning of the order is a tree.
 pub(crate) fn mix(sources: &[Candidates<'_>], max_nodes: usize) -> TokenTree {
-    let mut likelihoods = BTreeMap::<Vec<u32>, f64>::new();
+    let mut nodes = BTreeMap::<Vec<u32>, Mixed>::new();
     for source in sources {
         for (path, likelihood) in paths(source) {
-            *likelihoods.entry(path).or_default() += likelihood / count(sources.len());
+            let share = likelihood / count(sources.len());
+            let node = nodes.entry(path).or_default();
+            node.likelihood += share;
+            if share > node.largest_share {
+                node.largest_share = share;
+                node.source = source.source;
+            }
         }
     }
-    let mut ranking: Vec<_> = likelihoods.iter().collect();
+    let mut ranking: Vec<_> = nodes.iter().collect();
     // Stable, so that ties stay in the order of the paths.
-    ranking.sort_by(|(a, p), (b, q)| q.total_cmp(p).then(a.len().cmp(&b.len())));
+    ranking.sort_by(|(a, p), (b, q)| {
+        let likelier_first = q.likelihood.total_cmp(&p.likelihood);
+        likelier_first.then(a.len().cmp(&b.len()))
+    });
     ranking.truncate(max_nodes);
     draft(&ranking)
+}
+
+#[derive(Debug, Default)]
+struct Mixed {
+    likelihood: f64,
+    largest_share: f64,
+    source: Source,
 }
 
 fn paths(source: &Candidates<'_>) -> Vec<(Vec<u32>, f64)> {
@@ -52,14 +69,14 @@ fn paths(source: &Candidates<'_>) -> Vec<(Vec<u32>, f64)> {
     paths
 }
 
-fn draft(ranking: &[(&Vec<u32>, &f64)]) -> TokenTree {
+fn draft(ranking: &[(&Vec<u32>, &Mixed)]) -> TokenTree {
     let mut tree = TokenTree::with_capacity(ranking.len());
     let mut places = BTreeMap::<&[u32], i32>::new();
-    for (place, (path, likelihood)) in (0..).zip(ranking) {
+    for (place, (path, node)) in (0..).zip(ranking) {
         if let Some((&token, beginning)) = path.split_last() {
             let parent = places.get(beginning).copied().unwrap_or(-1);
             #[expect(clippy::cast_possible_truncation, reason = "a probability")]
-            tree.push(token, parent, **likelihood as f32);
+            tree.push(token, parent, node.likelihood as f32, node.source);
             places.insert(path, place);
         }
     }

@@ -2,21 +2,77 @@
 
 use crate::error::{Error, Result};
 
+/// What drafted a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum Source {
+    /// A drafter outside this crate.
+    #[default]
+    Other,
+    /// The corpus of a datastore.
+    Datastore,
+    /// The request's own text.
+    Context,
+    /// The texts of earlier requests.
+    Memory,
+    /// A matrix of tri-grams.
+    Trigram,
+    /// The target model's own predictions at nodes that it has verified.
+    Recycled,
+    /// The output that the caller expects.
+    Predicted,
+    /// What the target model predicts after one token without a context.
+    Bigram,
+    /// What the target model predicts without any context.
+    Unigram,
+}
+
+impl Source {
+    /// All sources; the place of each is its number.
+    pub const ALL: [Self; 9] = [
+        Self::Other,
+        Self::Datastore,
+        Self::Context,
+        Self::Memory,
+        Self::Trigram,
+        Self::Recycled,
+        Self::Predicted,
+        Self::Bigram,
+        Self::Unigram,
+    ];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Datastore => "datastore",
+            Self::Context => "context",
+            Self::Memory => "memory",
+            Self::Trigram => "trigram",
+            Self::Recycled => "recycled",
+            Self::Predicted => "predicted",
+            Self::Bigram => "bigram",
+            Self::Unigram => "unigram",
+        }
+    }
+}
+
 /// A tree of drafted tokens in topological order: a node comes after its parent.
 ///
-/// The parent -1 stands for the last accepted token. Three flat arrays are the whole tree; mask,
+/// The parent -1 stands for the last accepted token. Four flat arrays are the whole tree; mask,
 /// depths and paths are views derived from them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenTree {
     token_ids: Vec<u32>,
     parents: Vec<i32>,
     probs: Vec<f32>,
+    sources: Vec<Source>,
 }
 
 impl TokenTree {
     /// Makes a tree of its arrays, one element a node: the token, the index of the parent (-1: the
     /// last accepted token), the estimated probability that the target model emits the whole path
-    /// to the node. Costs O(n log n).
+    /// to the node. All nodes are of [`Source::Other`]. Costs O(n log n).
     ///
     /// # Errors
     ///
@@ -47,6 +103,7 @@ impl TokenTree {
             return Err(Error::invalid("token_ids", reason));
         }
         Ok(Self {
+            sources: vec![Source::Other; token_ids.len()],
             token_ids,
             parents,
             probs,
@@ -59,14 +116,23 @@ impl TokenTree {
             token_ids: Vec::with_capacity(capacity),
             parents: Vec::with_capacity(capacity),
             probs: Vec::with_capacity(capacity),
+            sources: Vec::with_capacity(capacity),
         }
     }
 
     /// Appends a node that the caller knows to keep what [`TokenTree::new`] demands.
-    pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32) {
+    pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);
         self.parents.push(parent);
         self.probs.push(prob);
+        self.sources.push(source);
+    }
+
+    /// The same tree, all its nodes drafted by `source`.
+    #[must_use]
+    pub fn with_source(mut self, source: Source) -> Self {
+        self.sources.fill(source);
+        self
     }
 
     /// The number of nodes.
@@ -94,7 +160,13 @@ impl TokenTree {
         &self.probs
     }
 
-    /// The three arrays: tokens, parents, probabilities.
+    /// What drafted each node; where several sources did, the one that gave it the largest share of
+    /// its probability.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// The arrays without the sources: tokens, parents, probabilities.
     pub fn into_parts(self) -> (Vec<u32>, Vec<i32>, Vec<f32>) {
         (self.token_ids, self.parents, self.probs)
     }
@@ -145,6 +217,7 @@ impl TokenTree {
             token_ids: self.token_ids[..k].to_vec(),
             parents: self.parents[..k].to_vec(),
             probs: self.probs[..k].to_vec(),
+            sources: self.sources[..k].to_vec(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which continuations share their beginnings, and which beginnings are the most frequent?
 
 use crate::datastore::Samples;
-use crate::tree::TokenTree;
+use crate::tree::{Source, TokenTree};
 
 /// The most continuations of a trie.
 pub(crate) const MAX_CONTINUATIONS: usize = 1 << 16;
@@ -110,11 +110,8 @@ impl Trie {
                 .places
                 .get(node.parent as usize)
                 .map_or(-1, |&place| place);
-            tree.push(
-                node.token,
-                parent,
-                node.count as f32 / self.num_continuations as f32,
-            );
+            let prob = node.count as f32 / self.num_continuations as f32;
+            tree.push(node.token, parent, prob, Source::Datastore);
             self.places[index] = place;
         }
         tree

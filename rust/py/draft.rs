@@ -1,82 +1,107 @@
-//! The sessions of `specds._core`: one call a decoding step.
+//! `specds.DraftSession`: one request of any drafter of the core, one call a decoding step.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, Session};
+use specds::error::Result;
+use specds::fused::FusedSession;
+use specds::rest::{RestConfig, RestSession};
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::error::py_err;
 use crate::tree::TokenTree;
 
-macro_rules! session {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[pyclass(frozen, module = "specds._core")]
-        pub(crate) struct $name(Mutex<draft::$name>);
+/// One request that is drafted for.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct DraftSession(Mutex<Box<dyn Session>>);
 
-        impl $name {
-            fn lock(&self) -> MutexGuard<'_, draft::$name> {
-                // A panic in a draft leaves no half-made state that the next one could trip over.
-                self.0.lock().unwrap_or_else(PoisonError::into_inner)
-            }
-        }
+impl DraftSession {
+    pub(crate) fn new<S: Session + 'static>(session: Result<S>) -> PyResult<Self> {
+        let session = session.map_err(py_err)?;
+        Ok(Self(Mutex::new(Box::new(session))))
+    }
 
-        #[pymethods]
-        impl $name {
-            #[new]
-            #[pyo3(signature = (
-                datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256,
-                exact = false
-            ))]
-            fn new(
-                datastore: &Bound<'_, Datastore>,
-                max_match: usize,
-                min_match: usize,
-                continuation: usize,
-                max_samples: usize,
-                exact: bool,
-            ) -> PyResult<Self> {
-                let config = draft::RestConfig {
-                    max_match,
-                    min_match,
-                    continuation,
-                    max_samples,
-                    exact,
-                };
-                let datastore = Arc::clone(&datastore.get().0);
-                let session = draft::$name::new(datastore, config).map_err(py_err)?;
-                Ok(Self(Mutex::new(session)))
-            }
+    fn lock(&self) -> MutexGuard<'_, Box<dyn Session>> {
+        // A panic in a draft leaves no half-made state that the next one could trip over.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
-            /// Appends tokens to the context: the prompt first, then what the model emitted.
-            fn observe(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
-                let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-                py.detach(|| self.lock().observe(&tokens)).map_err(py_err)
-            }
+#[pymethods]
+impl DraftSession {
+    /// Appends tokens to the context: the prompt first, then what the model emitted.
+    fn observe(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        py.detach(|| self.lock().observe(&tokens)).map_err(py_err)
+    }
 
-            /// Drafts at most `max_nodes` nodes that continue the context.
-            fn draft(&self, py: Python<'_>, max_nodes: usize) -> PyResult<TokenTree> {
-                let draft = py.detach(|| self.lock().draft(max_nodes));
-                draft.map(TokenTree).map_err(py_err)
-            }
+    /// Drafts at most `max_nodes` nodes that continue the context.
+    fn draft(&self, py: Python<'_>, max_nodes: usize) -> PyResult<TokenTree> {
+        let draft = py.detach(|| self.lock().draft(max_nodes));
+        draft.map(TokenTree).map_err(py_err)
+    }
 
-            /// Ends the request.
-            fn finish(&self) {}
-        }
+    /// The length of the context suffix that the last draft was made from.
+    #[getter]
+    fn match_length(&self) -> usize {
+        self.lock().match_length()
+    }
+
+    /// Ends the request.
+    fn finish(&self, py: Python<'_>) {
+        py.detach(|| self.lock().finish());
+    }
+}
+
+/// Starts a request that is drafted for as REST does.
+#[pyfunction]
+#[pyo3(signature = (
+    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256, exact = false
+))]
+pub(crate) fn rest_session(
+    datastore: &Bound<'_, Datastore>,
+    max_match: usize,
+    min_match: usize,
+    continuation: usize,
+    max_samples: usize,
+    exact: bool,
+) -> PyResult<DraftSession> {
+    let config = RestConfig {
+        max_match,
+        min_match,
+        continuation,
+        max_samples,
+        exact,
     };
+    let datastore = Arc::clone(&datastore.get().0);
+    DraftSession::new(RestSession::new(datastore, config))
 }
 
-session! {
-    /// One request drafted by retrieval: REST (He et al. 2024), Algorithm 1.
-    RestSession
-}
-
-session! {
-    /// One request drafted for from a datastore and from its own text.
-    FusedSession
+/// Starts a request that is drafted for from a datastore and from its own text.
+#[pyfunction]
+#[pyo3(signature = (
+    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256, exact = false
+))]
+pub(crate) fn fused_session(
+    datastore: &Bound<'_, Datastore>,
+    max_match: usize,
+    min_match: usize,
+    continuation: usize,
+    max_samples: usize,
+    exact: bool,
+) -> PyResult<DraftSession> {
+    let config = RestConfig {
+        max_match,
+        min_match,
+        continuation,
+        max_samples,
+        exact,
+    };
+    let datastore = Arc::clone(&datastore.get().0);
+    DraftSession::new(FusedSession::new(datastore, config))
 }
 
 /// Drafts for every session, in several threads.
@@ -84,15 +109,15 @@ session! {
 #[pyo3(signature = (sessions, max_nodes, *, num_threads = None))]
 pub(crate) fn draft_batch(
     py: Python<'_>,
-    sessions: Vec<Bound<'_, PyAny>>,
+    sessions: Vec<Bound<'_, DraftSession>>,
     max_nodes: usize,
     num_threads: Option<usize>,
 ) -> PyResult<Vec<TokenTree>> {
-    let sessions: Vec<_> = sessions.iter().map(session_of).collect::<PyResult<_>>()?;
+    let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
     py.detach(|| {
         let mut guards = lock_all(&sessions)?;
         let mut sessions: Vec<&mut AnySession> =
-            guards.iter_mut().map(|guard| &mut **guard).collect();
+            guards.iter_mut().map(|guard| &mut ***guard).collect();
         draft::draft_batch(&mut sessions, max_nodes, num_threads).map_err(py_err)
     })
     .map(|trees| trees.into_iter().map(TokenTree).collect())
@@ -100,16 +125,10 @@ pub(crate) fn draft_batch(
 
 type AnySession = dyn Session;
 
-fn session_of<'a>(session: &'a Bound<'_, PyAny>) -> PyResult<&'a Mutex<AnySession>> {
-    if let Ok(session) = session.cast::<RestSession>() {
-        Ok(&session.get().0)
-    } else {
-        Ok(&session.cast::<FusedSession>()?.get().0)
-    }
-}
-
 /// Waits for none: whoever holds one session of a batch and waits for another may wait for ever.
-fn lock_all<'a>(sessions: &[&'a Mutex<AnySession>]) -> PyResult<Vec<MutexGuard<'a, AnySession>>> {
+fn lock_all<'a>(
+    sessions: &[&'a Mutex<Box<AnySession>>],
+) -> PyResult<Vec<MutexGuard<'a, Box<AnySession>>>> {
     let guards = sessions.iter().enumerate().map(|(index, session)| match session.try_lock() {
         Ok(guard) => Ok(guard),
         Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),

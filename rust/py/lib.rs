@@ -14,13 +14,14 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
 
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]
-    use super::draft::{FusedSession, RestSession, draft_batch};
+    use super::draft::{DraftSession, draft_batch, fused_session, rest_session};
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
@@ -28,6 +29,8 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let sources = specds::tree::Source::ALL.map(specds::tree::Source::name);
+        module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -56,6 +56,11 @@ impl TokenTree {
         PyArray1::from_slice(py, self.0.probs())
     }
 
+    #[getter]
+    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
+        PyArray1::from_iter(py, self.0.sources().iter().map(|&source| source as u8))
+    }
+
     /// Distance of each node from the last token of the context, at least 1.
     fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         int64(py, &self.0.depths())

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::datastore::{Datastore, DatastoreOptions};
-use specds::draft::{FusedSession, RestConfig, RestSession, Session, draft_batch};
+use specds::draft::{Session, draft_batch};
 use specds::error::Error;
+use specds::fused::FusedSession;
+use specds::rest::{RestConfig, RestSession};
 
 use crate::oracle::{Oracle, corpora, naive_draft, shift};
 use crate::{build, options, tempdir};

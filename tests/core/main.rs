@@ -19,8 +19,9 @@ use std::path::Path;
 use specds::datastore::{
     Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
 };
-use specds::draft::{FusedSession, RestConfig, RestSession};
 use specds::error::{Error, Result};
+use specds::fused::FusedSession;
+use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
 

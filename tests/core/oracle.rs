@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::datastore::DatastoreOptions;
-use specds::tree::TokenTree;
+use specds::tree::{Source, TokenTree};
 
 use crate::options;
 
@@ -159,7 +159,9 @@ pub(crate) fn naive_draft(continuations: &[Vec<u32>], max_nodes: usize) -> Token
         .iter()
         .map(|&(_, count)| count as f32 / num_continuations)
         .collect();
-    TokenTree::new(token_ids, parents, probs).unwrap()
+    TokenTree::new(token_ids, parents, probs)
+        .unwrap()
+        .with_source(Source::Datastore)
 }
 
 /// Small corpora of four tokens, so that everything collides: 16-bit and 24-bit tokens, a separator

@@ -9,9 +9,9 @@ import typer
 
 from specds import display
 from specds.cli.arguments import Json, text_of
-from specds.drafter import DrafterName
+from specds.drafters import DrafterName
 
-_DATASTORE = Annotated[Path, typer.Option(help="A folder made by `specds build`.")]
+_DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
 _MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
 _DRAFTER = Annotated[
     DrafterName,
@@ -22,8 +22,8 @@ _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to genera
 
 def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
-    datastore: _DATASTORE,
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
+    datastore: _DATASTORE = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
@@ -45,13 +45,16 @@ def generate(
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
-    from specds.drafter import open_drafter
+    from specds._core import Datastore
+    from specds.drafters import DrafterInputs, make_drafter, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    opened = open_drafter(drafter, datastore)
+    require_inputs(drafter, datastore=datastore is not None, model=True)
+    opened = None if datastore is None else Datastore.open(datastore)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    check_tokenizer(opened.datastore, tokenizer)
+    if opened is not None:
+        check_tokenizer(opened, tokenizer)
     import torch
 
     from specds.generation import generate as run
@@ -69,7 +72,7 @@ def generate(
         output = run(
             loaded,
             ids,
-            opened,
+            make_drafter(drafter, DrafterInputs(opened, loaded)),
             max_nodes=max_nodes,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),

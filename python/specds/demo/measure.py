@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.demo.held_out import Prompt
-    from specds.drafter import Drafter
+    from specds.drafters import Drafter
 
 
 @dataclass(frozen=True)

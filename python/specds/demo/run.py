@@ -14,11 +14,13 @@ from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, Prompt, prompts
 from specds.demo.measure import Comparison, compare
-from specds.drafter import DrafterName, RestDrafter, open_drafter
+from specds.drafters import DrafterName, open_drafter
 from specds.loading import load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.drafters import Drafter
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -51,7 +53,7 @@ def run_demo(
         report = _build(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
             display.out.print(display.build_table(report))
-        drafter = open_drafter(drafter_name, report.path)
+        drafter = open_drafter(drafter_name, report.path, model)
         comparisons = _compare(model, tokenizer, drafter, chosen, max_new_tokens, max_nodes, seed)
     if as_json:
         modes = [comparison.to_dict() for comparison in comparisons]
@@ -71,7 +73,7 @@ def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
 def _compare(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    drafter: RestDrafter,
+    drafter: Drafter,
     chosen: list[Prompt],
     max_new_tokens: int,
     max_nodes: int,

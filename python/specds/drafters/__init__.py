@@ -1,0 +1,25 @@
+"""Drafters: each opens a session for a request, and the session drafts token trees."""
+
+from specds.drafters.fused import FusedDrafter
+from specds.drafters.names import (
+    DrafterInputs,
+    DrafterName,
+    make_drafter,
+    open_drafter,
+    require_inputs,
+)
+from specds.drafters.protocol import Drafter, Session
+from specds.drafters.rest import RestConfig, RestDrafter
+
+__all__ = [
+    "Drafter",
+    "DrafterInputs",
+    "DrafterName",
+    "FusedDrafter",
+    "RestConfig",
+    "RestDrafter",
+    "Session",
+    "make_drafter",
+    "open_drafter",
+    "require_inputs",
+]

@@ -1,0 +1,46 @@
+"""What a drafter is: it opens a session for a request, and the session drafts token trees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from specds._core import TokenTree
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One request as a drafter sees it: draft, observe what was accepted, again until finish."""
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
+
+        Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
+        """
+        ...
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Appends the tokens that the target model emitted (accepted ones and the bonus token)."""
+        ...
+
+    def finish(self) -> None:
+        """Ends the request. Called once, also when generation fails."""
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Shared by requests, one session each."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """One more than the largest token id it can draft; None where that is not known."""
+        ...
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
+        """Starts a request with its prompt, a non-empty sequence of token ids."""
+        ...
