@@ -458,6 +458,14 @@ impl Datastore {
         }
     }
 
+    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
+    pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
+        found.ranges.clear();
+        let ranges = self.shards.iter().map(|shard| shard.find(pattern));
+        found.ranges.extend(ranges);
+        found.length = pattern.len();
+    }
+
     /// Reads the samples of a match, in the order of suffixes: what shares a beginning stands
     /// together, but a row that is the beginning of another one may stand after it.
     ///

@@ -1,92 +1,240 @@
-//! What do several sources make of the next tokens together?
+//! What do all sources together make of the next token?
 
-use std::collections::BTreeMap;
+use crate::evidence::{Candidate, Evidence, Known};
+use crate::numeric::{exp, ln};
+use crate::weights::{LAST_TOKENS, ORDERS, TOKENS, Weights};
 
-use crate::tree::{Source, TokenTree};
-
-/// What one source drafted, all of its nodes, and how long a match it drafted from.
-pub(crate) struct Candidates<'a> {
-    pub(crate) source: Source,
-    pub(crate) tree: &'a TokenTree,
-    pub(crate) match_length: usize,
+/// What the mixer knows of the place it predicts for.
+pub(crate) struct Place<'a> {
+    /// The tokens before it, the last ones.
+    pub(crate) tail: &'a [u32],
+    /// How often a token came in the request: half for the prompt.
+    pub(crate) occurrences: &'a dyn Fn(u32) -> f32,
+    /// How frequent a token is in the corpus: half of log2.
+    pub(crate) frequency: &'a dyn Fn(u32) -> u32,
 }
 
-/// The `max_nodes` likeliest nodes of several sources: likelihood descending, then depth ascending,
-/// then path in lexicographic order.
-///
-/// The sources count alike: a node's likelihood is the mean of what they give its path, 0 where they
-/// lack it. A source gives a path its own share, times (L + 1) / (L + 2) for each token, L being the
-/// length of its match: a text that foretold L tokens in a row foretells the next one with that
-/// probability, by Laplace's rule of succession. It is below 1, so that a node is less likely than
-/// its parent and every beginning of the order is a tree.
-pub(crate) fn mix(sources: &[Candidates<'_>], max_nodes: usize) -> TokenTree {
-    let mut nodes = BTreeMap::<Vec<u32>, Mixed>::new();
-    for source in sources {
-        for (path, likelihood) in paths(source) {
-            let share = likelihood / count(sources.len());
-            let node = nodes.entry(path).or_default();
-            node.likelihood += share;
-            if share > node.largest_share {
-                node.largest_share = share;
-                node.source = source.source;
+const MAX_CANDIDATES: usize = 32;
+
+pub struct Rates {
+    pub order: f32,
+    pub key: f32,
+    pub feature: f32,
+    pub trust: f32,
+}
+pub const RATES: Rates = Rates { order: 0.3, key: 0.09, feature: 0.03, trust: 0.006 };
+
+/// Predicts.
+pub(crate) fn mix(weights: &Weights, evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
+    set_keys(evidence, known, place);
+    weigh(weights, evidence, known);
+    choose(evidence, known, place);
+    refine(weights, evidence, known);
+}
+
+fn set_keys(evidence: &mut Evidence, known: &Known, place: &Place<'_>) {
+    let last = place.tail.last().copied().unwrap_or(0);
+    let last_token = (last.wrapping_mul(40503) >> 3) as usize % LAST_TOKENS;
+    let mut longest: [Option<u16>; 3] = [None; 3];
+    for expert in evidence.experts[known.experts.clone()].iter().rev() {
+        if let Some(slot) = longest.get_mut(expert.kind as usize) {
+            *slot = Some(expert.top);
+        }
+    }
+    for expert in &mut evidence.experts[known.experts.clone()] {
+        let kind = expert.kind as usize;
+        let log = (expert.num_matches.max(1.0).to_bits() >> 23) as usize - 127;
+        let num_distinct = expert.counts.len();
+        let spread = if num_distinct == 1 {
+            0
+        } else if (num_distinct as f32) < 0.3 * expert.num_matches {
+            1
+        } else {
+            2
+        };
+        let order = expert.order.min(ORDERS);
+        let order_key = ((kind * ORDERS + order - 1) * 8 + (log / 2).min(7)) * 3 + spread;
+        let (a, b) = match kind {
+            0 => (1, 2),
+            1 => (0, 2),
+            _ => (0, 1),
+        };
+        let compare = |other: usize| match longest[other] {
+            None => 0,
+            Some(top) if top == expert.top => 1,
+            Some(_) => 2,
+        };
+        let own = match longest.get(kind) {
+            Some(Some(top)) if *top != expert.top => 2,
+            _ => 1,
+        };
+        let agreement_key =
+            (((kind * 5 + expert.rank.min(4)) * 3 + compare(a)) * 3 + compare(b)) * 3 + own;
+        let last_key = kind * LAST_TOKENS + last_token;
+        expert.keys = [order_key as u32, agreement_key as u32, last_key as u32];
+        let size = ((log as f32 + expert.num_matches.max(1.0) / (1u64 << log) as f32 - 1.0) / 1.5) as usize;
+        expert.trust_key =
+            (((kind * 3 + expert.rank.min(2)) * 9 + expert.order.min(8)) * 4 + size.min(3)) as u32;
+    }
+}
+
+fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
+    let experts = &mut evidence.experts[known.experts.clone()];
+    let mut sum = 1.0;
+    for expert in experts.iter_mut() {
+        let [order, agreement, last] = expert.keys.map(|key| key as usize);
+        let score =
+            weights.order[order] + weights.agreement[agreement] + weights.last_token[last];
+        expert.weight = exp(score.clamp(-20.0, 20.0));
+        sum += expert.weight;
+    }
+    known.none = 1.0 / sum;
+    let shares = &mut evidence.shares[known.tokens.clone()];
+    for expert in experts {
+        expert.weight /= sum;
+        let scale = expert.weight / expert.total;
+        for count in &evidence.counts[expert.counts.clone()] {
+            shares[count.place as usize] += scale * count.count;
+        }
+    }
+}
+
+fn choose(evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
+    let start = evidence.candidates.len();
+    let tokens = &evidence.tokens[known.tokens.clone()];
+    let shares = &evidence.shares[known.tokens.clone()];
+    for (index, (&token, &share)) in tokens.iter().zip(shares).enumerate() {
+        evidence.candidates.push(Candidate {
+            token,
+            place: index as u16,
+            cache_key: 0,
+            token_key: 0,
+            recent_key: 0,
+            prob: share,
+        });
+    }
+    let likelier = |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
+    if tokens.len() > MAX_CANDIDATES {
+        evidence.candidates[start..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier);
+        evidence.candidates.truncate(start + MAX_CANDIDATES);
+    }
+    evidence.candidates[start..].sort_unstable_by(likelier);
+    known.candidates = start..evidence.candidates.len();
+    let mut named = 0.0;
+    for (index, candidate) in evidence.candidates[start..].iter_mut().enumerate() {
+        named += candidate.prob;
+        let q = ((-1.5 / std::f32::consts::LN_2 * ln(candidate.prob)) as usize).min(15);
+        let u = (place.occurrences)(candidate.token);
+        let ub = if u == 0.0 { 0 } else if u < 1.5 { 1 } else if u < 3.5 { 2 } else if u < 8.0 { 3 } else { 4 };
+        let fb = (place.frequency)(candidate.token).min(12) as usize;
+        candidate.cache_key = (((ub * 13 + fb) * 4 + q / 4) * 2 + usize::from(index == 0)) as u32;
+        candidate.token_key = (candidate.token.wrapping_mul(7919).wrapping_add(13) as usize % TOKENS) as u32;
+        let recent = place.tail.iter().rev().take(8).position(|&t| t == candidate.token).map_or(0, |p| p + 1);
+        candidate.recent_key = (recent * 16 + q) as u32;
+    }
+    known.rest = (1.0 - named).max(1e-6);
+}
+
+fn refine(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
+    let mut shift = [0.0_f32; 1024];
+    let num_tokens = known.tokens.len();
+    let shift = &mut shift[..num_tokens.min(1024)];
+    let shares = &evidence.shares[known.tokens.clone()];
+    let floor = evidence.candidates[known.candidates.clone()].last().map_or(1.0, |c| c.prob);
+    let mut all = 0.0;
+    for expert in &evidence.experts[known.experts.clone()] {
+        if expert.rank >= 5 {
+            continue;
+        }
+        let trust = weights.trust[expert.trust_key as usize];
+        let (absent, scale, smoothing) = smoothing(expert.total, expert.counts.len());
+        all += trust * absent;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let share = shares[count.place as usize];
+            if share >= floor {
+                let x = log_ratio(count.count, share, scale, smoothing);
+                shift[count.place as usize] += trust * (x - absent);
             }
         }
     }
-    let mut ranking: Vec<_> = nodes.iter().collect();
-    // Stable, so that ties stay in the order of the paths.
-    ranking.sort_by(|(a, p), (b, q)| {
-        let likelier_first = q.likelihood.total_cmp(&p.likelihood);
-        likelier_first.then(a.len().cmp(&b.len()))
-    });
-    ranking.truncate(max_nodes);
-    draft(&ranking)
-}
-
-#[derive(Debug, Default)]
-struct Mixed {
-    likelihood: f64,
-    largest_share: f64,
-    source: Source,
-}
-
-fn paths(source: &Candidates<'_>) -> Vec<(Vec<u32>, f64)> {
-    let tree = source.tree;
-    let succession = count(source.match_length + 1) / count(source.match_length + 2);
-    let mut paths: Vec<(Vec<u32>, f64)> = Vec::with_capacity(tree.len());
-    let mut trust: Vec<f64> = Vec::with_capacity(tree.len());
-    let nodes = tree
-        .token_ids()
-        .iter()
-        .zip(tree.parents())
-        .zip(tree.probs());
-    for ((&token, &parent), &prob) in nodes {
-        let parent = usize::try_from(parent).ok();
-        let mut path = parent.map_or_else(Vec::new, |parent| paths[parent].0.clone());
-        path.push(token);
-        trust.push(parent.map_or(1.0, |parent| trust[parent]) * succession);
-        paths.push((path, f64::from(prob) * trust[trust.len() - 1]));
+    let candidates = &mut evidence.candidates[known.candidates.clone()];
+    let mut sum = 0.0;
+    for candidate in candidates.iter_mut() {
+        let z = weights.cache[candidate.cache_key as usize]
+            + weights.token[candidate.token_key as usize]
+            + weights.recent[candidate.recent_key as usize]
+            + all
+            + shift[candidate.place as usize];
+        candidate.prob *= exp(z.clamp(-20.0, 20.0));
+        sum += candidate.prob;
     }
-    paths
+    sum += known.rest;
+    for candidate in candidates {
+        candidate.prob /= sum;
+    }
 }
 
-fn draft(ranking: &[(&Vec<u32>, &Mixed)]) -> TokenTree {
-    let mut tree = TokenTree::with_capacity(ranking.len());
-    let mut places = BTreeMap::<&[u32], i32>::new();
-    for (place, (path, node)) in (0..).zip(ranking) {
-        if let Some((&token, beginning)) = path.split_last() {
-            let parent = places.get(beginning).copied().unwrap_or(-1);
-            #[expect(clippy::cast_possible_truncation, reason = "a probability")]
-            tree.push(token, parent, node.likelihood as f32, node.source);
-            places.insert(path, place);
+/// The log ratio for absent tokens, and what [`log_ratio`] takes.
+fn smoothing(total: f32, num_distinct: usize) -> (f32, f32, f32) {
+    let extra = 0.3 * num_distinct as f32;
+    let scale = 1.0 / (total + extra);
+    (ln(extra * scale).clamp(-3.0, 3.0), scale, extra)
+}
+
+fn log_ratio(count: f32, share: f32, scale: f32, smoothing: f32) -> f32 {
+    ln((count / share + smoothing) * scale).clamp(-3.0, 3.0)
+}
+
+/// Learns that `token` came.
+pub(crate) fn learn(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32, rates: &Rates) {
+    let tokens = &evidence.tokens[known.tokens.clone()];
+    let place = tokens.iter().position(|&other| other == token).map(|p| p as u16);
+    let experts = &evidence.experts[known.experts.clone()];
+    let share_of = |expert: &crate::evidence::Expert| {
+        let counts = &evidence.counts[expert.counts.clone()];
+        let count = counts.iter().find(|count| Some(count.place) == place);
+        count.map_or(0.0, |count| expert.weight * count.count / expert.total)
+    };
+    let mut total = known.none * (30.0 / 32000.0);
+    for expert in experts {
+        total += share_of(expert);
+    }
+    for expert in experts {
+        let gradient = share_of(expert) / total - expert.weight;
+        let [order, agreement, last] = expert.keys.map(|key| key as usize);
+        weights.order[order] += rates.order * gradient;
+        weights.agreement[agreement] += rates.key * gradient;
+        weights.last_token[last] += rates.key * gradient;
+    }
+    let candidates = &evidence.candidates[known.candidates.clone()];
+    let shares = &evidence.shares[known.tokens.clone()];
+    let mut gradients = [0.0_f32; 1024];
+    let mut sum = 0.0;
+    for candidate in candidates {
+        let hit = if candidate.token == token { 1.0 } else { 0.0 };
+        let gradient = hit - candidate.prob;
+        if gradient.abs() < 1e-4 {
+            continue;
         }
+        weights.cache[candidate.cache_key as usize] += rates.feature * gradient;
+        weights.token[candidate.token_key as usize] += rates.feature * gradient;
+        weights.recent[candidate.recent_key as usize] += rates.feature * gradient;
+        gradients[candidate.place as usize] = gradient;
+        sum += gradient;
     }
-    tree
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "lengths and numbers of sources are small"
-)]
-fn count(number: usize) -> f64 {
-    number as f64
+    for expert in experts {
+        if expert.rank >= 5 {
+            continue;
+        }
+        let (absent, scale, smoothing) = smoothing(expert.total, expert.counts.len());
+        let mut change = sum * absent;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let gradient = gradients[count.place as usize];
+            if gradient != 0.0 {
+                let x = log_ratio(count.count, shares[count.place as usize], scale, smoothing);
+                change += gradient * (x - absent);
+            }
+        }
+        weights.trust[expert.trust_key as usize] += rates.trust * change;
+    }
 }

@@ -1,0 +1,44 @@
+//! Exponentials and logarithms that are the same on every machine.
+
+/// e to the power of `x`, for |x| below 80; relative error below 1e-6.
+pub(crate) fn exp(x: f32) -> f32 {
+    let t = x * std::f32::consts::LOG2_E;
+    let n = t.round_ties_even();
+    let f = (t - n) * std::f32::consts::LN_2;
+    let p = 1.0
+        + f * (1.0
+            + f * (0.5 + f * (1.0 / 6.0 + f * (1.0 / 24.0 + f * (1.0 / 120.0 + f * (1.0 / 720.0))))));
+    #[expect(clippy::cast_possible_truncation, reason = "n is small")]
+    let exponent = (n as i32 + 127).clamp(1, 254).cast_unsigned() << 23;
+    p * f32::from_bits(exponent)
+}
+
+/// The natural logarithm of a positive normal number; absolute error below 1e-6.
+pub(crate) fn ln(x: f32) -> f32 {
+    let bits = x.to_bits();
+    // Mantissa in 2/3..4/3.
+    let shifted = bits.wrapping_sub(0x3f2a_aaab);
+    let exponent = shifted.cast_signed() >> 23;
+    let mantissa = f32::from_bits((shifted & 0x007f_ffff) + 0x3f2a_aaab);
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let s2 = s * s;
+    let p = 2.0 * s * (1.0 + s2 * (1.0 / 3.0 + s2 * (0.2 + s2 * (1.0 / 7.0 + s2 * (1.0 / 9.0)))));
+    #[expect(clippy::cast_precision_loss, reason = "an exponent is small")]
+    let exponent = exponent as f32;
+    exponent * std::f32::consts::LN_2 + p
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{exp, ln};
+
+    #[test]
+    fn they_are_close_to_those_of_the_standard_library() {
+        for i in -2000..2000_i16 {
+            let x = f32::from(i) / 100.0;
+            assert!((exp(x) / x.exp() - 1.0).abs() < 3e-6, "{x}");
+            let y = x.exp();
+            assert!((ln(y) - y.ln()).abs() < 3e-6, "{y}");
+        }
+    }
+}
