@@ -503,6 +503,7 @@ impl Datastore {
             if is_cold {
                 shard.fetch(positions, found.length, length);
             }
+            shard.touch(positions, found.length);
             for position in positions.iter() {
                 let start = tokens.len();
                 let position = position.saturating_add(found.length);

@@ -201,7 +201,7 @@ impl Evidence {
 }
 
 const NEW: u16 = u16::MAX;
-const NUM_ENTRIES: usize = 2048;
+const NUM_ENTRIES: usize = 1024;
 
 /// Where the tokens of a node are.
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl Places {
     }
 
     fn entry(&mut self, token: u32) -> Option<&mut Entry> {
-        let mut index = (token.wrapping_mul(0x9E37_79B1) >> 21) as usize;
+        let mut index = (token.wrapping_mul(0x9E37_79B1) >> 22) as usize;
         loop {
             let entry = &self.entries[index];
             if entry.epoch != self.epoch {

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::datastore::Datastore;
 use crate::draft::Session;
 use crate::error::Result;
+use crate::followers::AllFollowers;
 use crate::evidence::{END, Evidence, Kind, Known};
 use crate::history::History;
 use crate::mixer::{Place, RATES, Rates, learn, mix};
@@ -19,17 +20,16 @@ pub struct FusedConfig {
     pub context_caps: Caps,
     pub memory_caps: Caps,
     pub root_cap: usize,
-    pub node_cap: usize,
-    /// Fresh orders at nodes.
-    pub fresh: usize,
-    /// Path probability from which nodes search afresh.
-    pub fresh_from: f32,
-    /// A group with fewer rows is searched afresh.
-    pub thin: usize,
+    pub follow_cap: usize,
+    pub follow_top: usize,
+    pub own_thin: usize,
+    pub own_enough: usize,
     pub max_static: usize,
     pub max_own: usize,
     pub max_depth: usize,
     pub min_prob: f32,
+    pub min_share: f32,
+    pub likely: f32,
     pub bound: f32,
     pub gaps: bool,
     pub learn_leaf: bool,
@@ -41,18 +41,18 @@ impl Default for FusedConfig {
             context: true,
             context_caps: Caps { pairs: 512, singles: 128 },
             memory_caps: Caps { pairs: 512, singles: 128 },
-            root_cap: 128,
-            node_cap: 32,
-            fresh: 4,
-            fresh_from: 0.0,
-            thin: 24,
-            max_static: 5,
-            max_own: 4,
+            root_cap: 64,
+            follow_cap: 256,
+            follow_top: 32,
+            own_thin: 100_000,
+            own_enough: 100_000,
+            max_static: 3,
+            max_own: 3,
             max_depth: 20,
-            min_prob: 1e-5,
-            bound: 1.0,
+            min_prob: 1e-5, min_share: 0.0, likely: 0.0,
+            bound: 0.5,
             gaps: true,
-            learn_leaf: true,
+            learn_leaf: false,
         }
     }
 }
@@ -65,6 +65,7 @@ pub struct FusedState {
     pub weights: RwLock<Weights>,
     memory: RwLock<(History, Vec<u32>)>,
     frequency: Vec<u8>,
+    followers: AllFollowers,
 }
 
 impl FusedState {
@@ -82,6 +83,7 @@ impl FusedState {
             weights: RwLock::new(weights),
             memory: RwLock::default(),
             frequency,
+            followers: AllFollowers::new(vocab, config.follow_cap, config.follow_top),
         }
     }
 }
@@ -210,20 +212,22 @@ impl FusedSession {
         // Datastore.
         let first = self.passages.groups.len();
         if let Some(datastore) = &state.datastore {
-            self.match_static(datastore, parent, token, prob, &config);
+            self.match_static(datastore, parent, token, &config);
         }
         let groups = first..self.passages.groups.len();
         let t1 = now();
         let (context, memory_positions);
+        let small = |caps: Caps| if prob < config.likely { Caps { pairs: caps.pairs / 4, singles: caps.singles / 4 } } else { caps };
+        let (context_caps, memory_caps) = (small(config.context_caps), small(config.memory_caps));
         match parent {
             None => {
-                context = find(&self.history, &self.tail, config.context_caps, &mut self.positions);
-                memory_positions = find(memory, &self.tail, config.memory_caps, &mut self.positions);
+                context = find(&self.history, &self.tail, context_caps, &mut self.positions);
+                memory_positions = find(memory, &self.tail, memory_caps, &mut self.positions);
             }
             Some(parent) => {
                 let parent = self.nodes[parent as usize].clone();
-                context = follow(&self.history, &parent.context, &self.tail, config.context_caps, &mut self.positions);
-                memory_positions = follow(memory, &parent.memory, &self.tail, config.memory_caps, &mut self.positions);
+                context = follow(&self.history, &parent.context, &self.tail, context_caps, config.own_thin, config.own_enough, &mut self.positions);
+                memory_positions = follow(memory, &parent.memory, &self.tail, memory_caps, config.own_thin, config.own_enough, &mut self.positions);
             }
         }
         let t2 = now();
@@ -245,6 +249,18 @@ impl FusedSession {
                 rank += 1;
             }
         }
+        if let Some(followers) = state.datastore.as_ref().and_then(|d| state.followers.of(d, token)) {
+            let start = self.evidence.start_expert();
+            let floor = config.min_share / prob * followers.total * 0.5;
+            for &(token, count) in &followers.counts {
+                if count < floor { break; }
+                self.evidence.count(&known, token, count);
+            }
+            if self.evidence.finish_expert(&known, start, Kind::Datastore, 1, rank, followers.num_matches) {
+                let expert = self.evidence.experts.last_mut().unwrap();
+                expert.total = followers.total;
+            }
+        }
         add_own(&mut self.evidence, &known, &self.history, &self.positions[context.range.clone()], Kind::Context, config.max_own);
         add_own(&mut self.evidence, &known, memory, &self.positions[memory_positions.range.clone()], Kind::Memory, config.max_own);
         if config.gaps {
@@ -264,6 +280,7 @@ impl FusedSession {
         let from = self.tail.len().saturating_sub(8);
         let place_ = Place {
             tail: &self.tail[from..],
+            min_share: (config.min_share / prob).max(1.0 / 1024.0),
             occurrences: &|token| occurrences.get(token as usize).copied().unwrap_or(0.0),
             frequency: &|token| u32::from(frequency.get(token as usize).copied().unwrap_or(0)),
         };
@@ -281,58 +298,24 @@ impl FusedSession {
         self.nodes.len() - 1
     }
 
-    fn match_static(&mut self, datastore: &Datastore, parent: Option<u32>, token: u32, prob: f32, config: &FusedConfig) {
+    fn match_static(&mut self, datastore: &Datastore, parent: Option<u32>, token: u32, config: &FusedConfig) {
         let separator = datastore.separator();
         let tail_start = self.tail.iter().rposition(|&t| t == separator).map_or(0, |p| p + 1);
         let tail = &self.tail[tail_start..];
         if tail.is_empty() {
             return;
         }
-        let Some(parent) = parent else {
-            let started = std::time::Instant::now();
-            let longest = self.passages.longest(datastore, tail, 16.min(self.longest));
-            datastore.note(started.elapsed(), 0);
-            self.longest = longest;
-            let mut sizes = 0;
-            let mut last = 0;
-            for order in (1..=longest).rev() {
-                let count = self.passages.count(datastore, &tail[tail.len() - order..]);
-                if count == last {
-                    continue;
-                }
-                last = count;
-                self.passages.add(datastore, config.root_cap);
-                sizes += 1;
-                if sizes == config.max_static {
-                    break;
+        match parent {
+            None => {
+                let started = std::time::Instant::now();
+                self.longest = self.passages.look_up(datastore, tail, config.max_static, config.root_cap);
+                if std::env::var_os("LAB").is_none() { datastore.note(started.elapsed() / 8, self.passages.rows.len() as u64); }
+            }
+            Some(parent) => {
+                for group in self.nodes[parent as usize].groups.clone() {
+                    self.passages.follow(group, token);
                 }
             }
-            return;
-        };
-        let groups = self.nodes[parent as usize].groups.clone();
-        let mut shortest = usize::MAX;
-        for group in groups {
-            let start = self.passages.rows.len();
-            let new = self.passages.follow(group, token);
-            let is_thin = !new.is_whole && new.rows.len() < config.thin && new.order <= config.fresh && prob >= config.fresh_from;
-            if new.rows.is_empty() || is_thin {
-                self.passages.rows.truncate(start);
-            } else {
-                shortest = new.order;
-                self.passages.groups.push(new);
-            }
-        }
-        if prob < config.fresh_from {
-            return;
-        }
-        let mut last = self.passages.groups.last().map_or(0.0, |g| g.num_matches);
-        for order in (1..=config.fresh.min(tail.len()).min(shortest - 1)).rev() {
-            let count = self.passages.count(datastore, &tail[tail.len() - order..]);
-            if count as f32 == last || count == 0 {
-                continue;
-            }
-            last = count as f32;
-            self.passages.add(datastore, config.node_cap);
         }
     }
 

@@ -59,6 +59,7 @@ pub mod edit;
 mod entries;
 pub mod error;
 mod evidence;
+mod followers;
 mod format;
 pub mod fused;
 mod history;

@@ -1,6 +1,6 @@
 //! What do all sources together make of the next token?
 
-use crate::evidence::{Candidate, Evidence, Known};
+use crate::evidence::{Candidate, END, Evidence, Known};
 use crate::numeric::{exp, ln};
 use crate::weights::{LAST_TOKENS, ORDERS, TOKENS, Weights};
 
@@ -12,6 +12,8 @@ pub(crate) struct Place<'a> {
     pub(crate) occurrences: &'a dyn Fn(u32) -> f32,
     /// How frequent a token is in the corpus: half of log2.
     pub(crate) frequency: &'a dyn Fn(u32) -> u32,
+    /// What is less likely is no candidate.
+    pub(crate) min_share: f32,
 }
 
 const MAX_CANDIDATES: usize = 32;
@@ -104,30 +106,32 @@ fn choose(evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
     let tokens = &evidence.tokens[known.tokens.clone()];
     let shares = &evidence.shares[known.tokens.clone()];
     for (index, (&token, &share)) in tokens.iter().zip(shares).enumerate() {
-        evidence.candidates.push(Candidate {
-            token,
-            place: index as u16,
-            cache_key: 0,
-            token_key: 0,
-            recent_key: 0,
-            prob: share,
-        });
+        if share >= place.min_share {
+            evidence.candidates.push(Candidate {
+                token,
+                place: index as u16,
+                cache_key: 0,
+                token_key: 0,
+                recent_key: 0,
+                prob: share,
+            });
+        }
     }
     let likelier = |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
-    if tokens.len() > MAX_CANDIDATES {
+    if evidence.candidates.len() - start > MAX_CANDIDATES {
         evidence.candidates[start..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier);
         evidence.candidates.truncate(start + MAX_CANDIDATES);
     }
-    evidence.candidates[start..].sort_unstable_by(likelier);
+    let top = evidence.candidates[start..].iter().copied().min_by(likelier).map_or(END, |top| top.token);
     known.candidates = start..evidence.candidates.len();
     let mut named = 0.0;
-    for (index, candidate) in evidence.candidates[start..].iter_mut().enumerate() {
+    for candidate in &mut evidence.candidates[start..] {
         named += candidate.prob;
         let q = ((-1.5 / std::f32::consts::LN_2 * ln(candidate.prob)) as usize).min(15);
         let u = (place.occurrences)(candidate.token);
         let ub = if u == 0.0 { 0 } else if u < 1.5 { 1 } else if u < 3.5 { 2 } else if u < 8.0 { 3 } else { 4 };
         let fb = (place.frequency)(candidate.token).min(12) as usize;
-        candidate.cache_key = (((ub * 13 + fb) * 4 + q / 4) * 2 + usize::from(index == 0)) as u32;
+        candidate.cache_key = (((ub * 13 + fb) * 4 + q / 4) * 2 + usize::from(candidate.token == top)) as u32;
         candidate.token_key = (candidate.token.wrapping_mul(7919).wrapping_add(13) as usize % TOKENS) as u32;
         let recent = place.tail.iter().rev().take(8).position(|&t| t == candidate.token).map_or(0, |p| p + 1);
         candidate.recent_key = (recent * 16 + q) as u32;
@@ -136,11 +140,11 @@ fn choose(evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
 }
 
 fn refine(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
-    let mut shift = [0.0_f32; 1024];
+    let mut shift = [0.0_f32; 512];
     let num_tokens = known.tokens.len();
-    let shift = &mut shift[..num_tokens.min(1024)];
+    let shift = &mut shift[..num_tokens.min(512)];
     let shares = &evidence.shares[known.tokens.clone()];
-    let floor = evidence.candidates[known.candidates.clone()].last().map_or(1.0, |c| c.prob);
+    let floor = evidence.candidates[known.candidates.clone()].iter().map(|c| c.prob).fold(1.0, f32::min);
     let mut all = 0.0;
     for expert in &evidence.experts[known.experts.clone()] {
         if expert.rank >= 5 {
@@ -208,7 +212,7 @@ pub(crate) fn learn(weights: &mut Weights, evidence: &Evidence, known: &Known, t
     }
     let candidates = &evidence.candidates[known.candidates.clone()];
     let shares = &evidence.shares[known.tokens.clone()];
-    let mut gradients = [0.0_f32; 1024];
+    let mut gradients = [0.0_f32; 512];
     let mut sum = 0.0;
     for candidate in candidates {
         let hit = if candidate.token == token { 1.0 } else { 0.0 };

@@ -3,7 +3,8 @@
 /// e to the power of `x`, for |x| below 80; relative error below 1e-6.
 pub(crate) fn exp(x: f32) -> f32 {
     let t = x * std::f32::consts::LOG2_E;
-    let n = t.round_ties_even();
+    // Rounds: there are no bits left for a fraction in a number this large.
+    let n = (t + 12_582_912.0) - 12_582_912.0;
     let f = (t - n) * std::f32::consts::LN_2;
     let p = 1.0
         + f * (1.0

@@ -25,11 +25,15 @@ pub(crate) struct Passages {
     /// Places in `tokens`.
     pub(crate) rows: Vec<u32>,
     pub(crate) tokens: Vec<u32>,
-    found: Match,
+    found: Vec<Match>,
     samples: Samples,
     pub num_finds: usize,
     pub num_rows: usize,
 }
+
+const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
+/// The place in [`ORDERS`] that is tried first.
+const FIRST: usize = 3;
 
 impl Passages {
     pub(crate) fn clear(&mut self) {
@@ -38,38 +42,67 @@ impl Passages {
         self.tokens.clear();
     }
 
-    pub(crate) fn longest(&mut self, datastore: &Datastore, tail: &[u32], max: usize) -> usize {
-        datastore.find_longest(tail, max.min(tail.len()), 1, &mut self.found);
-        self.found.length
-    }
-
-    pub(crate) fn count(&mut self, datastore: &Datastore, pattern: &[u32]) -> u64 {
+    fn find(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
+        let order = ORDERS[index];
+        if order > tail.len() {
+            return 0;
+        }
         self.num_finds += 1;
-        datastore.find(pattern, &mut self.found);
-        self.found.count()
+        let found = &mut self.found[index];
+        datastore.find(&tail[tail.len() - order..], found);
+        found.count()
     }
 
-    /// Adds the group of the last count.
-    pub(crate) fn add(&mut self, datastore: &Datastore, cap: usize) {
-        let count = self.found.count();
+    /// The groups of the longest matches; gives the length of the longest.
+    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32], max: usize, cap: usize) -> usize {
+        self.found.resize(ORDERS.len(), Match::default());
+        let mut index = FIRST;
+        let mut longest = None;
+        while index < ORDERS.len() && self.find(datastore, tail, index) > 0 {
+            longest = Some(index);
+            index += 1;
+        }
+        let mut last = 0;
+        let mut num = 0;
+        let mut searched = FIRST;
+        for index in (1..longest.map_or(FIRST, |longest| longest + 1)).rev() {
+            let count = if index < searched {
+                searched = index;
+                self.find(datastore, tail, index)
+            } else {
+                self.found[index].count()
+            };
+            if count > last {
+                longest = longest.or(Some(index));
+                last = count;
+                self.add(datastore, index, cap);
+                num += 1;
+                if num == max {
+                    break;
+                }
+            }
+        }
+        longest.map_or(0, |longest| ORDERS[longest])
+    }
+
+    fn add(&mut self, datastore: &Datastore, index: usize, cap: usize) {
+        let found = &self.found[index];
+        let count = found.count();
         let stride = Stride::new(count, cap as u64);
-        if self.found.is_in_one_shard() || stride.num_samples() == count {
-            datastore.gather(&self.found, LENGTH, stride, &mut self.samples);
+        if found.is_in_one_shard() || stride.num_samples() == count {
+            datastore.gather(found, LENGTH, stride, &mut self.samples);
         } else {
-            self.samples = datastore.samples(&self.found, LENGTH, cap);
+            self.samples = datastore.samples(found, LENGTH, cap);
         }
         let start = self.rows.len();
         for row in self.samples.iter() {
             self.num_rows += 1;
             self.rows.push(self.tokens.len() as u32);
             self.tokens.extend_from_slice(row);
-            self.tokens.push(END);
-            if row.len() < LENGTH {
-                self.tokens.push(END);
-            }
+            self.tokens.extend([END, END]);
         }
         self.groups.push(Group {
-            order: self.found.length,
+            order: found.length,
             num_matches: count as f32,
             is_whole: stride.num_samples() == count,
             rows: start..self.rows.len(),
@@ -77,7 +110,7 @@ impl Passages {
     }
 
     /// Adds what of a group goes on with `token`.
-    pub(crate) fn follow(&mut self, group: usize, token: u32) -> Group {
+    pub(crate) fn follow(&mut self, group: usize, token: u32) {
         let Group { order, num_matches, is_whole, rows } = self.groups[group].clone();
         let start = self.rows.len();
         let total = rows.len();
@@ -88,15 +121,17 @@ impl Passages {
             }
         }
         let num_rows = self.rows.len() - start;
-        Group {
-            order: order + 1,
-            num_matches: if is_whole {
-                num_rows as f32
-            } else {
-                num_matches * num_rows as f32 / total as f32
-            },
-            is_whole,
-            rows: start..self.rows.len(),
+        if num_rows > 0 {
+            self.groups.push(Group {
+                order: order + 1,
+                num_matches: if is_whole {
+                    num_rows as f32
+                } else {
+                    num_matches * num_rows as f32 / total as f32
+                },
+                is_whole,
+                rows: start..self.rows.len(),
+            });
         }
     }
 }

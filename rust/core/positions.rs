@@ -44,17 +44,7 @@ pub(crate) fn find(
     };
     let before = tail.len().checked_sub(2).map(|index| tail[index]);
     if let Some(before) = before {
-        for (index, end) in history.of_pair(before, last).enumerate() {
-            if index > caps.pairs {
-                is_cut = true;
-                break;
-            }
-            if end + 1 < tokens.len() {
-                let pairs = tokens[..=end].iter().rev().zip(tail.iter().rev());
-                let length = pairs.take(MAX_LENGTH).take_while(|(a, b)| a == b).count();
-                all.push(Position { next: end as u32 + 1, length: length as u32 });
-            }
-        }
+        is_cut = add_pairs(history, before, tail, caps, all);
     }
     is_cut |= add_singles(history, before, last, caps, all);
     Positions { range: start..all.len(), is_cut }
@@ -86,11 +76,10 @@ pub(crate) fn follow(
     parent: &Positions,
     tail: &[u32],
     caps: Caps,
+    thin: usize,
+    enough: usize,
     all: &mut Vec<Position>,
 ) -> Positions {
-    if parent.is_cut {
-        return find(history, tail, caps, all);
-    }
     let start = all.len();
     let tokens = history.tokens();
     let (Some(&last), Some(&before)) = (tail.last(), tail.iter().rev().nth(1)) else {
@@ -102,6 +91,31 @@ pub(crate) fn follow(
             all.push(Position { next: next + 1, length: (length + 1).min(MAX_LENGTH as u32) });
         }
     }
-    let is_cut = add_singles(history, Some(before), last, caps, all);
+    let mut is_cut = parent.is_cut;
+    if is_cut && all.len() - start < thin {
+        all.truncate(start);
+        is_cut = add_pairs(history, before, tail, caps, all);
+    }
+    if all.len() - start < enough {
+        is_cut |= add_singles(history, Some(before), last, caps, all);
+    } else {
+        is_cut = true;
+    }
     Positions { range: start..all.len(), is_cut }
+}
+
+fn add_pairs(history: &History, before: u32, tail: &[u32], caps: Caps, all: &mut Vec<Position>) -> bool {
+    let tokens = history.tokens();
+    let last = tail[tail.len() - 1];
+    for (index, end) in history.of_pair(before, last).enumerate() {
+        if index > caps.pairs {
+            return true;
+        }
+        if end + 1 < tokens.len() {
+            let pairs = tokens[..=end].iter().rev().zip(tail.iter().rev());
+            let length = pairs.take(MAX_LENGTH).take_while(|(a, b)| a == b).count();
+            all.push(Position { next: end as u32 + 1, length: length as u32 });
+        }
+    }
+    false
 }
