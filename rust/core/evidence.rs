@@ -2,192 +2,181 @@
 
 use std::ops::Range;
 
+use crate::tree::Source;
+
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
 /// What an expert looks at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub(crate) enum Kind {
+    #[default]
     Datastore,
     Context,
     Memory,
-    /// The datastore, past one token that differs.
+    Predicted,
+    Recycled,
+    /// What came two tokens after a match in the datastore whose next token was another one.
     DatastoreGap,
     ContextGap,
     MemoryGap,
+    PredictedGap,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 6;
+    pub(crate) const COUNT: usize = 9;
 
     pub(crate) fn is_gap(self) -> bool {
-        self as usize >= Self::DatastoreGap as usize
+        self as u8 >= Self::DatastoreGap as u8
+    }
+
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::Datastore | Self::DatastoreGap => Source::Datastore,
+            Self::Context | Self::ContextGap => Source::Context,
+            Self::Memory | Self::MemoryGap => Source::Memory,
+            Self::Predicted | Self::PredictedGap => Source::Predicted,
+            Self::Recycled => Source::Recycled,
+        }
     }
 }
 
-/// The counts of what followed one match of one source.
-#[derive(Debug, Clone)]
-pub(crate) struct Expert {
+/// What one source matched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matched {
     pub(crate) kind: Kind,
-    /// The length of the match.
+    /// The length of the match, at least 1.
     pub(crate) order: usize,
     /// How many experts of its kind have longer matches.
     pub(crate) rank: usize,
     /// How often the match occurs.
     pub(crate) num_matches: f32,
-    /// What its counts add up to.
-    pub(crate) total: f32,
-    pub(crate) counts: Range<usize>,
-    /// Its most frequent token, by place.
-    pub(crate) top: u16,
-    /// Keys into the tables of weights.
-    pub(crate) keys: [u32; 3],
-    pub(crate) trust_key: u32,
-    pub(crate) weight: f32,
 }
 
-impl Expert {
-    pub(crate) fn num_distinct(&self) -> usize {
-        self.counts.len()
-    }
+/// A match and the counts of what followed it.
+#[derive(Debug, Clone)]
+pub(crate) struct Expert {
+    pub(crate) matched: Matched,
+    pub(crate) counts: Range<usize>,
+    /// What the counts of all tokens add up to, those that are not listed included.
+    pub(crate) total: f32,
+    /// The place of its most frequent token.
+    pub(crate) top: usize,
+    /// Where its weights are.
+    pub(crate) keys: [usize; 3],
+    pub(crate) trust_key: usize,
+    /// Its share of the mixture.
+    pub(crate) weight: f32,
 }
 
 /// How often a token followed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count {
     /// The place of the token among those of the node.
-    pub(crate) place: u16,
+    pub(crate) place: u32,
     pub(crate) count: f32,
 }
 
-/// A token that may come next.
+/// A token that some expert of a node names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Named {
+    pub(crate) token: u32,
+    /// Its probability by the mixture of experts.
+    pub(crate) share: f32,
+    /// The most that one expert gives it, and which.
+    pub(crate) largest: f32,
+    pub(crate) kind: Kind,
+}
+
+/// One of the likeliest tokens of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) token: u32,
-    /// Its place among the tokens of the node.
-    pub(crate) place: u16,
-    pub(crate) cache_key: u32,
-    pub(crate) token_key: u32,
-    pub(crate) recent_key: u32,
+    pub(crate) place: usize,
+    /// Where its weights are.
+    pub(crate) keys: [usize; 3],
     pub(crate) prob: f32,
+    pub(crate) source: Source,
 }
 
 /// What is known at one node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) experts: Range<usize>,
-    /// All tokens that any expert names.
-    pub(crate) tokens: Range<usize>,
-    /// The likeliest ones.
+    pub(crate) named: Range<usize>,
     pub(crate) candidates: Range<usize>,
-    /// The weight of no expert.
+    /// The share of no expert.
     pub(crate) none: f32,
-    /// What is left to tokens that are no candidates.
-    pub(crate) rest: f32,
 }
 
-/// What is known at the nodes of one draft.
+/// What is known at the nodes of one draft, all in one place.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) shares: Vec<f32>,
+    pub(crate) named: Vec<Named>,
     pub(crate) candidates: Vec<Candidate>,
     places: Places,
+    first_expert: usize,
+    first_named: usize,
 }
 
 impl Evidence {
     pub(crate) fn clear(&mut self) {
         self.experts.clear();
         self.counts.clear();
-        self.tokens.clear();
-        self.shares.clear();
+        self.named.clear();
         self.candidates.clear();
     }
 
-    pub(crate) fn start_node(&mut self) -> Known {
+    /// Starts a node; the experts added next are its own.
+    pub(crate) fn start(&mut self) {
         self.places.clear();
+        self.first_expert = self.experts.len();
+        self.first_named = self.named.len();
+    }
+
+    /// The node whose experts were added last.
+    pub(crate) fn node(&self) -> Known {
         Known {
-            experts: self.experts.len()..self.experts.len(),
-            tokens: self.tokens.len()..self.tokens.len(),
-            candidates: 0..0,
+            experts: self.first_expert..self.experts.len(),
+            named: self.first_named..self.named.len(),
+            candidates: self.candidates.len()..self.candidates.len(),
             none: 1.0,
-            rest: 1.0,
         }
     }
 
-    pub(crate) fn finish_node(&mut self, known: &mut Known) {
-        known.experts.end = self.experts.len();
-        known.tokens.end = self.tokens.len();
-        self.shares.resize(self.tokens.len(), 0.0);
-    }
-
-    /// Starts the counts of an expert.
-    pub(crate) fn start_expert(&mut self) -> usize {
-        self.places.num_experts += 1;
-        self.counts.len()
-    }
-
-    pub(crate) fn count(&mut self, known: &Known, token: u32, count: f32) {
-        if token == END {
-            return;
-        }
-        let first = known.tokens.start;
-        let num_experts = self.places.num_experts;
-        let Some(entry) = self.places.entry(token) else {
-            return;
-        };
-        if entry.place == NEW {
-            entry.place = u16::try_from(self.tokens.len() - first).unwrap_or(0);
-            self.tokens.push(token);
-        }
-        if entry.expert == num_experts {
-            self.counts[entry.count as usize].count += count;
-        } else {
-            entry.expert = num_experts;
-            entry.count = self.counts.len() as u32;
-            self.counts.push(Count {
-                place: entry.place,
-                count,
-            });
-        }
-    }
-
-    /// Adds the expert whose counts were made since `start`, unless there are none.
-    pub(crate) fn finish_expert(
+    /// Adds an expert, unless nothing followed: counts of tokens, and what they add up to where they
+    /// are not all.
+    pub(crate) fn add(
         &mut self,
-        known: &Known,
-        start: usize,
-        kind: Kind,
-        order: usize,
-        rank: usize,
-        num_matches: f32,
+        matched: Matched,
+        total: Option<f32>,
+        counts: impl IntoIterator<Item = (u32, f32)>,
     ) -> bool {
-        let counts = &self.counts[start..];
-        let mut total = 0.0;
-        let mut top: Option<Count> = None;
-        let token = |place: u16| self.tokens[known.tokens.start + place as usize];
-        for &count in counts {
-            total += count.count;
-            let is_top = top.is_none_or(|top| {
-                count.count > top.count
-                    || (count.count == top.count && token(count.place) < token(top.place))
+        let first = self.counts.len();
+        self.places.num_experts += 1;
+        for (token, count) in counts {
+            self.count(token, count);
+        }
+        let (mut listed, mut top) = (0.0, None::<(Count, u32)>);
+        for &count in &self.counts[first..] {
+            listed += count.count;
+            let token = self.named[self.first_named + count.place as usize].token;
+            let is_top = top.is_none_or(|(top, top_token)| {
+                count.count > top.count || (count.count >= top.count && token < top_token)
             });
             if is_top {
-                top = Some(count);
+                top = Some((count, token));
             }
         }
-        let Some(top) = top else { return false };
+        let Some((top, _)) = top else { return false };
         self.experts.push(Expert {
-            kind,
-            order,
-            rank,
-            num_matches,
-            total,
-            counts: start..self.counts.len(),
-            top: top.place,
+            matched,
+            counts: first..self.counts.len(),
+            total: total.unwrap_or(listed),
+            top: top.place as usize,
             keys: [0; 3],
             trust_key: 0,
             weight: 0.0,
@@ -195,69 +184,97 @@ impl Evidence {
         true
     }
 
-    pub(crate) fn token(&self, known: &Known, place: u16) -> u32 {
-        self.tokens[known.tokens.start + place as usize]
+    fn count(&mut self, token: u32, count: f32) {
+        let num_experts = self.places.num_experts;
+        let num_named = self.named.len() - self.first_named;
+        if token == END {
+            return;
+        }
+        let Some(entry) = self.places.entry(token, num_named) else {
+            return;
+        };
+        if entry.place as usize == num_named {
+            self.named.push(Named {
+                token,
+                ..Named::default()
+            });
+        }
+        if entry.expert == num_experts {
+            self.counts[entry.count as usize].count += count;
+        } else {
+            entry.expert = num_experts;
+            entry.count = small(self.counts.len());
+            self.counts.push(Count {
+                place: entry.place,
+                count,
+            });
+        }
     }
 }
 
-const NEW: u16 = u16::MAX;
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 const NUM_ENTRIES: usize = 1024;
 
-/// Where the tokens of a node are.
+/// The most tokens of a node: those named later are left out.
+pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
+
+/// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
+/// emptied by a change of epoch.
 #[derive(Debug)]
 struct Places {
-    entries: Vec<Entry>,
+    entries: Box<[Entry]>,
     epoch: u32,
     num_experts: u32,
-    num_used: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     epoch: u32,
     token: u32,
+    place: u32,
+    /// The last expert that named it, and its count there.
     expert: u32,
     count: u32,
-    place: u16,
 }
 
 impl Default for Places {
     fn default() -> Self {
         Self {
-            entries: vec![Entry::default(); NUM_ENTRIES],
+            entries: vec![Entry::default(); NUM_ENTRIES].into(),
             epoch: 0,
             num_experts: 0,
-            num_used: 0,
         }
     }
 }
 
 impl Places {
     fn clear(&mut self) {
+        self.num_experts = 0;
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
             self.entries.fill(Entry::default());
             self.epoch = 1;
         }
-        self.num_used = 0;
-        self.num_experts = 0;
     }
 
-    fn entry(&mut self, token: u32) -> Option<&mut Entry> {
+    /// The entry of a token; a new one has the place `num_named`. Nothing where there is no room.
+    fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Entry> {
         let mut index = (token.wrapping_mul(0x9E37_79B1) >> 22) as usize;
         loop {
             let entry = &self.entries[index];
             if entry.epoch != self.epoch {
-                if self.num_used * 2 >= NUM_ENTRIES {
+                if num_named == MAX_NAMED {
                     return None;
                 }
-                self.num_used += 1;
                 self.entries[index] = Entry {
                     epoch: self.epoch,
                     token,
+                    place: small(num_named),
                     expert: 0,
                     count: 0,
-                    place: NEW,
                 };
                 return Some(&mut self.entries[index]);
             }

@@ -3,56 +3,60 @@
 use std::sync::OnceLock;
 
 use crate::datastore::{Datastore, Match};
-use crate::stride::Stride;
 
-/// The most frequent tokens after one token.
+/// How many occurrences of a token are looked at.
+const MAX_SAMPLES: usize = 128;
+
+/// How many of the tokens that follow them are kept.
+const MAX_TOKENS: usize = 24;
+
+/// The most frequent tokens after one token, in an even sample of its occurrences.
 #[derive(Debug, Default)]
 pub(crate) struct Followers {
     pub(crate) num_matches: f32,
-    pub(crate) total: f32,
+    pub(crate) num_samples: f32,
+    /// Count descending, then token ascending.
     pub(crate) counts: Box<[(u32, f32)]>,
 }
 
+/// Those of every token of a datastore: looked up when they are first asked for, then kept.
+///
+/// Every node of a tree asks for its token's, and few tokens are most of a text.
 #[derive(Debug)]
-pub(crate) struct AllFollowers {
-    by_token: Vec<OnceLock<Followers>>,
-    cap: usize,
-    top: usize,
-}
+pub(crate) struct AllFollowers(Box<[OnceLock<Followers>]>);
 
 impl AllFollowers {
-    pub(crate) fn new(vocab_size: u32, cap: usize, top: usize) -> Self {
-        let by_token = (0..vocab_size).map(|_| OnceLock::new()).collect();
-        Self { by_token, cap, top }
+    pub(crate) fn new(vocab_size: u32) -> Self {
+        Self((0..vocab_size).map(|_| OnceLock::new()).collect())
     }
 
     pub(crate) fn of(&self, datastore: &Datastore, token: u32) -> Option<&Followers> {
-        let followers = self.by_token.get(token as usize)?;
-        Some(followers.get_or_init(|| self.read(datastore, token)))
+        let followers = self.0.get(token as usize)?;
+        Some(followers.get_or_init(|| look_up(datastore, token)))
     }
+}
 
-    fn read(&self, datastore: &Datastore, token: u32) -> Followers {
-        if token == datastore.separator() {
-            return Followers::default();
+#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+fn look_up(datastore: &Datastore, token: u32) -> Followers {
+    if token == datastore.separator() {
+        return Followers::default();
+    }
+    let mut found = Match::default();
+    datastore.find(&[token], &mut found);
+    let samples = datastore.samples(&found, 1, MAX_SAMPLES);
+    let mut counts: Vec<(u32, f32)> = Vec::new();
+    for &token in samples.iter().filter_map(<[u32]>::first) {
+        match counts.last_mut() {
+            Some((last, count)) if *last == token => *count += 1.0,
+            _ => counts.push((token, 1.0)),
         }
-        let mut found = Match::default();
-        datastore.find(&[token], &mut found);
-        let count = found.count();
-        let samples = datastore.samples(&found, 1, self.cap);
-        let mut counts: Vec<(u32, f32)> = Vec::new();
-        for row in samples.iter() {
-            match (row.first(), counts.last_mut()) {
-                (Some(&token), Some(last)) if last.0 == token => last.1 += 1.0,
-                (Some(&token), _) => counts.push((token, 1.0)),
-                (None, _) => {}
-            }
-        }
-        counts.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        counts.truncate(self.top);
-        Followers {
-            num_matches: count as f32,
-            total: Stride::new(count, self.cap as u64).num_samples() as f32,
-            counts: counts.into(),
-        }
+    }
+    // Stable, and the rows of a sample are sorted.
+    counts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    counts.truncate(MAX_TOKENS);
+    Followers {
+        num_matches: found.count() as f32,
+        num_samples: samples.len() as f32,
+        counts: counts.into(),
     }
 }

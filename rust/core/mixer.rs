@@ -1,244 +1,333 @@
-//! What do all sources together make of the next token?
+//! What do all experts of a node together make of the next token, and what do they learn from it?
+//!
+//! In two stages. The first mixes the experts' shares by weights that depend on what each matched:
+//!
+//! ```text
+//! p(t) = sum over e of w(e) c(e, t) / N(e)      w = softmax of the sums of e's weights, and of 0 for none
+//! ```
+//!
+//! The second corrects the likeliest tokens by what is known of them besides, and by what each
+//! expert's opinion has been worth as a factor:
+//!
+//! ```text
+//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + sum over e of trust(e) x(e, t))
+//! x(e, t) = ln of (c(e, t) + s p(t)) / ((N(e) + s) p(t)), within -3..=3       s = 0.3 D(e), e's tokens
+//! ```
+//!
+//! Every weight moves by the gradient of the log likelihood of the token that came.
 
-use crate::evidence::{Candidate, END, Evidence, Known};
-use crate::numeric::{exp, ln};
-use crate::weights::{LAST_TOKENS, ORDERS, TOKENS, Weights};
+use crate::evidence::{Candidate, Evidence, Expert, Kind, Known, MAX_NAMED};
+use crate::numeric::{exp, ln, log2};
+use crate::weights::{
+    AGREEMENT, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LAST_TOKENS, NUM_LEVELS, NUM_PLACES,
+    NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TOKENS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, RECENT,
+    TOKEN, TRUST, USE, Weights,
+};
 
-/// What the mixer knows of the place it predicts for.
-pub(crate) struct Place<'a> {
-    /// The tokens before it, the last ones.
+/// How fast the weights of experts learn: those of what they matched, and those beside.
+const ORDER_RATE: f32 = 0.3;
+const EXPERT_RATE: f32 = 0.09;
+/// How fast those of candidates learn, and of what experts are worth as factors.
+const CANDIDATE_RATE: f32 = 0.03;
+const TRUST_RATE: f32 = 0.006;
+
+/// The part of the vocabulary that a token is of which no expert names.
+const UNNAMED: f32 = 1e-3;
+const MAX_CANDIDATES: usize = 32;
+const MAX_SCORE: f32 = 20.0;
+/// The largest log ratio that an expert's opinion counts.
+const MAX_RATIO: f32 = 3.0;
+
+/// What is known of a request besides its experts.
+pub(crate) struct Request<'a> {
+    /// The last tokens before the one that is predicted.
     pub(crate) tail: &'a [u32],
-    /// How often a token came in the request: half for the prompt.
-    pub(crate) occurrences: &'a dyn Fn(u32) -> f32,
-    /// How frequent a token is in the corpus: half of log2.
-    pub(crate) frequency: &'a dyn Fn(u32) -> u32,
+    pub(crate) uses: &'a Uses,
+    /// Of each token of the corpus, half the logarithm of how often it occurs.
+    pub(crate) frequencies: &'a [u8],
     /// What is less likely is no candidate.
     pub(crate) min_share: f32,
 }
 
-const MAX_CANDIDATES: usize = 32;
+/// About how often a request used each token: tokens that share a place are taken for each other.
+#[derive(Debug)]
+pub(crate) struct Uses(Box<[u8; Self::NUM_SLOTS]>);
 
-pub struct Rates {
-    pub order: f32,
-    pub key: f32,
-    pub feature: f32,
-    pub trust: f32,
-}
-pub const RATES: Rates = Rates { order: 0.3, key: 0.09, feature: 0.03, trust: 0.006 };
-
-/// Predicts.
-pub(crate) fn mix(weights: &Weights, evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
-    set_keys(evidence, known, place);
-    weigh(weights, evidence, known);
-    choose(evidence, known, place);
-    refine(weights, evidence, known);
+impl Default for Uses {
+    fn default() -> Self {
+        Self(Box::new([0; Self::NUM_SLOTS]))
+    }
 }
 
-fn set_keys(evidence: &mut Evidence, known: &Known, place: &Place<'_>) {
-    let last = place.tail.last().copied().unwrap_or(0);
-    let last_token = (last.wrapping_mul(40503) >> 3) as usize % LAST_TOKENS;
-    let mut longest: [Option<u16>; 3] = [None; 3];
-    for expert in evidence.experts[known.experts.clone()].iter().rev() {
-        if let Some(slot) = longest.get_mut(expert.kind as usize) {
-            *slot = Some(expert.top);
+impl Uses {
+    const NUM_SLOTS: usize = 4096;
+
+    pub(crate) fn add(&mut self, token: u32, times: u8) {
+        let slot = &mut self.0[Self::slot(token)];
+        *slot = slot.saturating_add(times);
+    }
+
+    fn level(&self, token: u32) -> usize {
+        match self.0[Self::slot(token)] {
+            0 => 0,
+            1..=2 => 1,
+            3..=6 => 2,
+            7..=15 => 3,
+            _ => 4,
         }
     }
-    for expert in &mut evidence.experts[known.experts.clone()] {
-        let kind = expert.kind as usize;
-        let log = (expert.num_matches.max(1.0).to_bits() >> 23) as usize - 127;
-        let num_distinct = expert.counts.len();
-        let spread = if num_distinct == 1 {
-            0
-        } else if (num_distinct as f32) < 0.3 * expert.num_matches {
-            1
-        } else {
-            2
+
+    fn slot(token: u32) -> usize {
+        (token.wrapping_mul(0x9E37_79B1) >> 20) as usize
+    }
+}
+
+/// Predicts what comes after the node whose experts were added last.
+pub(crate) fn predict(weights: &Weights, evidence: &mut Evidence, request: &Request<'_>) -> Known {
+    let mut known = evidence.node();
+    set_expert_keys(evidence, &known, request);
+    weigh(weights, evidence, &mut known);
+    choose(evidence, &mut known, request);
+    correct(weights, evidence, &known);
+    known
+}
+
+fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>) {
+    let last = request.tail.last().copied().unwrap_or(0);
+    let last_token = (last.wrapping_mul(40_503) >> 3) as usize % NUM_LAST_TOKENS;
+    let experts = &mut evidence.experts[known.experts.clone()];
+    let mut favourites = [None; Kind::COUNT];
+    for expert in experts.iter().rev() {
+        favourites[expert.matched.kind as usize] = Some(expert.top);
+    }
+    for expert in experts {
+        let matched = expert.matched;
+        let kind = matched.kind as usize;
+        let size = log2(matched.num_matches.max(1.0));
+        let order = matched.order.clamp(1, MAX_ORDER);
+        let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
+        let others = match matched.kind {
+            Kind::Datastore => [Kind::Context, Kind::Memory],
+            Kind::Context => [Kind::Datastore, Kind::Memory],
+            _ => [Kind::Datastore, Kind::Context],
         };
-        let order = expert.order.min(ORDERS);
-        let order_key = ((kind * ORDERS + order - 1) * 8 + (log / 2).min(7)) * 3 + spread;
-        let (a, b) = match kind {
-            0 => (1, 2),
-            1 => (0, 2),
-            _ => (0, 1),
-        };
-        let compare = |other: usize| match longest[other] {
+        let [first, second] = others.map(|other| match favourites[other as usize] {
             None => 0,
             Some(top) if top == expert.top => 1,
             Some(_) => 2,
-        };
-        let own = match longest.get(kind) {
-            Some(Some(top)) if *top != expert.top => 2,
-            _ => 1,
-        };
-        let agreement_key =
-            (((kind * 5 + expert.rank.min(4)) * 3 + compare(a)) * 3 + compare(b)) * 3 + own;
-        let last_key = kind * LAST_TOKENS + last_token;
-        expert.keys = [order_key as u32, agreement_key as u32, last_key as u32];
-        let size = ((log as f32 + expert.num_matches.max(1.0) / (1u64 << log) as f32 - 1.0) / 1.5) as usize;
+        });
+        let is_alone = usize::from(favourites[kind] != Some(expert.top));
+        let rank = kind * NUM_RANKS + matched.rank.min(NUM_RANKS - 1);
+        let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
+        expert.keys = [
+            ORDER.key(order_index * NUM_SPREADS + spread(expert)),
+            AGREEMENT.key(agreement),
+            LAST_TOKEN.key(kind * NUM_LAST_TOKENS + last_token),
+        ];
+        let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
+        let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
         expert.trust_key =
-            (((kind * 3 + expert.rank.min(2)) * 9 + expert.order.min(8)) * 4 + size.min(3)) as u32;
+            TRUST.key((rank * (MAX_ORDER + 1) + order) * NUM_TRUST_SIZES + trust_size);
     }
+}
+
+/// Whether one token followed, few for the number of matches, or many.
+#[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
+fn spread(expert: &Expert) -> usize {
+    match expert.counts.len() {
+        1 => 0,
+        number if (number as f32) < 0.3 * expert.matched.num_matches => 1,
+        _ => 2,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it saturates, and is limited"
+)]
+fn level(number: f32, num_levels: usize) -> usize {
+    (number as usize).min(num_levels - 1)
 }
 
 fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
     let experts = &mut evidence.experts[known.experts.clone()];
+    let named = &mut evidence.named[known.named.clone()];
     let mut sum = 1.0;
     for expert in experts.iter_mut() {
-        let [order, agreement, last] = expert.keys.map(|key| key as usize);
-        let score =
-            weights.order[order] + weights.agreement[agreement] + weights.last_token[last];
-        expert.weight = exp(score.clamp(-20.0, 20.0));
+        let score: f32 = expert.keys.iter().map(|&key| weights.get(key)).sum();
+        expert.weight = exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += expert.weight;
     }
     known.none = 1.0 / sum;
-    let shares = &mut evidence.shares[known.tokens.clone()];
     for expert in experts {
         expert.weight /= sum;
         let scale = expert.weight / expert.total;
         for count in &evidence.counts[expert.counts.clone()] {
-            shares[count.place as usize] += scale * count.count;
-        }
-    }
-}
-
-fn choose(evidence: &mut Evidence, known: &mut Known, place: &Place<'_>) {
-    let start = evidence.candidates.len();
-    let tokens = &evidence.tokens[known.tokens.clone()];
-    let shares = &evidence.shares[known.tokens.clone()];
-    for (index, (&token, &share)) in tokens.iter().zip(shares).enumerate() {
-        if share >= place.min_share {
-            evidence.candidates.push(Candidate {
-                token,
-                place: index as u16,
-                cache_key: 0,
-                token_key: 0,
-                recent_key: 0,
-                prob: share,
-            });
-        }
-    }
-    let likelier = |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
-    if evidence.candidates.len() - start > MAX_CANDIDATES {
-        evidence.candidates[start..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier);
-        evidence.candidates.truncate(start + MAX_CANDIDATES);
-    }
-    let top = evidence.candidates[start..].iter().copied().min_by(likelier).map_or(END, |top| top.token);
-    known.candidates = start..evidence.candidates.len();
-    let mut named = 0.0;
-    for candidate in &mut evidence.candidates[start..] {
-        named += candidate.prob;
-        let q = ((-1.5 / std::f32::consts::LN_2 * ln(candidate.prob)) as usize).min(15);
-        let u = (place.occurrences)(candidate.token);
-        let ub = if u == 0.0 { 0 } else if u < 1.5 { 1 } else if u < 3.5 { 2 } else if u < 8.0 { 3 } else { 4 };
-        let fb = (place.frequency)(candidate.token).min(12) as usize;
-        candidate.cache_key = (((ub * 13 + fb) * 4 + q / 4) * 2 + usize::from(candidate.token == top)) as u32;
-        candidate.token_key = (candidate.token.wrapping_mul(7919).wrapping_add(13) as usize % TOKENS) as u32;
-        let recent = place.tail.iter().rev().take(8).position(|&t| t == candidate.token).map_or(0, |p| p + 1);
-        candidate.recent_key = (recent * 16 + q) as u32;
-    }
-    known.rest = (1.0 - named).max(1e-6);
-}
-
-fn refine(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
-    let mut shift = [0.0_f32; 512];
-    let num_tokens = known.tokens.len();
-    let shift = &mut shift[..num_tokens.min(512)];
-    let shares = &evidence.shares[known.tokens.clone()];
-    let floor = evidence.candidates[known.candidates.clone()].iter().map(|c| c.prob).fold(1.0, f32::min);
-    let mut all = 0.0;
-    for expert in &evidence.experts[known.experts.clone()] {
-        if expert.rank >= 5 {
-            continue;
-        }
-        let trust = weights.trust[expert.trust_key as usize];
-        let (absent, scale, smoothing) = smoothing(expert.total, expert.counts.len());
-        all += trust * absent;
-        for count in &evidence.counts[expert.counts.clone()] {
-            let share = shares[count.place as usize];
-            if share >= floor {
-                let x = log_ratio(count.count, share, scale, smoothing);
-                shift[count.place as usize] += trust * (x - absent);
+            let named = &mut named[count.place as usize];
+            let share = scale * count.count;
+            named.share += share;
+            if share > named.largest {
+                named.largest = share;
+                named.kind = expert.matched.kind;
             }
         }
     }
+}
+
+fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
+    let first = evidence.candidates.len();
+    let named = evidence.named[known.named.clone()].iter().enumerate();
+    let likely = named.filter(|(_, named)| named.share >= request.min_share);
+    evidence.candidates.extend(likely.map(|(place, named)| Candidate {
+        token: named.token,
+        place,
+        keys: [0; 3],
+        prob: named.share,
+        source: named.kind.source(),
+    }));
+    let likelier_first = |a: &Candidate, b: &Candidate| {
+        b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token))
+    };
+    if evidence.candidates.len() - first > MAX_CANDIDATES {
+        evidence.candidates[first..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier_first);
+        evidence.candidates.truncate(first + MAX_CANDIDATES);
+    }
+    known.candidates = first..evidence.candidates.len();
+    let candidates = &mut evidence.candidates[first..];
+    let favourite = candidates.iter().min_by(|a, b| likelier_first(a, b));
+    let favourite = favourite.map(|candidate| candidate.token);
+    for candidate in candidates {
+        let is_favourite = favourite == Some(candidate.token);
+        set_candidate_keys(candidate, is_favourite, request);
+    }
+}
+
+fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &Request<'_>) {
+    let token = candidate.token;
+    let unlikeliness = level(-1.5 * log2(candidate.prob), NUM_LEVELS);
+    let frequency = request.frequencies.get(token as usize).copied().unwrap_or(0);
+    let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
+    let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
+    let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
+    let last = request.tail.iter().rev().take(NUM_PLACES - 1);
+    let place = last.zip(1..).find(|&(&other, _)| other == token);
+    let place = place.map_or(0, |(_, place)| place);
+    candidate.keys = [
+        USE.key(used),
+        TOKEN.key(token.wrapping_mul(7919).wrapping_add(13) as usize % NUM_TOKENS),
+        RECENT.key(place * NUM_LEVELS + unlikeliness),
+    ];
+}
+
+fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
+    let named = &evidence.named[known.named.clone()];
     let candidates = &mut evidence.candidates[known.candidates.clone()];
-    let mut sum = 0.0;
+    let least = candidates.iter().map(|candidate| candidate.prob).fold(1.0, f32::min);
+    let mut scores = [0.0; MAX_NAMED];
+    let mut all = 0.0;
+    for expert in &evidence.experts[known.experts.clone()] {
+        let trust = weights.get(expert.trust_key);
+        let opinion = Opinion::of(expert);
+        all += trust * opinion.absent;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let share = named[count.place as usize].share;
+            if share >= least {
+                scores[count.place as usize] += trust * opinion.beside_absent(count.count, share);
+            }
+        }
+    }
+    let named: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
+    let mut sum = (1.0 - named).max(1e-6);
     for candidate in candidates.iter_mut() {
-        let z = weights.cache[candidate.cache_key as usize]
-            + weights.token[candidate.token_key as usize]
-            + weights.recent[candidate.recent_key as usize]
-            + all
-            + shift[candidate.place as usize];
-        candidate.prob *= exp(z.clamp(-20.0, 20.0));
+        let score: f32 = candidate.keys.iter().map(|&key| weights.get(key)).sum();
+        let score = score + all + scores[candidate.place];
+        candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += candidate.prob;
     }
-    sum += known.rest;
     for candidate in candidates {
         candidate.prob /= sum;
     }
 }
 
-/// The log ratio for absent tokens, and what [`log_ratio`] takes.
-fn smoothing(total: f32, num_distinct: usize) -> (f32, f32, f32) {
-    let extra = 0.3 * num_distinct as f32;
-    let scale = 1.0 / (total + extra);
-    (ln(extra * scale).clamp(-3.0, 3.0), scale, extra)
+/// How much likelier than the mixture an expert holds a token to be.
+struct Opinion {
+    scale: f32,
+    smoothing: f32,
+    /// The log ratio for tokens that it does not name.
+    absent: f32,
 }
 
-fn log_ratio(count: f32, share: f32, scale: f32, smoothing: f32) -> f32 {
-    ln((count / share + smoothing) * scale).clamp(-3.0, 3.0)
+impl Opinion {
+    #[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
+    fn of(expert: &Expert) -> Self {
+        let smoothing = 0.3 * expert.counts.len() as f32;
+        let scale = 1.0 / (expert.total + smoothing);
+        Self {
+            scale,
+            smoothing,
+            absent: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO),
+        }
+    }
+
+    /// The log ratio for a token that it names, less that for others.
+    fn beside_absent(&self, count: f32, share: f32) -> f32 {
+        let ratio = (count / share + self.smoothing) * self.scale;
+        ln(ratio).clamp(-MAX_RATIO, MAX_RATIO) - self.absent
+    }
 }
 
-/// Learns that `token` came.
-pub(crate) fn learn(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32, rates: &Rates) {
-    let tokens = &evidence.tokens[known.tokens.clone()];
-    let place = tokens.iter().position(|&other| other == token).map(|p| p as u16);
+/// Learns that `token` came where this was known.
+pub(crate) fn learn(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+    learn_experts(weights, evidence, known, token);
+    learn_candidates(weights, evidence, known, token);
+}
+
+fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+    let named = &evidence.named[known.named.clone()];
+    let place = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
-    let share_of = |expert: &crate::evidence::Expert| {
-        let counts = &evidence.counts[expert.counts.clone()];
-        let count = counts.iter().find(|count| Some(count.place) == place);
+    let share = |expert: &Expert| {
+        let mut counts = evidence.counts[expert.counts.clone()].iter();
+        let count = counts.find(|count| Some(count.place as usize) == place);
         count.map_or(0.0, |count| expert.weight * count.count / expert.total)
     };
-    let mut total = known.none * (30.0 / 32000.0);
+    let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
     for expert in experts {
-        total += share_of(expert);
+        let gradient = share(expert) / total - expert.weight;
+        let [order, agreement, last_token] = expert.keys;
+        weights.add(order, ORDER_RATE * gradient);
+        weights.add(agreement, EXPERT_RATE * gradient);
+        weights.add(last_token, EXPERT_RATE * gradient);
     }
-    for expert in experts {
-        let gradient = share_of(expert) / total - expert.weight;
-        let [order, agreement, last] = expert.keys.map(|key| key as usize);
-        weights.order[order] += rates.order * gradient;
-        weights.agreement[agreement] += rates.key * gradient;
-        weights.last_token[last] += rates.key * gradient;
-    }
-    let candidates = &evidence.candidates[known.candidates.clone()];
-    let shares = &evidence.shares[known.tokens.clone()];
-    let mut gradients = [0.0_f32; 512];
+}
+
+fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+    const MIN_GRADIENT: f32 = 1e-4;
+    let mut gradients = [0.0; MAX_NAMED];
     let mut sum = 0.0;
-    for candidate in candidates {
-        let hit = if candidate.token == token { 1.0 } else { 0.0 };
-        let gradient = hit - candidate.prob;
-        if gradient.abs() < 1e-4 {
-            continue;
+    for candidate in &evidence.candidates[known.candidates.clone()] {
+        let came = if candidate.token == token { 1.0 } else { 0.0 };
+        let gradient: f32 = came - candidate.prob;
+        if gradient.abs() >= MIN_GRADIENT {
+            for key in candidate.keys {
+                weights.add(key, CANDIDATE_RATE * gradient);
+            }
+            gradients[candidate.place] = gradient;
+            sum += gradient;
         }
-        weights.cache[candidate.cache_key as usize] += rates.feature * gradient;
-        weights.token[candidate.token_key as usize] += rates.feature * gradient;
-        weights.recent[candidate.recent_key as usize] += rates.feature * gradient;
-        gradients[candidate.place as usize] = gradient;
-        sum += gradient;
     }
-    for expert in experts {
-        if expert.rank >= 5 {
-            continue;
-        }
-        let (absent, scale, smoothing) = smoothing(expert.total, expert.counts.len());
-        let mut change = sum * absent;
+    let named = &evidence.named[known.named.clone()];
+    for expert in &evidence.experts[known.experts.clone()] {
+        let opinion = Opinion::of(expert);
+        let mut change = sum * opinion.absent;
         for count in &evidence.counts[expert.counts.clone()] {
             let gradient = gradients[count.place as usize];
             if gradient != 0.0 {
-                let x = log_ratio(count.count, shares[count.place as usize], scale, smoothing);
-                change += gradient * (x - absent);
+                let share = named[count.place as usize].share;
+                change += gradient * opinion.beside_absent(count.count, share);
             }
         }
-        weights.trust[expert.trust_key as usize] += rates.trust * change;
+        weights.add(expert.trust_key, TRUST_RATE * change);
     }
 }

@@ -29,6 +29,11 @@ pub(crate) fn ln(x: f32) -> f32 {
     exponent * std::f32::consts::LN_2 + p
 }
 
+/// The logarithm to base 2, like [`ln`].
+pub(crate) fn log2(x: f32) -> f32 {
+    ln(x) * std::f32::consts::LOG2_E
+}
+
 #[cfg(test)]
 mod tests {
     use super::{exp, ln};

@@ -1,39 +1,50 @@
-//! What followed in the datastore?
+//! What followed the longest matches in a datastore, and how does it go on along a path?
 
 use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
-use crate::evidence::END;
+use crate::evidence::{END, Evidence, Kind, Matched};
+use crate::followers::AllFollowers;
 use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
-pub(crate) const LENGTH: usize = 12;
+const LENGTH: usize = 12;
 
-/// Samples of what followed a match.
+/// How many passages are read of a match.
+const MAX_PASSAGES: u64 = 64;
+
+/// How many of the longest matches are read from.
+const MAX_MATCHES: usize = 3;
+
+/// The lengths of context suffixes that are looked up.
+const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
+
+/// The place of the length that is looked up first: on 61 M tokens of chat, the longest match of a
+/// chat has 4 or 5 tokens.
+const FIRST: usize = 3;
+
+/// Passages that follow one match.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
-    pub(crate) order: usize,
-    pub(crate) num_matches: f32,
-    /// Whether no match is left out.
-    pub(crate) is_whole: bool,
-    pub(crate) rows: Range<usize>,
+struct Group {
+    order: usize,
+    num_matches: f32,
+    rows: Range<usize>,
 }
 
+/// The passages of all nodes of a draft.
 #[derive(Debug, Default)]
 pub(crate) struct Passages {
-    pub(crate) groups: Vec<Group>,
-    /// Places in `tokens`.
-    pub(crate) rows: Vec<u32>,
-    pub(crate) tokens: Vec<u32>,
+    groups: Vec<Group>,
+    /// For each passage of each group, where in `tokens` it goes on.
+    rows: Vec<u32>,
+    /// Passages one after the other, each with two ends: a token may be skipped.
+    tokens: Vec<u32>,
     found: Vec<Match>,
     samples: Samples,
-    pub num_finds: usize,
-    pub num_rows: usize,
 }
 
-const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
-/// The place in [`ORDERS`] that is tried first.
-const FIRST: usize = 3;
+/// The groups of one node, the longest match first.
+pub(crate) type Found = Range<usize>;
 
 impl Passages {
     pub(crate) fn clear(&mut self) {
@@ -42,96 +53,167 @@ impl Passages {
         self.tokens.clear();
     }
 
-    fn find(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
-        let order = ORDERS[index];
-        if order > tail.len() {
-            return 0;
-        }
-        self.num_finds += 1;
-        let found = &mut self.found[index];
-        datastore.find(&tail[tail.len() - order..], found);
-        found.count()
-    }
-
-    /// The groups of the longest matches; gives the length of the longest.
-    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32], max: usize, cap: usize) -> usize {
+    /// Reads what followed the longest matches of `tail`, of two tokens or more; says how many
+    /// searches it took.
+    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> (Found, u32) {
+        let start = self.groups.len();
+        let mut num_searches = 0;
         self.found.resize(ORDERS.len(), Match::default());
-        let mut index = FIRST;
-        let mut longest = None;
-        while index < ORDERS.len() && self.find(datastore, tail, index) > 0 {
-            longest = Some(index);
-            index += 1;
+        let mut search = |found: &mut Match, order: usize| {
+            num_searches += 1;
+            match tail.len().checked_sub(order) {
+                Some(start) => datastore.find(&tail[start..], found),
+                None => *found = Match::default(),
+            }
+            found.count()
+        };
+        let mut longest = FIRST;
+        while longest < ORDERS.len() && search(&mut self.found[longest], ORDERS[longest]) > 0 {
+            longest += 1;
         }
-        let mut last = 0;
-        let mut num = 0;
-        let mut searched = FIRST;
-        for index in (1..longest.map_or(FIRST, |longest| longest + 1)).rev() {
-            let count = if index < searched {
-                searched = index;
-                self.find(datastore, tail, index)
-            } else {
-                self.found[index].count()
-            };
-            if count > last {
-                longest = longest.or(Some(index));
-                last = count;
-                self.add(datastore, index, cap);
-                num += 1;
-                if num == max {
-                    break;
-                }
+        let mut last_count = 0;
+        for index in (1..longest).rev() {
+            if index < FIRST {
+                search(&mut self.found[index], ORDERS[index]);
+            }
+            // What occurs no more often than something longer says nothing else.
+            let count = self.found[index].count();
+            if count > last_count {
+                last_count = count;
+                self.read(datastore, index);
+            }
+            if self.groups.len() - start == MAX_MATCHES {
+                break;
             }
         }
-        longest.map_or(0, |longest| ORDERS[longest])
+        (start..self.groups.len(), num_searches)
     }
 
-    fn add(&mut self, datastore: &Datastore, index: usize, cap: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+    fn read(&mut self, datastore: &Datastore, index: usize) {
         let found = &self.found[index];
         let count = found.count();
-        let stride = Stride::new(count, cap as u64);
+        let stride = Stride::new(count, MAX_PASSAGES);
         if found.is_in_one_shard() || stride.num_samples() == count {
             datastore.gather(found, LENGTH, stride, &mut self.samples);
         } else {
-            self.samples = datastore.samples(found, LENGTH, cap);
+            let num_samples = usize::try_from(MAX_PASSAGES).unwrap_or(usize::MAX);
+            self.samples = datastore.samples(found, LENGTH, num_samples);
         }
         let start = self.rows.len();
         for row in self.samples.iter() {
-            self.num_rows += 1;
-            self.rows.push(self.tokens.len() as u32);
+            self.rows.push(small(self.tokens.len()));
             self.tokens.extend_from_slice(row);
             self.tokens.extend([END, END]);
         }
         self.groups.push(Group {
             order: found.length,
             num_matches: count as f32,
-            is_whole: stride.num_samples() == count,
             rows: start..self.rows.len(),
         });
     }
 
-    /// Adds what of a group goes on with `token`.
-    pub(crate) fn follow(&mut self, group: usize, token: u32) {
-        let Group { order, num_matches, is_whole, rows } = self.groups[group].clone();
-        let start = self.rows.len();
-        let total = rows.len();
-        for index in rows {
-            let row = self.rows[index] as usize;
-            if self.tokens[row] == token && self.tokens[row + 1] != END {
-                self.rows.push(row as u32 + 1);
+    /// What of the groups of a parent goes on with `token`.
+    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
+    pub(crate) fn follow(&mut self, parent: &Found, token: u32) -> Found {
+        let first = self.groups.len();
+        for group in parent.clone() {
+            let group = self.groups[group].clone();
+            let start = self.rows.len();
+            for index in group.rows.clone() {
+                let row = self.rows[index];
+                if self.tokens[row as usize] == token {
+                    self.rows.push(row + 1);
+                }
+            }
+            let num_rows = self.rows.len() - start;
+            if num_rows > 0 {
+                let scale = group.num_matches / group.rows.len() as f32;
+                self.groups.push(Group {
+                    order: group.order + 1,
+                    num_matches: scale * num_rows as f32,
+                    rows: start..self.rows.len(),
+                });
             }
         }
-        let num_rows = self.rows.len() - start;
-        if num_rows > 0 {
-            self.groups.push(Group {
-                order: order + 1,
-                num_matches: if is_whole {
-                    num_rows as f32
-                } else {
-                    num_matches * num_rows as f32 / total as f32
-                },
-                is_whole,
-                rows: start..self.rows.len(),
-            });
+        first..self.groups.len()
+    }
+
+    /// Adds an expert for each match that occurs oftener than all longer ones.
+    pub(crate) fn count(&self, found: &Found, evidence: &mut Evidence) -> usize {
+        let (mut rank, mut last) = (0, 0.0);
+        for group in &self.groups[found.clone()] {
+            if group.num_matches > last {
+                last = group.num_matches;
+                let rows = self.rows[group.rows.clone()].iter();
+                let matched = Matched {
+                    kind: Kind::Datastore,
+                    order: group.order,
+                    rank,
+                    num_matches: group.num_matches,
+                };
+                let next = rows.map(|&row| (self.tokens[row as usize], 1.0));
+                rank += usize::from(evidence.add(matched, None, next));
+            }
+        }
+        rank
+    }
+
+    /// Adds an expert for what came after the next token, whatever that was, where the longest match
+    /// that occurs some times led to the parent.
+    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
+    pub(crate) fn count_gap(&self, parent: &Found, evidence: &mut Evidence) {
+        const MIN_PASSAGES: usize = 4;
+        let mut groups = self.groups[parent.clone()].iter();
+        if let Some(group) = groups.find(|group| group.rows.len() >= MIN_PASSAGES) {
+            let rows = || {
+                let rows = self.rows[group.rows.clone()].iter();
+                rows.filter(|&&row| self.tokens[row as usize] != END)
+            };
+            let matched = Matched {
+                kind: Kind::DatastoreGap,
+                order: group.order,
+                rank: 0,
+                num_matches: rows().count() as f32,
+            };
+            let after = rows().map(|&row| (self.tokens[row as usize + 1], 1.0));
+            evidence.add(matched, None, after);
         }
     }
+
+    pub(crate) fn longest(&self, found: &Found) -> usize {
+        self.groups[found.clone()].first().map_or(0, |group| group.order)
+    }
+
+    pub(crate) fn num_read(&self) -> usize {
+        self.rows.len()
+    }
+}
+
+/// Adds the expert for what follows a node's token; `min_share` is the least share of a token that
+/// matters.
+pub(crate) fn count_followers(
+    followers: &AllFollowers,
+    datastore: &Datastore,
+    token: u32,
+    rank: usize,
+    min_share: f32,
+    evidence: &mut Evidence,
+) {
+    if let Some(followers) = followers.of(datastore, token) {
+        let matched = Matched {
+            kind: Kind::Datastore,
+            order: 1,
+            rank,
+            num_matches: followers.num_matches,
+        };
+        let min_count = min_share * followers.num_samples;
+        let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
+        let counts = followers.counts.iter().take_while(matter).copied();
+        evidence.add(matched, Some(followers.num_samples), counts);
+    }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -1,121 +1,230 @@
-//! Where in a text did the end of a path come before?
+//! Where in a text that grows did the end of a path come before?
 
 use std::ops::Range;
 
+use crate::evidence::{Evidence, Kind, Matched};
 use crate::history::History;
 
-/// The longest match that is told from longer ones.
-pub(crate) const MAX_LENGTH: usize = 16;
+/// Longer matches are not told apart.
+const MAX_LENGTH: usize = 16;
 
-/// A place in a text that what was written just before a node came to.
+/// How many of the longest lengths are experts of their own.
+const MAX_EXPERTS: usize = 3;
+
+/// A child with so many of its parent's places does without a search of its own.
+const ENOUGH: usize = 4;
+
+/// How much less an earlier place counts than the next one.
+const DECAY: f32 = 0.95;
+
+/// How many of the latest places are looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Position {
+pub(crate) struct Reach {
+    /// Of those that two tokens lead to.
+    pub(crate) pairs: usize,
+    /// Of those that only the last token leads to.
+    pub(crate) singles: usize,
+}
+
+impl Reach {
+    pub(crate) const CONTEXT: Self = Self { pairs: 64, singles: 16 };
+    /// A long text does not fit into the processor's caches: each place costs a wait.
+    pub(crate) const MEMORY: Self = Self { pairs: 32, singles: 8 };
+
+    /// A quarter of it, for what is unlikely.
+    pub(crate) fn less(self) -> Self {
+        Self {
+            pairs: self.pairs / 4,
+            singles: self.singles / 4,
+        }
+    }
+}
+
+/// A place of a text that the same tokens lead to as to a node.
+#[derive(Debug, Clone, Copy)]
+struct Place {
     /// Where the text goes on.
-    pub(crate) next: u32,
-    /// How many tokens before it are those before the node.
-    pub(crate) length: u32,
+    next: u32,
+    /// How many tokens before it are the same.
+    length: u32,
 }
 
-/// Those of one node in one text.
+/// The places of one node, in [`Places`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Positions {
-    pub(crate) range: Range<usize>,
-    /// Whether there may be more.
-    pub(crate) is_cut: bool,
+pub(crate) struct Found {
+    range: Range<usize>,
+    /// Whether there may be more of them.
+    is_cut: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct Caps {
-    pub pairs: usize,
-    pub singles: usize,
+/// The places of all nodes of a draft.
+#[derive(Debug, Default)]
+pub(crate) struct Places(Vec<Place>);
+
+impl Places {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The places that `tail` leads to, which ends in a node's path: those of its parent that go on
+    /// with its token where there are enough, else the latest ones.
+    pub(crate) fn find(
+        &mut self,
+        text: &History,
+        parent: Option<&Found>,
+        tail: &[u32],
+        reach: Reach,
+    ) -> Found {
+        let start = self.0.len();
+        let Some((&last, before)) = tail.split_last() else {
+            return Found::default();
+        };
+        let before = before.last().copied();
+        let mut is_cut = true;
+        if let Some(parent) = parent {
+            self.follow(text, parent, last);
+            is_cut = parent.is_cut;
+        }
+        if is_cut && self.0.len() - start < ENOUGH {
+            self.0.truncate(start);
+            is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
+        }
+        if self.0.len() - start < ENOUGH {
+            is_cut |= self.add_singles(text, before, last, reach.singles);
+        } else {
+            is_cut = true;
+        }
+        Found {
+            range: start..self.0.len(),
+            is_cut,
+        }
+    }
+
+    fn follow(&mut self, text: &History, parent: &Found, token: u32) {
+        let tokens = text.tokens();
+        for index in parent.range.clone() {
+            let Place { next, length } = self.0[index];
+            let after = next as usize + 1;
+            if tokens[next as usize] == token && after < tokens.len() {
+                self.0.push(Place {
+                    next: next + 1,
+                    length: length + 1,
+                });
+            }
+        }
+    }
+
+    /// Adds the latest places after the last two tokens; says whether there are more.
+    fn add_pairs(&mut self, text: &History, before: u32, tail: &[u32], limit: usize) -> bool {
+        let start = self.0.len();
+        let last = tail[tail.len() - 1];
+        let is_cut = self.add_ends(text, text.of_pair(before, last), limit);
+        // Only now, as the reads of one loop wait at the same time.
+        let tokens = text.tokens();
+        for place in &mut self.0[start..] {
+            let pairs = tokens[..place.next as usize].iter().rev().zip(tail.iter().rev());
+            let is_same = |(a, b): &(&u32, &u32)| a == b;
+            place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
+        }
+        is_cut
+    }
+
+    /// Adds the latest places after the last token where another one came before it; says whether
+    /// there are more.
+    fn add_singles(&mut self, text: &History, before: Option<u32>, last: u32, limit: usize) -> bool {
+        let start = self.0.len();
+        let is_cut = self.add_ends(text, text.of_token(last), limit);
+        let tokens = text.tokens();
+        let mut end = start;
+        for index in start..self.0.len() {
+            let place = self.0[index];
+            let before_it = (place.next as usize).checked_sub(2).map(|index| tokens[index]);
+            if before_it.is_none() || before_it != before {
+                self.0[end] = place;
+                end += 1;
+            }
+        }
+        self.0.truncate(end);
+        is_cut
+    }
+
+    fn add_ends(
+        &mut self,
+        text: &History,
+        ends: impl Iterator<Item = usize>,
+        limit: usize,
+    ) -> bool {
+        // The end of a request's own text is no place where it goes on.
+        let mut ends = ends.skip_while(|end| end + 1 == text.tokens().len());
+        let nexts = ends.by_ref().take(limit);
+        self.0.extend(nexts.map(|end| Place {
+            next: small(end + 1),
+            length: 1,
+        }));
+        ends.next().is_some()
+    }
+
+    /// Adds an expert for each of the longest lengths: the places with that length or more.
+    pub(crate) fn count(&self, text: &History, found: &Found, kind: Kind, evidence: &mut Evidence) {
+        let places = &self.0[found.range.clone()];
+        let tokens = text.tokens();
+        let mut shorter_than = u32::MAX;
+        for rank in 0..MAX_EXPERTS {
+            let lengths = places.iter().map(|place| place.length);
+            let Some(length) = lengths.filter(|&length| length < shorter_than).max() else {
+                return;
+            };
+            shorter_than = length;
+            let of_length = || places.iter().filter(|place| place.length >= length);
+            let matched = Matched {
+                kind,
+                order: length as usize,
+                rank,
+                num_matches: float(of_length().count()),
+            };
+            let mut count = 1.0 / DECAY;
+            let counts = of_length().map(|place| {
+                count *= DECAY;
+                (tokens[place.next as usize], count)
+            });
+            evidence.add(matched, None, counts);
+        }
+    }
+
+    /// Adds an expert for what came after another token than `token` where a pair led to the parent.
+    pub(crate) fn count_gap(
+        &self,
+        text: &History,
+        parent: &Found,
+        token: u32,
+        kind: Kind,
+        evidence: &mut Evidence,
+    ) {
+        let tokens = text.tokens();
+        let differs = |place: &&Place| place.length >= 2 && tokens[place.next as usize] != token;
+        let places = || self.0[parent.range.clone()].iter().filter(differs);
+        let matched = Matched {
+            kind,
+            order: 1,
+            rank: 0,
+            num_matches: float(places().count()),
+        };
+        let after = places().filter_map(|place| tokens.get(place.next as usize + 1));
+        evidence.add(matched, None, after.map(|&token| (token, 1.0)));
+    }
+
+    /// The longest match of a node.
+    pub(crate) fn longest(&self, found: &Found) -> usize {
+        let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
+        lengths.max().unwrap_or(0) as usize
+    }
 }
 
-pub(crate) fn find(
-    history: &History,
-    tail: &[u32],
-    caps: Caps,
-    all: &mut Vec<Position>,
-) -> Positions {
-    let start = all.len();
-    let tokens = history.tokens();
-    let mut is_cut = false;
-    let Some(&last) = tail.last() else {
-        return Positions { range: start..start, is_cut };
-    };
-    let before = tail.len().checked_sub(2).map(|index| tail[index]);
-    if let Some(before) = before {
-        is_cut = add_pairs(history, before, tail, caps, all);
-    }
-    is_cut |= add_singles(history, before, last, caps, all);
-    Positions { range: start..all.len(), is_cut }
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn add_singles(
-    history: &History,
-    before: Option<u32>,
-    last: u32,
-    caps: Caps,
-    all: &mut Vec<Position>,
-) -> bool {
-    let tokens = history.tokens();
-    for (index, end) in history.of_token(last).enumerate() {
-        if index > caps.singles {
-            return true;
-        }
-        let is_pair = end > 0 && Some(tokens[end - 1]) == before;
-        if end + 1 < tokens.len() && !is_pair {
-            all.push(Position { next: end as u32 + 1, length: 1 });
-        }
-    }
-    false
-}
-
-/// Those of a child.
-pub(crate) fn follow(
-    history: &History,
-    parent: &Positions,
-    tail: &[u32],
-    caps: Caps,
-    thin: usize,
-    enough: usize,
-    all: &mut Vec<Position>,
-) -> Positions {
-    let start = all.len();
-    let tokens = history.tokens();
-    let (Some(&last), Some(&before)) = (tail.last(), tail.iter().rev().nth(1)) else {
-        return Positions { range: start..start, is_cut: false };
-    };
-    for index in parent.range.clone() {
-        let Position { next, length } = all[index];
-        if tokens.get(next as usize) == Some(&last) && (next as usize) + 1 < tokens.len() {
-            all.push(Position { next: next + 1, length: (length + 1).min(MAX_LENGTH as u32) });
-        }
-    }
-    let mut is_cut = parent.is_cut;
-    if is_cut && all.len() - start < thin {
-        all.truncate(start);
-        is_cut = add_pairs(history, before, tail, caps, all);
-    }
-    if all.len() - start < enough {
-        is_cut |= add_singles(history, Some(before), last, caps, all);
-    } else {
-        is_cut = true;
-    }
-    Positions { range: start..all.len(), is_cut }
-}
-
-fn add_pairs(history: &History, before: u32, tail: &[u32], caps: Caps, all: &mut Vec<Position>) -> bool {
-    let tokens = history.tokens();
-    let last = tail[tail.len() - 1];
-    for (index, end) in history.of_pair(before, last).enumerate() {
-        if index > caps.pairs {
-            return true;
-        }
-        if end + 1 < tokens.len() {
-            let pairs = tokens[..=end].iter().rev().zip(tail.iter().rev());
-            let length = pairs.take(MAX_LENGTH).take_while(|(a, b)| a == b).count();
-            all.push(Position { next: end as u32 + 1, length: length as u32 });
-        }
-    }
-    false
+#[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
+fn float(number: usize) -> f32 {
+    number as f32
 }

@@ -1,45 +1,157 @@
 //! What has each kind of evidence proved to be worth?
 
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
 use crate::evidence::Kind;
 
-/// What a mixer has learned.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
-    pub(crate) order: Vec<f32>,
-    pub(crate) agreement: Vec<f32>,
-    pub(crate) last_token: Vec<f32>,
-    pub(crate) cache: Vec<f32>,
-    pub(crate) token: Vec<f32>,
-    pub(crate) recent: Vec<f32>,
-    pub(crate) trust: Vec<f32>,
+/// The longest match that has weights of its own.
+pub(crate) const MAX_ORDER: usize = 8;
+/// How many kinds of numbers of matches are told apart.
+pub(crate) const NUM_SIZES: usize = 8;
+pub(crate) const NUM_SPREADS: usize = 3;
+/// How many ranks of experts are told apart where they are compared.
+pub(crate) const NUM_RANKS: usize = 5;
+pub(crate) const NUM_LAST_TOKENS: usize = 2048;
+pub(crate) const NUM_USES: usize = 5;
+pub(crate) const NUM_FREQUENCIES: usize = 13;
+pub(crate) const NUM_LEVELS: usize = 16;
+pub(crate) const NUM_TOKENS: usize = 1 << 14;
+/// How many of the last tokens are told apart, and none of them.
+pub(crate) const NUM_PLACES: usize = 9;
+pub(crate) const NUM_TRUST_RANKS: usize = 3;
+pub(crate) const NUM_TRUST_SIZES: usize = 4;
+/// From -8 to 8 on the scale of log odds.
+pub(crate) const NUM_KNOTS: usize = 17;
+
+/// Where the weights of one kind of key lie among all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Table {
+    start: usize,
+    len: usize,
 }
 
-pub(crate) const ORDERS: usize = 8;
-pub(crate) const LAST_TOKENS: usize = 2048;
-pub(crate) const TOKENS: usize = 16384;
+impl Table {
+    const fn after(before: Self, len: usize) -> Self {
+        Self {
+            start: before.start + before.len,
+            len,
+        }
+    }
+
+    pub(crate) const fn key(self, index: usize) -> usize {
+        self.start + index
+    }
+
+    pub(crate) const fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+const START: Table = Table { start: 0, len: 0 };
+/// Of experts, by kind, length of the match, number of matches, and how many tokens followed.
+pub(crate) const ORDER: Table =
+    Table::after(START, Kind::COUNT * MAX_ORDER * NUM_SIZES * NUM_SPREADS);
+/// Of experts, by kind, rank, and who else has the same favourite.
+pub(crate) const AGREEMENT: Table = Table::after(ORDER, Kind::COUNT * NUM_RANKS * 3 * 3 * 2);
+/// Of experts, by kind and the last token.
+pub(crate) const LAST_TOKEN: Table = Table::after(AGREEMENT, Kind::COUNT * NUM_LAST_TOKENS);
+/// Of candidates, by how often the request used them, how frequent they are, and how likely.
+pub(crate) const USE: Table = Table::after(LAST_TOKEN, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
+/// Of candidates, by token.
+pub(crate) const TOKEN: Table = Table::after(USE, NUM_TOKENS);
+/// Of candidates, by how long ago they came last, and how likely they are.
+pub(crate) const RECENT: Table = Table::after(TOKEN, NUM_PLACES * NUM_LEVELS);
+/// Of an expert's opinion on a candidate, by kind, rank, length, and number of matches.
+pub(crate) const TRUST: Table = Table::after(
+    RECENT,
+    Kind::COUNT * NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES,
+);
+/// Of how likely a path is, by how likely it was held to be.
+pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_KNOTS);
+const NUM_WEIGHTS: usize = CALIBRATION.start + CALIBRATION.len;
+
+/// What a fused drafter has learned of its sources: numbers that every session reads and changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights(Box<[f32]>);
 
 impl Default for Weights {
+    /// What is reasonable before anything is learned: longer matches count more, and a request's own
+    /// text more than a corpus.
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
-        let mut order = Vec::new();
-        for kind in 0..Kind::COUNT {
-            for length in 0..ORDERS {
-                let own = if kind == 1 || kind == 2 { 1.5 } else { 0.0 };
-                let weight = if kind >= 3 {
-                    -1.0
-                } else {
-                    0.9 * length as f32 + own
-                };
-                order.extend([weight; 8 * 3]);
-            }
+        let mut weights = vec![0.0; NUM_WEIGHTS];
+        let sizes = NUM_SIZES * NUM_SPREADS;
+        for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
+            let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
+            let own = Kind::Context as usize..=Kind::Recycled as usize;
+            *weight = if kind > Kind::Recycled as usize {
+                -1.0
+            } else {
+                0.9 * order as f32 + if own.contains(&kind) { 1.5 } else { 0.0 }
+            };
         }
-        Self {
-            order,
-            agreement: vec![0.0; Kind::COUNT * 5 * 3 * 3 * 3],
-            last_token: vec![0.0; Kind::COUNT * LAST_TOKENS],
-            cache: vec![0.0; 5 * 13 * 4 * 2],
-            token: vec![0.0; TOKENS],
-            recent: vec![0.0; 9 * 16],
-            trust: vec![0.0; Kind::COUNT * 3 * 9 * 4],
+        for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
+            *weight = knot as f32 - (NUM_KNOTS / 2) as f32;
         }
+        Self(weights.into())
+    }
+}
+
+/// The first bytes of stored weights; the last one is the version.
+const MAGIC: [u8; 8] = *b"specdsw\x01";
+
+impl Weights {
+    /// All of them as bytes: a mark, the numbers, the checksum of both.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the bytes are not that: cut, changed, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let invalid = |reason| Error::invalid("weights", reason);
+        let rest = bytes
+            .strip_prefix(&MAGIC)
+            .ok_or_else(|| invalid("are not weights of this version: fit them again"))?;
+        let (numbers, checksum) = rest
+            .split_last_chunk::<8>()
+            .filter(|(numbers, _)| numbers.len() == NUM_WEIGHTS * size_of::<f32>())
+            .ok_or_else(|| invalid("have another length than this version's: fit them again"))?;
+        let checked = &bytes[..bytes.len() - checksum.len()];
+        if xxh3_64(checked).to_le_bytes() != *checksum {
+            return Err(invalid("do not match their checksum: copy or fit them again"));
+        }
+        let (numbers, _) = numbers.as_chunks();
+        let weights: Box<[f32]> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        if weights.iter().all(|weight| weight.is_finite()) {
+            Ok(Self(weights))
+        } else {
+            Err(invalid("are not all finite: fit them again"))
+        }
+    }
+
+    pub(crate) fn get(&self, key: usize) -> f32 {
+        self.0[key]
+    }
+
+    pub(crate) fn add(&mut self, key: usize, change: f32) {
+        self.0[key] += change;
+    }
+
+    pub(crate) fn table(&self, table: Table) -> &[f32] {
+        &self.0[table.range()]
+    }
+
+    pub(crate) fn table_mut(&mut self, table: Table) -> &mut [f32] {
+        &mut self.0[table.range()]
     }
 }
