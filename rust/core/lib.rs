@@ -11,6 +11,7 @@
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
 //!   [`fused`] from all sources.
+//! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -61,9 +62,10 @@ mod entries;
 pub mod error;
 mod format;
 pub mod fused;
-mod history;
+pub mod history;
 mod index;
 mod indexer;
+mod latest;
 mod lightweight;
 mod manifest;
 mod mixer;
