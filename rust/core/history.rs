@@ -5,8 +5,8 @@ use crate::latest::{Latest, spread};
 /// Stands for no position.
 const NONE: u32 = u32::MAX;
 
-/// How many tokens are appended at a time: they are made room for at once.
-const PIECE: usize = 1024;
+/// The most tokens that are appended at a time: they are made room for at once.
+pub(crate) const PIECE: usize = 1024;
 
 /// A text that grows at its end; each position is linked to the one before that ends alike.
 ///
@@ -40,6 +40,15 @@ pub(crate) struct Growth {
 impl History {
     /// Divides documents. It is found nowhere itself, and no pair reaches across it.
     pub const BOUNDARY: u32 = u32::MAX;
+
+    /// An empty text with room for so many tokens, though not for what finds them.
+    pub(crate) fn with_capacity(num_tokens: usize) -> Self {
+        let columns = Columns::default().grown(num_tokens).unwrap_or_default();
+        Self {
+            columns,
+            ..Self::default()
+        }
+    }
 
     /// Appends tokens; those beyond 2³² - 2 are not kept. O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
@@ -81,7 +90,7 @@ impl History {
     }
 
     /// The most memory that it takes once `additional` tokens are appended, in bytes.
-    pub fn num_bytes_with(&self, additional: usize) -> usize {
+    pub(crate) fn num_bytes_with(&self, additional: usize) -> usize {
         num_bytes(self.columns.most_with(additional))
             + self.last_of_token.num_bytes_with(additional, PIECE)
             + self.last_of_pair.num_bytes_with(additional, PIECE)
@@ -194,7 +203,8 @@ fn copy(column: &[u32], capacity: usize) -> Vec<u32> {
     copy
 }
 
-fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
+/// Puts a new value in the place of an old one, where there is a new one; gives the old one.
+pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
     by.map(|by| std::mem::replace(value, by))
 }
 
