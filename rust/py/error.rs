@@ -11,7 +11,7 @@ create_exception!(
     specds,
     FormatError,
     PyValueError,
-    "A datastore's files are truncated, corrupt, foreign, or of a newer format."
+    "Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."
 );
 
 pub(crate) fn py_err(error: Error) -> PyErr {
