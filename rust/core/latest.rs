@@ -148,3 +148,43 @@ pub(crate) fn spread(key: u64) -> u64 {
     let product = u128::from(key ^ *SECRET) * 0x9E37_79B9_7F4A_7C15;
     (product >> 64) as u64 ^ product as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Latest;
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart_around_the_end_of_the_table() {
+        for hash in [0, 1 << 40, u64::MAX] {
+            let mut table = Latest::default();
+            assert_eq!(table.get(hash, |_| true), None);
+            for number in 0..300 {
+                let end = number as usize + 1;
+                if let Some(grown) = table.grown(1, end, |_| hash) {
+                    table = grown;
+                }
+                let is_same = |other: u32| other % 100 == number % 100;
+                assert_eq!(table.get(hash, is_same), number.checked_sub(100));
+                assert_eq!(
+                    table.replace(hash, number, is_same),
+                    number.checked_sub(100)
+                );
+                assert_eq!(table.get(hash, is_same), Some(number));
+            }
+            assert_eq!(table.len, 100);
+            assert!(table.slots.len() < 150);
+        }
+    }
+
+    #[test]
+    fn numbers_may_be_as_large_as_they_can_be() {
+        let end = u32::MAX as usize;
+        let grown = Latest::default().grown(4, end, |_| 0);
+        let mut table = grown.expect("room for four");
+        for number in [u32::MAX - 1, 7] {
+            assert_eq!(table.replace(!0, number, |other| other == number), None);
+            assert_eq!(table.get(!0, |other| other == number), Some(number));
+        }
+        assert!(table.grown(2, end, |_| 0).is_none());
+    }
+}

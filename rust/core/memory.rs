@@ -38,7 +38,7 @@ impl MemoryOptions {
     pub const MIN_BYTES: usize = 1 << 14;
 
     /// Positions have 32 bits.
-    const MAX_BYTES: usize = 12 * (u32::MAX as usize - 1);
+    const MAX_BYTES: usize = (u32::MAX as usize - 1).saturating_mul(12);
 
     /// For a vocabulary, with 256 MiB.
     pub fn new(vocab_size: u32) -> Self {
@@ -167,8 +167,9 @@ impl Memory {
     /// The texts of a tenant; `None` where there are none.
     ///
     /// The reader keeps out whoever wants to write to this tenant, so it should be let go after some
-    /// microseconds; a thread that asks for a second one meanwhile may wait for ever. A text of more
-    /// than a thousand tokens may be there in part while it is being added.
+    /// microseconds; a thread that asks the memory for anything else meanwhile but
+    /// [`touch`](Self::touch) may wait for ever. A text of more than a thousand tokens may be there
+    /// in part while it is being added.
     pub fn read(&self, tenant: &str) -> Option<Reader<'_>> {
         let tenants = read(self.shard(tenant));
         let index = find(&tenants, tenant).ok()?;
