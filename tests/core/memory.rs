@@ -217,6 +217,26 @@ fn no_insert_exceeds_the_limit() {
 }
 
 #[test]
+fn most_of_a_full_memory_stays_when_some_of_it_goes() {
+    let memory = memory(1 << 18);
+    let mut num_evictions = 0;
+    for seed in 0..4000 {
+        let before = memory.num_tokens();
+        memory
+            .insert(TENANTS[seed as usize % 3], &text(seed, 50))
+            .unwrap();
+        if memory.num_tokens() < before {
+            num_evictions += 1;
+            assert!(memory.num_tokens() > before / 2);
+        }
+    }
+    assert!(
+        (5..100).contains(&num_evictions),
+        "{num_evictions} evictions"
+    );
+}
+
+#[test]
 fn a_text_longer_than_the_memory_keeps_its_end() {
     for name in ["", &"n".repeat(Memory::MAX_NAME)] {
         let memory = memory(MemoryOptions::MIN_BYTES);
