@@ -24,6 +24,32 @@ pub trait Session: Send {
     /// The sessions of this crate do not fail: what a damaged datastore gives is a worse draft.
     fn draft(&mut self, max_nodes: usize) -> Result<TokenTree>;
 
+    /// Drafts as [`draft`](Self::draft) does, but only nodes of a probability of `min_gain` or more:
+    /// those that the target model is expected to accept so much of.
+    ///
+    /// # Errors
+    ///
+    /// As [`draft`](Self::draft).
+    fn draft_until(&mut self, min_gain: f32, max_nodes: usize) -> Result<TokenTree> {
+        let tree = self.draft(max_nodes)?;
+        let is_worth_it = |&&prob: &&f32| prob >= min_gain;
+        Ok(tree.prefix(tree.probs().iter().take_while(is_worth_it).count()))
+    }
+
+    /// Tells the session what the target model itself predicted where it verified a draft, before
+    /// what it emitted is observed: its `k` likeliest tokens after the context, then after each node
+    /// of the tree. Drafters that have no use for it ignore it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) unless there are `k` for each,
+    /// and [`Error::TokenOutOfRange`](crate::error::Error::TokenOutOfRange) where a token is not in the
+    /// vocabulary.
+    fn recycle(&mut self, tree: &TokenTree, predictions: &[u32], k: usize) -> Result<()> {
+        let _ = (tree, predictions, k);
+        Ok(())
+    }
+
     /// The length of the context suffix that the last draft was made from, the longest of any
     /// source; 0 where nothing matched.
     fn match_length(&self) -> usize;

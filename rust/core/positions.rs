@@ -213,6 +213,12 @@ impl Places {
         evidence.add(matched, None, after.map(|&token| (token, 1.0)));
     }
 
+    /// Where the latest of the longest matches of a node goes on.
+    pub(crate) fn place_of_longest(&self, found: &Found) -> Option<usize> {
+        let places = self.0[found.range.clone()].iter().rev();
+        Some(places.max_by_key(|place| place.length)?.next as usize)
+    }
+
     /// The longest match of a node.
     pub(crate) fn longest(&self, found: &Found) -> usize {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);

@@ -1,0 +1,336 @@
+//! Which tree of so many nodes is the target model expected to accept most of?
+//!
+//! Best-first: the likeliest path that is not in the tree yet becomes its next node, and what may
+//! come after that node is looked up and mixed. The nodes are then the likeliest paths of all, and
+//! every beginning of their order is the best tree of its size.
+
+use crate::calibration;
+use crate::datastore::Datastore;
+use crate::evidence::{Evidence, Kind, Known};
+use crate::followers::AllFollowers;
+use crate::history::History;
+use crate::mixer::{self, Request, Uses};
+use crate::passages::{self, Passages, count_followers};
+use crate::positions::{self, Places, Reach};
+use crate::recycled::Recycled;
+use crate::tree::{Source, TokenTree};
+use crate::weights::Weights;
+
+/// How many tokens before a path are matched.
+const TAIL: usize = 16;
+const MAX_DEPTH: u32 = 20;
+
+/// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
+const MIN_PROB: f32 = 1.0 / 2048.0;
+
+/// A node less likely than this is looked up with less effort.
+const LIKELY: f32 = 0.1;
+
+/// What a child's probability is at most, for a guess of whether it is worth a look: below its
+/// parent's times this. Half of all nodes are leaves that are then never looked up, and what that
+/// loses is not measurable.
+const HOPE: f32 = 0.5;
+
+/// Kinds of texts, each with its gaps and how far back it is searched.
+const TEXTS: [(Kind, Kind, Reach); 3] = [
+    (Kind::Context, Kind::ContextGap, Reach::CONTEXT),
+    (Kind::Memory, Kind::MemoryGap, Reach::MEMORY),
+    (Kind::Predicted, Kind::PredictedGap, Reach::CONTEXT),
+];
+
+/// What a draft is made of.
+pub(crate) struct Sources<'a> {
+    pub(crate) weights: &'a Weights,
+    pub(crate) datastore: Option<(&'a Datastore, &'a AllFollowers)>,
+    /// In the order of [`TEXTS`].
+    pub(crate) texts: [Option<&'a History>; 3],
+    pub(crate) recycled: Option<&'a Recycled>,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) uses: &'a Uses,
+    pub(crate) frequencies: &'a [u8],
+}
+
+/// How large a tree may grow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_nodes: usize,
+    /// The least calibrated probability of a node.
+    pub(crate) min_gain: f32,
+}
+
+/// A node whose children were looked up.
+#[derive(Debug, Clone, Default)]
+struct Node {
+    known: Known,
+    /// Its index in the tree; -1 for the last accepted token.
+    index: i32,
+    passages: passages::Found,
+    places: [positions::Found; 3],
+}
+
+/// A path that may become the next node.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    prob: f32,
+    token: u32,
+    source: Source,
+    /// The looked-up node that it is a child of.
+    node: usize,
+}
+
+/// One draft, and what it takes to learn from it. Its memory is kept for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    tree: TokenTree,
+    /// Of each node of the tree: its probability before calibration, its depth, and which of the
+    /// looked-up nodes it is.
+    probs: Vec<f32>,
+    depths: Vec<u32>,
+    looked_up: Vec<Option<usize>>,
+    nodes: Vec<Node>,
+    /// The likeliest ones that fit into the tree, the likeliest last.
+    pending: Vec<Pending>,
+    /// The last tokens, and the path to the node that is looked up.
+    tail: Vec<u32>,
+    tail_length: usize,
+    evidence: Evidence,
+    passages: Passages,
+    places: Places,
+    pub(crate) num_searches: u32,
+}
+
+impl Growth {
+    pub(crate) fn clear(&mut self) {
+        self.tree = TokenTree::default();
+        self.probs.clear();
+        self.depths.clear();
+        self.looked_up.clear();
+        self.nodes.clear();
+        self.pending.clear();
+        self.tail.clear();
+        self.evidence.clear();
+        self.passages.clear();
+        self.places.clear();
+        self.num_searches = 0;
+    }
+
+    /// Drafts a tree.
+    pub(crate) fn grow(&mut self, sources: &Sources<'_>, limits: Limits) -> &TokenTree {
+        self.clear();
+        let tokens = sources.tokens;
+        self.tail.extend_from_slice(&tokens[tokens.len().saturating_sub(TAIL)..]);
+        self.tail_length = self.tail.len();
+        if limits.max_nodes > 0 && !self.tail.is_empty() {
+            self.look_up(sources, None, -1, 1.0);
+            self.add_pending(0, 1.0, limits.max_nodes);
+        }
+        while let Some(next) = self.pending.pop() {
+            let prob = calibration::calibrated(sources.weights, next.prob);
+            if prob < limits.min_gain {
+                break;
+            }
+            let index = self.add_node(next, prob);
+            let free = limits.max_nodes - self.tree.len();
+            let surplus = self.pending.len().saturating_sub(free);
+            self.pending.drain(..surplus);
+            if self.may_have_children(sources, next, limits, free) {
+                self.look_up(sources, Some(next.node), index, next.prob);
+                self.looked_up.pop();
+                self.looked_up.push(Some(self.nodes.len() - 1));
+                self.add_pending(self.nodes.len() - 1, next.prob, free);
+            }
+        }
+        &self.tree
+    }
+
+    fn add_node(&mut self, next: Pending, prob: f32) -> i32 {
+        let parent = self.nodes[next.node].index;
+        let depth = usize::try_from(parent).map_or(0, |parent| self.depths[parent]);
+        let index = i32::try_from(self.tree.len()).unwrap_or(i32::MAX);
+        self.tree.push(next.token, parent, prob, next.source);
+        self.probs.push(next.prob);
+        self.depths.push(depth + 1);
+        self.looked_up.push(None);
+        index
+    }
+
+    /// Whether a child of the last node is likely enough to become one of the last `free` nodes.
+    fn may_have_children(
+        &self,
+        sources: &Sources<'_>,
+        next: Pending,
+        limits: Limits,
+        free: usize,
+    ) -> bool {
+        let hoped = next.prob * HOPE;
+        let least = self.pending.first().filter(|_| self.pending.len() == free);
+        let is_end = sources
+            .datastore
+            .is_some_and(|(datastore, _)| next.token == datastore.separator());
+        free > 0
+            && !is_end
+            && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
+            && least.is_none_or(|least| hoped > least.prob)
+            && calibration::calibrated(sources.weights, hoped) >= limits.min_gain
+    }
+
+    /// Adds the children of a node that are among the `free` likeliest paths.
+    fn add_pending(&mut self, node: usize, prob: f32, free: usize) {
+        let candidates = self.nodes[node].known.candidates.clone();
+        for candidate in &self.evidence.candidates[candidates] {
+            let new = Pending {
+                prob: prob * candidate.prob,
+                token: candidate.token,
+                source: candidate.source,
+                node,
+            };
+            let least = self.pending.first().filter(|_| self.pending.len() == free);
+            if new.prob < MIN_PROB || least.is_some_and(|least| new.prob <= least.prob) {
+                continue;
+            }
+            // What comes later stands before its equals, and is taken after them.
+            let at = self.pending.partition_point(|other| other.prob < new.prob);
+            self.pending.insert(at, new);
+            if self.pending.len() > free {
+                self.pending.remove(0);
+            }
+        }
+    }
+
+    /// Looks up what may come after a node of the tree, and mixes it.
+    fn look_up(&mut self, sources: &Sources<'_>, parent: Option<usize>, index: i32, prob: f32) {
+        self.set_tail(index);
+        self.evidence.start();
+        let parent = parent.map(|parent| self.nodes[parent].clone());
+        let min_share = MIN_PROB / prob;
+        let passages = self.match_datastore(sources, parent.as_ref(), min_share);
+        let mut places = <[positions::Found; 3]>::default();
+        for (slot, text) in sources.texts.iter().enumerate() {
+            if let Some(text) = text {
+                let (kind, _, reach) = TEXTS[slot];
+                let reach = if prob < LIKELY { reach.less() } else { reach };
+                let parent = parent.as_ref().map(|parent| &parent.places[slot]);
+                places[slot] = self.places.find(text, parent, &self.tail, reach);
+                self.places.count(text, &places[slot], kind, &mut self.evidence);
+            }
+        }
+        if let Some(recycled) = sources.recycled {
+            recycled.count(&self.tail, &mut self.evidence);
+        }
+        if let Some(parent) = parent {
+            self.count_gaps(sources, &parent);
+        }
+        let request = Request {
+            tail: &self.tail,
+            uses: sources.uses,
+            frequencies: sources.frequencies,
+            min_share,
+        };
+        let known = mixer::predict(sources.weights, &mut self.evidence, &request);
+        self.nodes.push(Node {
+            known,
+            index,
+            passages,
+            places,
+        });
+    }
+
+    fn match_datastore(
+        &mut self,
+        sources: &Sources<'_>,
+        parent: Option<&Node>,
+        min_share: f32,
+    ) -> passages::Found {
+        let (Some((datastore, followers)), Some(&token)) = (sources.datastore, self.tail.last())
+        else {
+            return 0..0;
+        };
+        let found = if let Some(parent) = parent {
+            self.passages.follow(&parent.passages, token)
+        } else {
+            let separator = datastore.separator();
+            let document = self.tail.rsplit(|&token| token == separator).next();
+            let (found, num_searches) =
+                self.passages.look_up(datastore, document.unwrap_or_default());
+            self.num_searches = num_searches;
+            found
+        };
+        let rank = self.passages.count(&found, &mut self.evidence);
+        count_followers(followers, datastore, token, rank, min_share, &mut self.evidence);
+        found
+    }
+
+    fn count_gaps(&mut self, sources: &Sources<'_>, parent: &Node) {
+        self.passages.count_gap(&parent.passages, &mut self.evidence);
+        let token = self.tail[self.tail.len() - 1];
+        for (slot, text) in sources.texts.iter().enumerate() {
+            if let Some(text) = text {
+                let found = &parent.places[slot];
+                self.places.count_gap(text, found, token, TEXTS[slot].1, &mut self.evidence);
+            }
+        }
+    }
+
+    fn set_tail(&mut self, index: i32) {
+        self.tail.truncate(self.tail_length);
+        let mut index = index;
+        while let Ok(node) = usize::try_from(index) {
+            self.tail.push(self.tree.token_ids()[node]);
+            index = self.tree.parents()[node];
+        }
+        self.tail[self.tail_length..].reverse();
+    }
+
+    /// Learns from the tokens that came instead of the tree, or as it said.
+    pub(crate) fn learn(&self, weights: &mut Weights, tokens: &[u32]) {
+        calibration::learn(weights, &self.tree, &self.probs, &self.depths, tokens);
+        let (mut looked_up, mut index) = (Some(0), -1);
+        for &token in tokens {
+            let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) else {
+                return;
+            };
+            mixer::learn(weights, &self.evidence, &node.known, token);
+            let Some(child) = self.child(index, token) else {
+                return;
+            };
+            looked_up = self.looked_up[child];
+            index = i32::try_from(child).unwrap_or(i32::MAX);
+        }
+    }
+
+    fn child(&self, parent: i32, token: u32) -> Option<usize> {
+        let mut edges = self.tree.parents().iter().zip(self.tree.token_ids());
+        edges.position(|edge| edge == (&parent, &token))
+    }
+
+    /// The sources of the nodes along `tokens`.
+    pub(crate) fn accepted<'a>(&'a self, tokens: &'a [u32]) -> impl Iterator<Item = Source> + 'a {
+        let mut index = -1;
+        tokens.iter().map_while(move |&token| {
+            let child = self.child(index, token)?;
+            index = i32::try_from(child).ok()?;
+            Some(self.tree.sources()[child])
+        })
+    }
+
+    pub(crate) fn tree(&self) -> &TokenTree {
+        &self.tree
+    }
+
+    /// The length of the longest match of the last token, in any source.
+    pub(crate) fn match_length(&self) -> usize {
+        self.nodes.first().map_or(0, |root| {
+            let longest = root.places.iter().map(|found| self.places.longest(found));
+            longest.fold(self.passages.longest(&root.passages), usize::max)
+        })
+    }
+
+    /// Where in the memory the longest match of the last token goes on.
+    pub(crate) fn place_in_memory(&self) -> Option<usize> {
+        self.places.place_of_longest(&self.nodes.first()?.places[1])
+    }
+
+    pub(crate) fn num_passages(&self) -> usize {
+        self.passages.num_read()
+    }
+}
