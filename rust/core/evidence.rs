@@ -27,10 +27,6 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const COUNT: usize = 9;
 
-    pub(crate) fn is_gap(self) -> bool {
-        self as u8 >= Self::DatastoreGap as u8
-    }
-
     pub(crate) fn source(self) -> Source {
         match self {
             Self::Datastore | Self::DatastoreGap => Source::Datastore,

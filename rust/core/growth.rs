@@ -23,7 +23,7 @@ const MAX_DEPTH: u32 = 20;
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// A node less likely than this is looked up with less effort.
+/// A node this likely is looked up in the datastore again, where its parent's passages run thin.
 const LIKELY: f32 = 0.1;
 
 /// What a child's probability is at most, for a guess of whether it is worth a look: below its
@@ -31,11 +31,11 @@ const LIKELY: f32 = 0.1;
 /// loses is not measurable.
 const HOPE: f32 = 0.5;
 
-/// Kinds of texts, each with its gaps and how far back it is searched.
-const TEXTS: [(Kind, Kind, Reach); 3] = [
-    (Kind::Context, Kind::ContextGap, Reach::CONTEXT),
-    (Kind::Memory, Kind::MemoryGap, Reach::MEMORY),
-    (Kind::Predicted, Kind::PredictedGap, Reach::CONTEXT),
+/// Kinds of texts, each with its gaps.
+const TEXTS: [(Kind, Kind); 3] = [
+    (Kind::Context, Kind::ContextGap),
+    (Kind::Memory, Kind::MemoryGap),
+    (Kind::Predicted, Kind::PredictedGap),
 ];
 
 /// What a draft is made of.
@@ -203,12 +203,12 @@ impl Growth {
         self.evidence.start();
         let parent = parent.map(|parent| self.nodes[parent].clone());
         let min_share = MIN_PROB / prob;
-        let passages = self.match_datastore(sources, parent.as_ref(), min_share);
+        let passages = self.match_datastore(sources, parent.as_ref(), prob);
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let (kind, _, reach) = TEXTS[slot];
-                let reach = if prob < LIKELY { reach.less() } else { reach };
+                let (kind, _) = TEXTS[slot];
+                let reach = Reach::of(prob);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places.count(text, &places[slot], kind, &mut self.evidence);
@@ -239,23 +239,29 @@ impl Growth {
         &mut self,
         sources: &Sources<'_>,
         parent: Option<&Node>,
-        min_share: f32,
+        prob: f32,
     ) -> passages::Found {
         let (Some((datastore, followers)), Some(&token)) = (sources.datastore, self.tail.last())
         else {
             return 0..0;
         };
+        let separator = datastore.separator();
+        let document = self.tail.rsplit(|&token| token == separator).next();
+        let document = document.unwrap_or_default();
         let found = if let Some(parent) = parent {
-            self.passages.follow(&parent.passages, token)
+            let found = self.passages.follow(&parent.passages, token);
+            if prob < LIKELY {
+                found
+            } else {
+                self.passages.refresh(datastore, document, &found)
+            }
         } else {
-            let separator = datastore.separator();
-            let document = self.tail.rsplit(|&token| token == separator).next();
-            let (found, num_searches) =
-                self.passages.look_up(datastore, document.unwrap_or_default());
+            let (found, num_searches) = self.passages.look_up(datastore, document);
             self.num_searches = num_searches;
             found
         };
         let rank = self.passages.count(&found, &mut self.evidence);
+        let min_share = MIN_PROB / prob;
         count_followers(followers, datastore, token, rank, min_share, &mut self.evidence);
         found
     }
@@ -311,10 +317,6 @@ impl Growth {
             index = i32::try_from(child).ok()?;
             Some(self.tree.sources()[child])
         })
-    }
-
-    pub(crate) fn tree(&self) -> &TokenTree {
-        &self.tree
     }
 
     /// The length of the longest match of the last token, in any source.

@@ -10,8 +10,12 @@ use crate::stride::Stride;
 /// How many tokens of a passage are read.
 const LENGTH: usize = 12;
 
-/// How many passages are read of a match.
-const MAX_PASSAGES: u64 = 64;
+/// How many passages are read of a match of the context, and of a likely node's.
+const MAX_PASSAGES: usize = 64;
+const MAX_PASSAGES_OF_NODE: usize = 32;
+
+/// So many passages of a parent's are enough to say what follows its child.
+const ENOUGH: usize = 16;
 
 /// How many of the longest matches are read from.
 const MAX_MATCHES: usize = 3;
@@ -22,6 +26,9 @@ const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
 /// The place of the length that is looked up first: on 61 M tokens of chat, the longest match of a
 /// chat has 4 or 5 tokens.
 const FIRST: usize = 3;
+
+/// The lengths of matches that likely nodes are looked up with.
+const ORDERS_OF_NODE: [usize; 2] = [3, 2];
 
 /// Passages that follow one match.
 #[derive(Debug, Clone)]
@@ -80,7 +87,7 @@ impl Passages {
             let count = self.found[index].count();
             if count > last_count {
                 last_count = count;
-                self.read(datastore, index);
+                self.read(datastore, index, MAX_PASSAGES);
             }
             if self.groups.len() - start == MAX_MATCHES {
                 break;
@@ -90,15 +97,14 @@ impl Passages {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-    fn read(&mut self, datastore: &Datastore, index: usize) {
+    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize) {
         let found = &self.found[index];
         let count = found.count();
-        let stride = Stride::new(count, MAX_PASSAGES);
+        let stride = Stride::new(count, max_passages as u64);
         if found.is_in_one_shard() || stride.num_samples() == count {
             datastore.gather(found, LENGTH, stride, &mut self.samples);
         } else {
-            let num_samples = usize::try_from(MAX_PASSAGES).unwrap_or(usize::MAX);
-            self.samples = datastore.samples(found, LENGTH, num_samples);
+            self.samples = datastore.samples(found, LENGTH, max_passages);
         }
         let start = self.rows.len();
         for row in self.samples.iter() {
@@ -137,6 +143,36 @@ impl Passages {
             }
         }
         first..self.groups.len()
+    }
+
+    /// Reads what followed the last tokens of a likely node, where its parent's passages do not say
+    /// enough of it.
+    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+    pub(crate) fn refresh(&mut self, datastore: &Datastore, tail: &[u32], found: &Found) -> Found {
+        let [longest, ..] = ORDERS_OF_NODE;
+        let says_little = |group: &Group| {
+            let num_rows = group.rows.len();
+            group.order <= longest && num_rows < ENOUGH && (num_rows as f32) < group.num_matches
+        };
+        let groups = &self.groups[found.clone()];
+        let num_kept = groups.iter().position(says_little).unwrap_or(groups.len());
+        self.groups.truncate(found.start + num_kept);
+        for order in ORDERS_OF_NODE {
+            let shortest = self.groups[found.start..].last();
+            let (Some(start), true) = (
+                tail.len().checked_sub(order),
+                shortest.is_none_or(|group| group.order > order),
+            ) else {
+                continue;
+            };
+            let num_matches = shortest.map_or(0.0, |group| group.num_matches);
+            let index = order - 1;
+            datastore.find(&tail[start..], &mut self.found[index]);
+            if self.found[index].count() as f32 > num_matches {
+                self.read(datastore, index, MAX_PASSAGES_OF_NODE);
+            }
+        }
+        found.start..self.groups.len()
     }
 
     /// Adds an expert for each match that occurs oftener than all longer ones.

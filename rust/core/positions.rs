@@ -21,21 +21,23 @@ const DECAY: f32 = 0.95;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
     /// Of those that two tokens lead to.
-    pub(crate) pairs: usize,
+    pairs: usize,
     /// Of those that only the last token leads to.
-    pub(crate) singles: usize,
+    singles: usize,
 }
 
 impl Reach {
-    pub(crate) const CONTEXT: Self = Self { pairs: 64, singles: 16 };
-    /// A long text does not fit into the processor's caches: each place costs a wait.
-    pub(crate) const MEMORY: Self = Self { pairs: 32, singles: 8 };
-
-    /// A quarter of it, for what is unlikely.
-    pub(crate) fn less(self) -> Self {
+    /// For a node that is this likely: in a long text, each place costs a wait for memory.
+    pub(crate) fn of(prob: f32) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a probability is not negative, and the product is limited"
+        )]
+        let pairs = ((prob * 256.0) as usize).clamp(8, 128);
         Self {
-            pairs: self.pairs / 4,
-            singles: self.singles / 4,
+            pairs,
+            singles: pairs / 4,
         }
     }
 }

@@ -103,14 +103,6 @@ impl RestSession {
             splitter: Splitter::default(),
         })
     }
-
-    pub(crate) fn config(&self) -> &RestConfig {
-        &self.config
-    }
-
-    pub(crate) fn datastore(&self) -> &Datastore {
-        &self.datastore
-    }
 }
 
 impl Session for RestSession {
