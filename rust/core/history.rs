@@ -70,7 +70,7 @@ fn chain<'a>(last: Option<&u32>, links: &'a [u32]) -> impl Iterator<Item = usize
 /// Spreads the bits of one integer. Its keys are tokens of texts that are drafted for: whoever chose
 /// them to collide would slow down his own request.
 #[derive(Debug, Default, Clone, Copy)]
-struct Hasher(u64);
+pub(crate) struct Hasher(u64);
 
 impl std::hash::Hasher for Hasher {
     fn finish(&self) -> u64 {

@@ -48,6 +48,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 
+pub mod adaptation;
+pub mod aded;
 mod builder;
 mod checks;
 mod complete;
@@ -66,6 +68,7 @@ mod index;
 mod indexer;
 mod lightweight;
 mod manifest;
+mod mcts;
 mod mixer;
 mod ngrams;
 mod options;
@@ -84,5 +87,7 @@ mod threads;
 mod tokens;
 pub mod tree;
 mod trie;
+pub mod trigram;
+mod trigram_files;
 mod warmth;
 mod worker;
