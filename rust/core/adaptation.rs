@@ -32,7 +32,7 @@ pub struct Adaptation {
 impl Default for Adaptation {
     fn default() -> Self {
         Self {
-            increment: 0.2,
+            increment: 0.5,
             max_prob: 1.0,
             decay: 0.0,
             normalize: false,
@@ -141,7 +141,7 @@ impl Reader<'_> {
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
         match self.learned.row(prefix) {
             Some(row) => Row {
-                words: &row.words,
+                words: &row.words[..row.words.len().min(self.trigrams.facts().max_words)],
                 total: row.total,
             },
             None => self.trigrams.row(prefix),
@@ -160,7 +160,7 @@ impl Learner<'_> {
         let row = self.learned.take(prefix);
         let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
         adaptation.apply(&mut words, token);
-        self.learned.put(prefix, words);
+        self.learned.put(prefix, words, self.trigrams.facts().max_words);
     }
 }
 
@@ -194,14 +194,14 @@ impl Learned {
         self.old.remove(&prefix).map(|row| row.words)
     }
 
-    fn put(&mut self, prefix: Prefix, words: Vec<Word>) {
+    fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
         let size = ROW_SIZE + words.len();
         if self.size + size > CAPACITY / 2 {
             self.old = std::mem::take(&mut self.young);
             self.size = 0;
         }
         self.size += size;
-        let total = total(&words);
+        let total = total(&words[..words.len().min(max_words)]);
         self.young.insert(prefix, LearnedRow { words, total });
     }
 }

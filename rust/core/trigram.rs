@@ -14,6 +14,32 @@ const TOKEN_BITS: u32 = 21;
 /// The largest vocabulary of a matrix: three of its tokens fit 64 bits.
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 
+/// What is counted, and what of it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrigramOptions {
+    /// The tokens of an n-gram, 2 to 4.
+    pub order: usize,
+    /// Only so many words are kept after each prefix, the likeliest.
+    pub max_words: usize,
+    /// N-grams that occur less often are left out.
+    pub min_count: u64,
+}
+
+impl Default for TrigramOptions {
+    /// ADED's: tri-grams, and its threshold of 12.
+    ///
+    /// "The threshold for the elimination of tri-gram probability" can be no count, as the paper's
+    /// corpora differ in size by six, nor a probability: the program that its authors have published
+    /// takes the 12 likeliest words.
+    fn default() -> Self {
+        Self {
+            order: 3,
+            max_words: 12,
+            min_count: 1,
+        }
+    }
+}
+
 /// The n-grams that are counted at a time: 8 bytes each.
 const BATCH: u64 = 1 << 25;
 
@@ -25,8 +51,10 @@ const CHUNK: usize = 1 << 18;
 pub struct TrigramFacts {
     /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
     pub order: usize,
+    /// Only so many words are kept after each prefix, the likeliest: ADED's threshold `t`.
+    pub max_words: usize,
     /// N-grams that occur less often are left out.
-    pub threshold: u64,
+    pub min_count: u64,
     /// Tokens are below this.
     pub vocab_size: u32,
     /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
@@ -43,7 +71,8 @@ impl TrigramFacts {
     pub(crate) fn check(&self) -> Result<()> {
         let Self {
             order,
-            threshold,
+            max_words,
+            min_count,
             vocab_size,
             separator,
             ..
@@ -54,8 +83,11 @@ impl TrigramFacts {
                 format!("must lie in 2..=4, not {order}"),
             ));
         }
-        if *threshold == 0 {
-            return Err(Error::invalid("threshold", "must be at least 1"));
+        if *max_words == 0 {
+            return Err(Error::invalid("max_words", "must be at least 1"));
+        }
+        if *min_count == 0 {
+            return Err(Error::invalid("min_count", "must be at least 1"));
         }
         if !(1..=MAX_VOCAB_SIZE).contains(vocab_size) || separator > vocab_size {
             let reason = format!("must lie in 1..={MAX_VOCAB_SIZE} for tri-grams, not {vocab_size}");
@@ -151,18 +183,18 @@ impl Trigrams {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] unless `order` lies in 2..=4, `threshold` is at least 1 and the
+    /// [`Error::InvalidArgument`] unless `order` lies in 2..=4, the limits are at least 1 and the
     /// vocabulary has at most [`MAX_VOCAB_SIZE`] tokens; [`Error::Stopped`] where `progress` says so.
     pub fn build(
         datastore: &Datastore,
-        order: usize,
-        threshold: u64,
+        options: TrigramOptions,
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
         let manifest = datastore.manifest();
         let facts = TrigramFacts {
-            order,
-            threshold,
+            order: options.order,
+            max_words: options.max_words,
+            min_count: options.min_count,
             vocab_size: manifest.vocab_size,
             separator: manifest.separator,
             tokenizer_name: manifest.tokenizer_name.clone(),
@@ -334,7 +366,7 @@ impl<'a> Counter<'a> {
             for alike in bucket.chunk_by(|a, b| a >> TOKEN_BITS == b >> TOKEN_BITS) {
                 let rest = alike[0] >> TOKEN_BITS;
                 let others = TOKEN_BITS as usize * (self.facts.order - 2);
-                rows.push(Prefix(first.0 << others | rest), alike, self.facts.threshold);
+                rows.push(Prefix(first.0 << others | rest), alike, &self.facts);
             }
         }
         Ok(())
@@ -396,17 +428,18 @@ struct Rows {
 }
 
 impl Rows {
-    /// Appends what occurs often enough of sorted n-grams that differ in their last token alone.
-    fn push(&mut self, prefix: Prefix, alike: &[u64], threshold: u64) {
+    /// Appends what is to be kept of sorted n-grams that differ in their last token alone.
+    fn push(&mut self, prefix: Prefix, alike: &[u64], facts: &TrigramFacts) {
         let start = self.words.len();
         let same = alike.chunk_by(|a, b| a == b);
-        let words = same.filter(|same| same.len() as u64 >= threshold).map(|same| Word {
+        let frequent = same.filter(|same| same.len() as u64 >= facts.min_count);
+        self.words.extend(frequent.map(|same| Word {
             token: low(same[0]),
             prob: share(same.len(), alike.len()),
-        });
-        self.words.extend(words);
+        }));
         if self.words.len() > start {
             self.words[start..].sort_unstable_by(Word::compare);
+            self.words.truncate(start.saturating_add(facts.max_words));
             self.prefixes.push(prefix);
             self.starts.push(start);
         }

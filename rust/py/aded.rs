@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::adaptation::{self, Adaptation};
 use specds::aded::{AdedConfig, AdedSession, SearchConfig, SearchMethod};
-use specds::trigram;
+use specds::trigram::{self, TrigramOptions};
 
 use crate::arrays::integers;
 use crate::builder::report_to;
@@ -29,17 +29,23 @@ impl From<trigram::Trigrams> for Trigrams {
 impl Trigrams {
     /// Counts the n-grams of a datastore.
     #[staticmethod]
-    #[pyo3(signature = (datastore, *, order = 3, threshold = 12, progress = None))]
+    #[pyo3(signature = (datastore, *, order = 3, max_words = 12, min_count = 1, progress = None))]
     fn build(
         py: Python<'_>,
         datastore: &Bound<'_, Datastore>,
         order: usize,
-        threshold: u64,
+        max_words: usize,
+        min_count: u64,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let datastore = &datastore.get().0;
+        let options = TrigramOptions {
+            order,
+            max_words,
+            min_count,
+        };
         report_to(py, progress, |report| {
-            trigram::Trigrams::build(datastore, order, threshold, report)
+            trigram::Trigrams::build(datastore, options, report)
         })
         .map(Self::from)
     }
@@ -68,8 +74,13 @@ impl Trigrams {
     }
 
     #[getter]
-    fn threshold(&self) -> u64 {
-        self.0.facts().threshold
+    fn max_words(&self) -> usize {
+        self.0.facts().max_words
+    }
+
+    #[getter]
+    fn min_count(&self) -> u64 {
+        self.0.facts().min_count
     }
 
     #[getter]
@@ -128,7 +139,7 @@ impl AdaptiveTrigrams {
 #[pyfunction]
 #[pyo3(signature = (
     trigrams, *, method = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
-    adaptive = true, increment = 0.2, max_prob = 1.0, max_length = None, decay = 0.0,
+    adaptive = true, increment = 0.5, max_prob = 1.0, max_length = None, decay = 0.0,
     normalize = false, seed = 0
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
