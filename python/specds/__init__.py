@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specds._core import (
     SOURCES,
+    AdaptiveTrigrams,
     Datastore,
     DatastoreBuilder,
     DraftSession,
@@ -19,6 +20,7 @@ from specds._core import (
     Match,
     StoredDocument,
     TokenTree,
+    Trigrams,
     __version__,
     build_shard,
     compact,
@@ -26,7 +28,15 @@ from specds._core import (
     draft_batch,
     merge,
 )
-from specds.drafters import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
+from specds.drafters import (
+    AdedConfig,
+    AdedDrafter,
+    Drafter,
+    FusedDrafter,
+    RestConfig,
+    RestDrafter,
+    Session,
+)
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
@@ -45,6 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOURCES",
+    "AdaptiveTrigrams",
+    "AdedConfig",
+    "AdedDrafter",
     "BuildEstimate",
     "BuildOptions",
     "BuildReport",
@@ -67,6 +80,7 @@ __all__ = [
     "StoredDocument",
     "Support",
     "TokenTree",
+    "Trigrams",
     "UnsupportedModelError",
     "__version__",
     "build_datastore",

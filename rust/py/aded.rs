@@ -138,14 +138,14 @@ impl AdaptiveTrigrams {
 /// Starts a request that is drafted for as ADED does.
 #[pyfunction]
 #[pyo3(signature = (
-    trigrams, *, method = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
+    trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
     adaptive = true, increment = 0.5, max_prob = 1.0, max_length = None, decay = 0.0,
     normalize = false, seed = 0
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn aded_session(
     trigrams: &Bound<'_, AdaptiveTrigrams>,
-    method: &str,
+    search: &str,
     searches: usize,
     depth: usize,
     candidates: usize,
@@ -159,11 +159,11 @@ pub(crate) fn aded_session(
     normalize: bool,
     seed: u64,
 ) -> PyResult<DraftSession> {
-    let method = match method {
+    let method = match search {
         "mcts" => SearchMethod::Mcts,
         "greedy" => SearchMethod::Greedy,
         _ => {
-            let message = format!("`method` must be `mcts` or `greedy`, not `{method}`");
+            let message = format!("`search` must be `mcts` or `greedy`, not `{search}`");
             return Err(PyValueError::new_err(message));
         }
     };

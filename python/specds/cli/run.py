@@ -12,10 +12,16 @@ from specds.cli.arguments import Json, text_of
 from specds.drafters import DrafterName
 
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
+_TRIGRAMS = Annotated[
+    Path | None, typer.Option(help="A folder made by `specds trigrams`, for ADED.")
+]
 _MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
 _DRAFTER = Annotated[
     DrafterName,
-    typer.Option(help="`fused`: datastore and the request's own text; `rest`: datastore alone."),
+    typer.Option(
+        help="`fused`: datastore and the request's own text; `rest`: datastore alone; `aded`: "
+        "tri-grams that adapt to the text; the others are ADED's ablations."
+    ),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -24,6 +30,7 @@ def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
+    trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
@@ -45,16 +52,19 @@ def generate(
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
-    from specds._core import Datastore
+    from specds._core import Datastore, Trigrams
     from specds.drafters import DrafterInputs, make_drafter, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    require_inputs(drafter, datastore=datastore is not None, model=True)
+    given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
+    require_inputs(drafter, **given, model=True)
     opened = None if datastore is None else Datastore.open(datastore)
+    counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    if opened is not None:
-        check_tokenizer(opened, tokenizer)
+    for built in (opened, counted):
+        if built is not None:
+            check_tokenizer(built, tokenizer)
     import torch
 
     from specds.generation import generate as run
@@ -68,11 +78,13 @@ def generate(
         if temperature > 0
         else {"do_sample": False}
     )
+    with display.build_progress(after_s=2.0) as progress:
+        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
     with display.err.status(f"generating up to {max_new_tokens} tokens"):
         output = run(
             loaded,
             ids,
-            make_drafter(drafter, DrafterInputs(opened, loaded)),
+            made,
             max_nodes=max_nodes,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import Datastore
+from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.rest import RestDrafter
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from specds._core import Trigrams
     from specds.drafters.protocol import Drafter
 
 
@@ -24,11 +26,20 @@ class DrafterName(str, Enum):
 
     FUSED = "fused"
     REST = "rest"
+    ADED = "aded"
+    ADED_GREEDY = "aded-greedy"
+    ADED_BIGRAM = "aded-bigram"
+    ADED_4GRAM = "aded-4gram"
 
     @property
     def needs_datastore(self) -> bool:
-        """Whether it drafts nothing without a datastore."""
-        return self in {DrafterName.FUSED, DrafterName.REST}
+        """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
+        return self in {DrafterName.FUSED, DrafterName.REST} or self.takes_trigrams
+
+    @property
+    def takes_trigrams(self) -> bool:
+        """Whether tri-grams serve it as well as the datastore that they were counted in."""
+        return self.value.startswith("aded")
 
     @property
     def needs_model(self) -> bool:
@@ -43,20 +54,31 @@ class DrafterInputs:
     Attributes:
         datastore: An open datastore.
         model: The target model.
+        trigrams: Tri-grams; without them, those who need them count them in the datastore.
+        progress: Called while that goes on: a stage, how far it has come, how far it has to go.
     """
 
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
+    trigrams: Trigrams | None = None
+    progress: Callable[[str, int, int], Any] | None = None
 
 
-def require_inputs(name: DrafterName, *, datastore: bool, model: bool) -> None:
-    """Checks that a drafter gets what it needs, before anything is loaded.
+def require_inputs(
+    name: DrafterName, *, datastore: bool, model: bool, trigrams: bool = False
+) -> None:
+    """Checks that a drafter gets what it needs, and nothing that it has no use for, early.
 
     Raises:
-        ValueError: Something that it needs is not there.
+        ValueError: Something that it needs is not there, or it takes no tri-grams.
     """
-    if name.needs_datastore and not datastore:
-        raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
+    if trigrams and not name.takes_trigrams:
+        raise ValueError(f"drafter `{name.value}` takes no tri-grams: leave out --trigrams")
+    if name.needs_datastore and not (datastore or trigrams):
+        other = ", or tri-grams by --trigrams" if name.takes_trigrams else ""
+        raise ValueError(
+            f"drafter `{name.value}` needs a datastore: give one by --datastore{other}"
+        )
     if name.needs_model and not model:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
@@ -69,9 +91,21 @@ def _rest(inputs: DrafterInputs) -> Drafter:
     return RestDrafter(cast("Datastore", inputs.datastore))
 
 
+def _aded(order: int, search: Literal["mcts", "greedy"]) -> Callable[[DrafterInputs], Drafter]:
+    def make(inputs: DrafterInputs) -> Drafter:
+        source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
+        return AdedDrafter(source, AdedConfig(search=search), order=order, progress=inputs.progress)
+
+    return make
+
+
 _MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
     DrafterName.FUSED: _fused,
     DrafterName.REST: _rest,
+    DrafterName.ADED: _aded(3, "mcts"),
+    DrafterName.ADED_GREEDY: _aded(3, "greedy"),
+    DrafterName.ADED_BIGRAM: _aded(2, "mcts"),
+    DrafterName.ADED_4GRAM: _aded(4, "mcts"),
 }
 
 
@@ -82,7 +116,8 @@ def make_drafter(name: DrafterName, inputs: DrafterInputs) -> Drafter:
         ValueError: It needs what `inputs` lack.
     """
     datastore, model = inputs.datastore is not None, inputs.model is not None
-    require_inputs(name, datastore=datastore, model=model)
+    trigrams = inputs.trigrams is not None
+    require_inputs(name, datastore=datastore, model=model, trigrams=trigrams)
     return _MAKERS[name](inputs)
 
 
