@@ -47,7 +47,10 @@ impl Adaptation {
             return Err(Error::invalid("max_prob", reason));
         }
         if !(self.increment > 0.0 && self.increment <= self.max_prob) {
-            let reason = format!("must be above 0 and at most `max_prob`, not {}", self.increment);
+            let reason = format!(
+                "must be above 0 and at most `max_prob`, not {}",
+                self.increment
+            );
             return Err(Error::invalid("increment", reason));
         }
         if !(0.0..1.0).contains(&self.decay) {
@@ -59,8 +62,8 @@ impl Adaptation {
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
     fn apply(&self, words: &mut Vec<Word>, token: u32) {
-        if self.decay > 0.0 {
-            words.iter_mut().for_each(|word| word.prob *= 1.0 - self.decay);
+        for word in words.iter_mut() {
+            word.prob *= 1.0 - self.decay;
         }
         match words.iter_mut().find(|word| word.token == token) {
             Some(word) => word.prob = (word.prob + self.increment).min(self.max_prob),
@@ -79,8 +82,14 @@ impl Adaptation {
 fn normalize(words: &mut [Word]) {
     let total = total(words);
     if total > 1.0 {
-        #[expect(clippy::cast_possible_truncation, reason = "as precise as a probability is")]
-        words.iter_mut().for_each(|word| word.prob = (f64::from(word.prob) / total) as f32);
+        for word in words {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "as precise as a probability is"
+            )]
+            let prob = (f64::from(word.prob) / total) as f32;
+            word.prob = prob;
+        }
     }
 }
 
@@ -160,7 +169,8 @@ impl Learner<'_> {
         let row = self.learned.take(prefix);
         let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
         adaptation.apply(&mut words, token);
-        self.learned.put(prefix, words, self.trigrams.facts().max_words);
+        self.learned
+            .put(prefix, words, self.trigrams.facts().max_words);
     }
 }
 
@@ -173,12 +183,25 @@ struct LearnedRow {
 }
 
 /// Rows that differ from those of the matrix, in two generations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Learned {
     young: Rows,
     old: Rows,
     /// What the young ones take.
     size: usize,
+    /// What they may take.
+    max_size: usize,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self {
+            young: Rows::default(),
+            old: Rows::default(),
+            size: 0,
+            max_size: CAPACITY / 2,
+        }
+    }
 }
 
 impl Learned {
@@ -196,12 +219,36 @@ impl Learned {
 
     fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
         let size = ROW_SIZE + words.len();
-        if self.size + size > CAPACITY / 2 {
+        if self.size + size > self.max_size {
             self.old = std::mem::take(&mut self.young);
             self.size = 0;
         }
         self.size += size;
         let total = total(&words[..words.len().min(max_words)]);
         self.young.insert(prefix, LearnedRow { words, total });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Learned, Prefix, ROW_SIZE, Word};
+
+    #[test]
+    fn rows_that_were_not_learned_from_for_longest_are_forgotten() {
+        let mut learned = Learned {
+            max_size: 3 * (ROW_SIZE + 1),
+            ..Learned::default()
+        };
+        let words = |token| vec![Word { token, prob: 0.5 }];
+        for token in 0..100 {
+            let kept = learned.take(Prefix(7)).unwrap_or_else(|| words(7));
+            learned.put(Prefix(7), kept, 1);
+            learned.put(Prefix(100 + u64::from(token)), words(token), 1);
+            assert!(learned.young.len() + learned.old.len() <= 6);
+            assert!(learned.size <= learned.max_size);
+            assert!(learned.row(Prefix(100 + u64::from(token))).is_some());
+        }
+        assert!(learned.row(Prefix(7)).is_some());
+        assert!(learned.row(Prefix(100)).is_none());
     }
 }

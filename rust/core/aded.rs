@@ -51,7 +51,8 @@ impl AdedConfig {
         if self.max_length == 0 {
             return Err(Error::invalid("max_length", "must be at least 1"));
         }
-        self.adaptation.map_or(Ok(()), |adaptation| adaptation.check())
+        self.adaptation
+            .map_or(Ok(()), |adaptation| adaptation.check())
     }
 }
 
@@ -143,7 +144,11 @@ impl Session for AdedSession {
                 }
             }
         };
-        self.match_length = if tree.is_empty() { 0 } else { self.context.len() };
+        self.match_length = if tree.is_empty() {
+            0
+        } else {
+            self.context.len()
+        };
         Ok(tree)
     }
 

@@ -88,6 +88,7 @@ mod tokens;
 pub mod tree;
 mod trie;
 pub mod trigram;
+mod trigram_count;
 mod trigram_files;
 mod warmth;
 mod worker;

@@ -369,7 +369,9 @@ pub(crate) fn read_preamble(
 }
 
 fn read_text(folder: &Path) -> Result<Vec<u8>> {
-    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore { path })
+    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore {
+        path,
+    })
 }
 
 /// Whether `folder` is a datastore, damaged or of another version though it may be.

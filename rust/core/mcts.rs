@@ -2,10 +2,10 @@
 
 use crate::adaptation::Reader;
 use crate::error::{Error, Result};
-use crate::trigram::{Prefix, Row, Word};
+use crate::rest::check_limit;
 use crate::tree::{Source, TokenTree};
 use crate::trie::MAX_DEPTH;
-use crate::rest::check_limit;
+use crate::trigram::{Prefix, Row, Word};
 
 /// Splitmix64: the same numbers on every machine.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,9 @@ impl SearchConfig {
     )]
     pub(crate) fn exploration(&self) -> Vec<f64> {
         let after = |visits| self.c1 + ((visits as f64 + self.c2 + 1.0) / self.c2).ln();
-        (0..=self.searches).map(|visits| f64::from(after(visits) as f32)).collect()
+        (0..=self.searches)
+            .map(|visits| f64::from(after(visits) as f32))
+            .collect()
     }
 }
 
@@ -187,7 +189,13 @@ impl<'a> Search<'a> {
     /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
     #[expect(clippy::cast_precision_loss, reason = "not so many visits")]
     fn select(&mut self, parent: usize) -> usize {
-        let Node { passes, row, num_children, first_child, .. } = self.nodes[parent];
+        let Node {
+            passes,
+            row,
+            num_children,
+            first_child,
+            ..
+        } = self.nodes[parent];
         let (e, root) = (self.exploration[passes], (passes as f64).sqrt());
         let (mut best, mut best_puct) = (NONE, f64::NEG_INFINITY);
         let mut child = first_child;
@@ -221,7 +229,11 @@ impl<'a> Search<'a> {
             prob,
             parent,
             depth,
-            row: if depth < self.config.depth { self.reader.row(prefix) } else { Row::default() },
+            row: if depth < self.config.depth {
+                self.reader.row(prefix)
+            } else {
+                Row::default()
+            },
             prefix,
             num_children: 0,
             first_child: NONE,
@@ -244,7 +256,13 @@ impl<'a> Search<'a> {
 
     /// Goes on from a node at random, to the end of a sentence: gives its score.
     fn simulate(&mut self, node: usize) -> f64 {
-        let Node { depth, mut row, mut prefix, path_score: mut score, .. } = self.nodes[node];
+        let Node {
+            depth,
+            mut row,
+            mut prefix,
+            path_score: mut score,
+            ..
+        } = self.nodes[node];
         for depth in depth + 1..=self.config.depth {
             let Some(word) = sample(row, &mut self.random) else {
                 break;
@@ -297,8 +315,16 @@ impl<'a> Search<'a> {
         let mut places = vec![-1; nodes.len()];
         let mut tree = TokenTree::with_capacity(drafted.len());
         for (node, place) in drafted.into_iter().zip(0..) {
-            let Node { token, parent, score, .. } = nodes[node];
-            #[expect(clippy::cast_possible_truncation, reason = "as precise as a probability is")]
+            let Node {
+                token,
+                parent,
+                score,
+                ..
+            } = nodes[node];
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "as precise as a probability is"
+            )]
             let prob = (score / nodes[0].score) as f32;
             tree.push(token, places[parent], prob, Source::Trigram);
             places[node] = place;

@@ -51,7 +51,10 @@ impl Manifest {
             return Err(Error::Checksum { path });
         }
         let corrupt = |reason: String| Error::corrupt(&path, reason);
-        manifest.facts.check().map_err(|error| corrupt(error.to_string()))?;
+        manifest
+            .facts
+            .check()
+            .map_err(|error| corrupt(error.to_string()))?;
         if manifest.sizes() == manifest.expected_sizes() {
             Ok(manifest)
         } else {
@@ -214,5 +217,7 @@ impl Trigrams {
 }
 
 fn number(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }

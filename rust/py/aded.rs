@@ -118,7 +118,11 @@ impl Trigrams {
     }
 
     fn __repr__(&self) -> String {
-        format!("Trigrams(order={}, {} entries)", self.order(), self.__len__())
+        format!(
+            "Trigrams(order={}, {} entries)",
+            self.order(),
+            self.__len__()
+        )
     }
 }
 

@@ -12,10 +12,13 @@ mod oracle;
 mod resume;
 mod thin;
 mod tree;
+mod trigrams;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use specds::adaptation::AdaptiveTrigrams;
+use specds::aded::{AdedConfig, AdedSession};
 use specds::datastore::{
     Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
 };
@@ -23,6 +26,7 @@ use specds::error::{Error, Result};
 use specds::fused::FusedSession;
 use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
+use specds::trigram::Trigrams;
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
@@ -60,6 +64,9 @@ fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {
 #[test]
 fn public_types_can_be_sent_and_shared() {
     fn check<T: Send + Sync + 'static>() {}
+    check::<AdaptiveTrigrams>();
+    check::<AdedConfig>();
+    check::<AdedSession>();
     check::<Datastore>();
     check::<DatastoreBuilder>();
     check::<DatastoreOptions>();
@@ -69,5 +76,6 @@ fn public_types_can_be_sent_and_shared() {
     check::<FusedSession>();
     check::<StoredDocument>();
     check::<TokenTree>();
+    check::<Trigrams>();
     check::<Error>();
 }
