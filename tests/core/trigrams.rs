@@ -29,7 +29,7 @@ fn count(datastore: &Datastore, options: TrigramOptions) -> Trigrams {
 
 /// The words after a prefix by definition.
 fn naive(oracle: &Oracle, prefix: &[u32], options: TrigramOptions) -> Vec<(u32, f32)> {
-    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut counts: BTreeMap<u32, u16> = BTreeMap::new();
     for text in oracle.shards() {
         for gram in text.windows(options.order) {
             let (&word, before) = gram.split_last().unwrap();
@@ -38,11 +38,11 @@ fn naive(oracle: &Oracle, prefix: &[u32], options: TrigramOptions) -> Vec<(u32, 
             }
         }
     }
-    let total: u64 = counts.values().sum();
+    let total: u16 = counts.values().sum();
     let mut words: Vec<_> = counts
         .into_iter()
-        .filter(|&(_, count)| count >= options.min_count)
-        .map(|(word, count)| (word, (count as f64 / total as f64) as f32))
+        .filter(|&(_, count)| u64::from(count) >= options.min_count)
+        .map(|(word, count)| (word, f32::from(count) / f32::from(total)))
         .collect();
     words.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     words.truncate(options.max_words);
@@ -380,12 +380,12 @@ fn lies_with_all_checksums_right_are_refused() {
     ];
     for (name, value) in facts {
         saved.forge(&prefixes, &words, |manifest| {
-            manifest["facts"][name] = value
+            manifest["facts"][name] = value;
         });
         assert!(matches!(saved.open(), Err(Error::Corrupt { .. })), "{name}");
     }
     saved.forge(&prefixes, &words, |manifest| {
-        manifest["words"]["count"] = u64::MAX.into()
+        manifest["words"]["count"] = u64::MAX.into();
     });
     assert!(matches!(saved.open(), Err(Error::Corrupt { .. })));
 }
