@@ -95,7 +95,7 @@ impl AdedSession {
     /// The tokens before a word, where there are so many.
     fn prefix(&self) -> Option<Prefix> {
         let order = self.trigrams.trigrams().facts().order;
-        (self.context.len() == order - 1).then(|| Prefix::of(&self.context))
+        (self.context.len() == order - 1).then(|| Prefix::of(self.context.iter().copied()))
     }
 }
 

@@ -10,7 +10,7 @@
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
-//!   [`fused`] from all sources.
+//!   [`fused`] from all sources, [`aded`] from [`trigram`]s that learn ([`adaptation`]).
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!

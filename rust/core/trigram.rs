@@ -132,9 +132,9 @@ impl Prefix {
     }
 
     /// The prefix of all these tokens.
-    pub(crate) fn of(tokens: &[u32]) -> Self {
-        let join = |prefix, &token| prefix << TOKEN_BITS | u64::from(token);
-        Self(tokens.iter().fold(0, join))
+    pub(crate) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
+        let join = |prefix, token| prefix << TOKEN_BITS | u64::from(token);
+        Self(tokens.into_iter().fold(0, join))
     }
 
     /// Its tokens.
@@ -270,7 +270,7 @@ impl Trigrams {
         let is_prefix = tokens.len() == self.facts.order - 1
             && tokens.iter().all(|&token| token < self.facts.vocab_size);
         let row = if is_prefix {
-            self.row(Prefix::of(tokens))
+            self.row(Prefix::of(tokens.iter().copied()))
         } else {
             Row::default()
         };

@@ -193,20 +193,21 @@ impl Trigrams {
         let words = open(Kind::Words, &manifest.words)?;
         let facts = manifest.facts;
         let [prefix_len, word_len] = record_lengths(&facts);
+        let token_len = width(&facts).num_bytes();
 
         let mut starts = vec![0_usize];
         let records = prefixes.payload().chunks_exact(prefix_len);
         let records = records.map(|record| {
             let (tokens, num_words) = record.split_at(prefix_len - NUMBER_LEN);
             starts.push(starts[starts.len() - 1].saturating_add(number(num_words) as usize));
-            Prefix::of(&width(&facts).decode(tokens))
+            Prefix::of(tokens.chunks_exact(token_len).map(number))
         });
         let all_prefixes = records.collect();
         let records = words.payload().chunks_exact(word_len);
         let records = records.map(|record| {
             let (token, prob) = record.split_at(word_len - NUMBER_LEN);
             Word {
-                token: width(&facts).decode(token)[0],
+                token: number(token),
                 prob: f32::from_bits(number(prob)),
             }
         });
@@ -216,8 +217,9 @@ impl Trigrams {
     }
 }
 
+/// The number that at most four bytes hold.
 fn number(bytes: &[u8]) -> u32 {
-    bytes
-        .first_chunk()
-        .map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    let mut number = [0; 4];
+    number[..bytes.len()].copy_from_slice(bytes);
+    u32::from_le_bytes(number)
 }
