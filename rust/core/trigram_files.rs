@@ -126,6 +126,11 @@ impl Trigrams {
 
     fn write(&self, staging: &Staging) -> Result<()> {
         let (folder, target) = (staging.workplace(0), staging.target());
+        if fs::symlink_metadata(target).is_ok() {
+            return Err(Error::Exists {
+                path: target.to_owned(),
+            });
+        }
         fs::create_dir(&folder).map_err(Error::io(&folder))?;
         let mut manifest = Manifest {
             format: FORMAT.to_owned(),
@@ -139,11 +144,6 @@ impl Trigrams {
         stamp(&folder, manifest.place(Kind::Prefixes), &manifest.prefixes)?;
         stamp(&folder, manifest.place(Kind::Words), &manifest.words)?;
         write_whole(&folder.join(FILE_NAME), &text)?;
-        if fs::symlink_metadata(target).is_ok() {
-            return Err(Error::Exists {
-                path: target.to_owned(),
-            });
-        }
         fs::rename(&folder, target).map_err(Error::io(target))?;
         target.parent().map_or(Ok(()), sync_folder)
     }
