@@ -1,11 +1,9 @@
 //! What has been learned since? ADED's update of the matrix by what the target model writes.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
-use crate::history::Hasher;
 use crate::trigram::{Prefix, Row, Trigrams, Word, total};
 
 /// The words that are learned at most, and some for each row: 8 bytes each.
@@ -174,7 +172,7 @@ impl Learner<'_> {
     }
 }
 
-type Rows = HashMap<Prefix, LearnedRow, BuildHasherDefault<Hasher>>;
+type Rows = HashMap<Prefix, LearnedRow>;
 
 #[derive(Debug)]
 struct LearnedRow {
