@@ -10,7 +10,8 @@
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
-//!   [`fused`] from all sources.
+//!   [`fused`] from all sources, [`n_grammys`] and [`prompt_lookup`] without any data.
+//! * [`model_tables`]: what the target model itself predicts after one token, or after none.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -67,9 +68,12 @@ mod indexer;
 mod lightweight;
 mod manifest;
 mod mixer;
+pub mod model_tables;
+pub mod n_grammys;
 mod ngrams;
 mod options;
 mod placed;
+pub mod prompt_lookup;
 pub mod rest;
 mod shard;
 #[cfg(test)]

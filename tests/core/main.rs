@@ -7,6 +7,7 @@ mod files;
 mod forgery;
 mod golden;
 mod lookup;
+mod n_grammys;
 mod ngrams;
 mod oracle;
 mod resume;
@@ -21,6 +22,9 @@ use specds::datastore::{
 };
 use specds::error::{Error, Result};
 use specds::fused::FusedSession;
+use specds::model_tables::ModelTables;
+use specds::n_grammys::NGrammysSession;
+use specds::prompt_lookup::PromptLookupSession;
 use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
@@ -67,6 +71,9 @@ fn public_types_can_be_sent_and_shared() {
     check::<RestConfig>();
     check::<RestSession>();
     check::<FusedSession>();
+    check::<ModelTables>();
+    check::<NGrammysSession>();
+    check::<PromptLookupSession>();
     check::<StoredDocument>();
     check::<TokenTree>();
     check::<Error>();
