@@ -17,6 +17,7 @@ from specds._core import (
     DraftSession,
     FormatError,
     Match,
+    ModelTables,
     StoredDocument,
     TokenTree,
     __version__,
@@ -26,7 +27,16 @@ from specds._core import (
     draft_batch,
     merge,
 )
-from specds.drafters import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
+from specds.drafters import (
+    Drafter,
+    FusedDrafter,
+    NGrammysConfig,
+    NGrammysDrafter,
+    PromptLookupDrafter,
+    RestConfig,
+    RestDrafter,
+    Session,
+)
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
     )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
+    from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
@@ -61,6 +72,10 @@ __all__ = [
     "GenerationOutput",
     "GenerationStats",
     "Match",
+    "ModelTables",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
@@ -78,6 +93,7 @@ __all__ = [
     "draft_batch",
     "estimate_build",
     "generate",
+    "load_tables",
     "merge",
     "open_corpus",
     "render_with",
@@ -100,6 +116,7 @@ _LAZY = {
     "custom_generate": "specds.generation",
     "estimate_build": "specds.estimate",
     "generate": "specds.generation",
+    "load_tables": "specds.model_tables",
     "open_corpus": "specds.corpora",
     "render_with": "specds.corpora",
 }

@@ -54,5 +54,5 @@ def node_budget(drafter: Drafter, max_nodes: int | None, otherwise: int = 64) ->
     """The most nodes of a draft: what the caller says, else the drafter, else `otherwise`."""
     if max_nodes is not None:
         return max_nodes
-    own: int = getattr(drafter, "max_nodes", otherwise)
-    return own
+    own: int | None = getattr(drafter, "max_nodes", None)
+    return otherwise if own is None else own

@@ -48,8 +48,9 @@ class BatchedRunner(Runner):
         visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
         mask = self._masks.build(visible, np.tile(depths, num_rows), self.cache.length)
         positions = np.broadcast_to(self.cache.length + depths, rows.shape)
-        inputs = torch.from_numpy(np.stack((rows, positions))).to(self._model.device)
-        return self._forward(*inputs, mask)
+        inputs = torch.from_numpy(np.stack((rows, positions)))
+        token_ids, position_ids = inputs.to(self._model.device)
+        return self._forward(token_ids, position_ids, mask)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and of the nodes `path`, from a row that has them all."""

@@ -79,13 +79,14 @@ class Runner:
             Logits `(1 + num_nodes, vocab_size)`: row 0 after `token_id`, row ``1 + i`` after node
             `i` of the tree.
         """
-        token_ids, depths, mask = np.array([token_id]), np.array([0]), None
+        tokens, depths, mask = np.array([token_id]), np.array([0]), None
         if tree is not None:
             visible, depths = of_tree(tree)
-            token_ids = np.concatenate((token_ids, tree.token_ids))
+            tokens = np.concatenate((tokens, tree.token_ids))
             mask = self._masks.build(visible, depths, self.cache.length)
-        inputs = np.stack((token_ids, self.cache.length + depths))[:, None]
-        return self._forward(*torch.from_numpy(inputs).to(self._model.device), mask)[0]
+        inputs = np.stack((tokens, self.cache.length + depths))[:, None]
+        token_ids, positions = torch.from_numpy(inputs).to(self._model.device)
+        return self._forward(token_ids, positions, mask)[0]
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and the tree nodes `path` of the last `verify`."""

@@ -306,9 +306,7 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
 @torch.no_grad()
-def tree_error(
-    model: PreTrainedModel, prompt_length: int, verification: str = "tree"
-) -> float:
+def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "tree") -> float:
     """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     num_tokens = prompt_length + 1 + len(_PARENTS)
