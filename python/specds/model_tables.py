@@ -143,9 +143,8 @@ def fingerprint(model: PreTrainedModel) -> str:
     Of each parameter the name, the shape, the dtype and up to 64 evenly spaced values count: a
     training step changes them, an edit of a few rows may not.
     """
-    config = model.config.to_dict()
-    for name in ("_name_or_path", "transformers_version"):
-        config.pop(name, None)
+    told_otherwise = ("_name_or_path", "architectures", "dtype", "transformers_version")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in told_otherwise}
     digest = hashlib.sha256(f"{_VERSION} {type(model).__name__}".encode())
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, parameter in model.named_parameters():
@@ -172,7 +171,8 @@ def _vocab_size(model: PreTrainedModel) -> int:
 def _read(path: Path) -> ModelTables | None:
     """The tables of a file; None where there is none, or one that is damaged."""
     try:
-        with np.load(path) as arrays:  # an archive with checksums, nothing in it is run
+        # An archive with checksums; nothing in it is run.
+        with path.open("rb") as file, np.load(file) as arrays:
             return ModelTables(arrays["bigram"], arrays["bigram_probs"], arrays["unigram"])
     except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error):
         return None

@@ -18,7 +18,9 @@ IN_ROWS = "specds_in_rows"
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
 
-_one_at_a_time = RLock()
+one_at_a_time = RLock()
+"""Held while the attention of a model is exchanged, and while it must not be."""
+
 _thread = local()
 
 
@@ -61,7 +63,7 @@ def attend_in_rows(
     if not getattr(_thread, "in_rows", False):
         raise RuntimeError(
             "the model verifies in batches in another thread: run it in one thread at a time, or "
-            "use verification='tree'"
+            "use verification='tree' there"
         )
     asked = [name for name in _UNKNOWN_HERE if kwargs.get(name) is not None]
     if asked or attention_mask is None or key.shape[0] != 1:
@@ -92,7 +94,7 @@ def rows_share_the_prefix(config: Any) -> Iterator[None]:
 
     Other threads that verify in batches wait; what else runs the model meanwhile is refused.
     """
-    with _one_at_a_time:
+    with one_at_a_time:
         implementation = config._attn_implementation
         config._attn_implementation = IN_ROWS
         _thread.in_rows = True

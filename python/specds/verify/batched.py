@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from specds.verify.attention import rows_share_the_prefix
+from specds.verify.attention import one_at_a_time, rows_share_the_prefix
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ class BatchedRunner(Runner):
         inputs = torch.from_numpy(np.stack((rows, positions)))
         token_ids, position_ids = inputs.to(self._model.device)
         return self._forward(token_ids, position_ids, mask)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with one_at_a_time:
+            return super()._forward(*args, **kwargs)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and of the nodes `path`, from a row that has them all."""

@@ -13,6 +13,7 @@ import transformers
 from transformers.generation.configuration_utils import GenerationMode
 
 from specds._core import TokenTree
+from specds.verify.attention import one_at_a_time
 from specds.verify.batched import RUNNERS
 from specds.verify.masks import layer_types
 
@@ -119,12 +120,13 @@ def require_support(
         ImportError: The installed transformers is too old.
     """
     require_transformers()
-    reasons = tuple(unsupported_reasons(model, verification))
-    if not reasons and self_check:
-        checked = _checked.setdefault(model, {})
-        if verification not in checked:
-            checked[verification] = check_model(model, verification=verification)
-        reasons = checked[verification].reasons
+    with one_at_a_time:
+        reasons = tuple(unsupported_reasons(model, verification))
+        if not reasons and self_check:
+            checked = _checked.setdefault(model, {})
+            if verification not in checked:
+                checked[verification] = check_model(model, verification=verification)
+            reasons = checked[verification].reasons
     if reasons:
         what = "a token tree" if verification == "tree" else "a batch of rows"
         raise UnsupportedModelError(
