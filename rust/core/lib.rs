@@ -11,6 +11,8 @@
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
 //!   [`fused`] from all sources, [`n_grammys`] and [`prompt_lookup`] without any data.
+//! * [`history`]: a text that grows, and where its last tokens came before.
+//! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
 //! * [`model_tables`]: what the target model itself predicts after one token, or after none.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
@@ -62,11 +64,13 @@ mod entries;
 pub mod error;
 mod format;
 pub mod fused;
-mod history;
+pub mod history;
 mod index;
 mod indexer;
+mod latest;
 mod lightweight;
 mod manifest;
+pub mod memory;
 mod mixer;
 pub mod model_tables;
 pub mod n_grammys;
@@ -76,6 +80,7 @@ mod placed;
 pub mod prompt_lookup;
 pub mod rest;
 mod shard;
+mod snapshot;
 #[cfg(test)]
 mod sort_tests;
 mod split;
@@ -83,6 +88,7 @@ mod staging;
 mod stride;
 mod suffix;
 mod text;
+mod texts;
 mod thin;
 mod threads;
 mod tokens;

@@ -6,6 +6,7 @@ mod builder;
 mod datastore;
 mod draft;
 mod error;
+mod memory;
 mod model_tables;
 mod tree;
 
@@ -28,6 +29,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::error::FormatError;
+    #[pymodule_export]
+    use super::memory::Memory;
     #[pymodule_export]
     use super::model_tables::ModelTables;
     #[pymodule_export]

@@ -7,10 +7,12 @@ mod files;
 mod forgery;
 mod golden;
 mod lookup;
+mod memory;
 mod n_grammys;
 mod ngrams;
 mod oracle;
 mod resume;
+mod snapshot;
 mod thin;
 mod tree;
 
@@ -22,6 +24,8 @@ use specds::datastore::{
 };
 use specds::error::{Error, Result};
 use specds::fused::FusedSession;
+use specds::history::History;
+use specds::memory::{Memory, MemoryOptions};
 use specds::model_tables::ModelTables;
 use specds::n_grammys::NGrammysSession;
 use specds::prompt_lookup::PromptLookupSession;
@@ -68,6 +72,9 @@ fn public_types_can_be_sent_and_shared() {
     check::<DatastoreBuilder>();
     check::<DatastoreOptions>();
     check::<Match>();
+    check::<Memory>();
+    check::<MemoryOptions>();
+    check::<History>();
     check::<RestConfig>();
     check::<RestSession>();
     check::<FusedSession>();
