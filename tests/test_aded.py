@@ -336,6 +336,7 @@ def test_names_make_the_ablations(datastore, trigrams):
     }
     orders = {name.value: drafter.trigrams.order for name, drafter in made.items()}
     assert orders == {"aded": 3, "aded-greedy": 3, "aded-bigram": 2, "aded-4gram": 4}
+    assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 96]
     assert [n.value for n, d in made.items() if d.config.search == "greedy"] == ["aded-greedy"]
     assert make_drafter(DrafterName.ADED, DrafterInputs(trigrams=trigrams)).trigrams is trigrams
     empty = Trigrams.build(datastore, min_count=10**9)

@@ -19,6 +19,7 @@ from specds._core import (
     FormatError,
     Match,
     Memory,
+    ModelTables,
     StoredDocument,
     TokenTree,
     Trigrams,
@@ -34,6 +35,9 @@ from specds.drafters import (
     AdedDrafter,
     Drafter,
     FusedDrafter,
+    NGrammysConfig,
+    NGrammysDrafter,
+    PromptLookupDrafter,
     RestConfig,
     RestDrafter,
     Session,
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
+    from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
@@ -76,6 +81,10 @@ __all__ = [
     "GenerationStats",
     "Match",
     "Memory",
+    "ModelTables",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
@@ -94,6 +103,7 @@ __all__ = [
     "draft_batch",
     "estimate_build",
     "generate",
+    "load_tables",
     "merge",
     "open_corpus",
     "render_with",
@@ -116,6 +126,7 @@ _LAZY = {
     "custom_generate": "specds.generation",
     "estimate_build": "specds.estimate",
     "generate": "specds.generation",
+    "load_tables": "specds.model_tables",
     "open_corpus": "specds.corpora",
     "render_with": "specds.corpora",
 }

@@ -105,6 +105,12 @@ class AdedDrafter:
         """The vocabulary size of the tri-grams' tokenizer."""
         return self.trigrams.vocab_size
 
+    @property
+    def max_nodes(self) -> int:
+        """The nodes of the paper's draft: n sentences of l tokens, or one where it is greedy."""
+        sentences = 1 if self.config.search == "greedy" else self.config.candidates
+        return sentences * self.config.depth
+
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
         """Starts a request.
 
