@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli import ask, build, run
+from specds.cli import ask, bench, build, run
 
 __all__ = ["app", "main"]
 
@@ -28,6 +28,7 @@ for command in (
     *(run.generate, run.demo),
 ):
     app.command()(command)
+app.add_typer(bench.app)
 
 
 @app.callback(invoke_without_command=True)
