@@ -10,7 +10,7 @@ from specds.bench.replay import Trace, replay
 from specds.bench.rivals import RivalAbsentError, RivalAnswerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from specds.bench.engines import Engine
     from specds.bench.transcripts import Transcript
@@ -63,7 +63,7 @@ def measure(
             try:
                 with engine.open() as make:
                     drafter_of = _warm(make) if warm_memory else make
-                    traces = _replay_all(
+                    traces = replay_all(
                         drafter_of, budget, transcripts, partial(progress, engine.name)
                     )
             except RivalAbsentError as error:
@@ -71,6 +71,8 @@ def measure(
             except RivalAnswerError as error:
                 yield Cell(engine, budget, status="refused", reason=str(error))
             else:
+                if len(traces) > 1:
+                    traces[ALL] = together(traces.values())
                 yield Cell(engine, budget, traces)
 
 
@@ -79,26 +81,35 @@ def _warm(make: Callable[[], Drafter]) -> Callable[[], Drafter]:
     return lambda: drafter
 
 
-def _replay_all(
+def replay_all(
     drafter_of: Callable[[], Drafter],
     budget: int,
     transcripts: Sequence[Transcript],
-    progress: Callable[[], None],
+    progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Trace]:
+    """Replays every transcript in turn.
+
+    Args:
+        drafter_of: Gives the drafter of each request.
+        budget: The most nodes of a draft.
+        transcripts: In the order in which they are replayed.
+        progress: Told before each.
+
+    Returns:
+        A trace for each file of transcripts, by name.
+    """
     traces: dict[str, Trace] = {}
     for transcript in transcripts:
         progress()
         drafter = drafter_of()
         trace = replay(partial(drafter.session, transcript.prompt_ids), transcript, budget)
         traces.setdefault(transcript.source, Trace()).merge(trace)
-    return grouped(traces)
+    return dict(sorted(traces.items()))
 
 
-def grouped(traces: dict[str, Trace]) -> dict[str, Trace]:
-    """The same by name, and all together at the end where there are several."""
-    if len(traces) <= 1:
-        return traces
-    together = Trace()
-    for trace in traces.values():
-        together.merge(trace)
-    return {**dict(sorted(traces.items())), ALL: together}
+def together(traces: Iterable[Trace]) -> Trace:
+    """One trace of several."""
+    merged = Trace()
+    for trace in traces:
+        merged.merge(trace)
+    return merged

@@ -61,7 +61,6 @@ class RivalProcess:
         self._child = child
         self._errors = errors
         self.can_count = False
-        self.index_s: float | None = None
 
     @classmethod
     @contextmanager
@@ -104,7 +103,6 @@ class RivalProcess:
         if "absent" in started:
             raise RivalAbsentError(started["absent"])
         self.can_count = started["can_count"]
-        self.index_s = started["index_s"]
 
     def _end(self) -> None:
         for pipe in (self._child.stdin, self._child.stdout):
