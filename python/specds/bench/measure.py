@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.bench.replay import Trace, replay
-from specds.bench.rivals import RivalAbsentError, RivalAnswerError
+from specds.bench.rivals import RivalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ class Cell:
         engine: What drafted.
         budget: The most nodes of a draft.
         traces: By file of transcripts, and of all together; empty where it was not run.
-        status: ``ok``, ``absent`` (not installed) or ``refused`` (its answers were wrong).
+        status: ``ok``, or that of the `RivalError` for which it was not run.
         reason: Why it was not run.
     """
 
@@ -66,10 +66,8 @@ def measure(
                     traces = replay_all(
                         drafter_of, budget, transcripts, partial(progress, engine.name)
                     )
-            except RivalAbsentError as error:
-                yield Cell(engine, budget, status="absent", reason=str(error))
-            except RivalAnswerError as error:
-                yield Cell(engine, budget, status="refused", reason=str(error))
+            except RivalError as error:
+                yield Cell(engine, budget, status=error.status, reason=str(error))
             else:
                 if len(traces) > 1:
                     traces[ALL] = together(traces.values())

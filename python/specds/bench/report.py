@@ -5,8 +5,9 @@ A row, as `--json` prints it (rates and lengths are numbers, times are microseco
 * ``transcripts``: the file's name without suffixes; ``all`` is all of them together.
 * ``drafter``, ``datastore``, ``datastore_tokens``, ``budget``: what drafted, from what, and the
   most nodes of a draft; the datastore is null where the drafter takes none.
-* ``status``: ``ok``; ``absent``, a rival that is not installed; ``refused``, one whose answers
-  were wrong. The last two have one row for ``all``, a ``reason``, and null for every figure.
+* ``status``: ``ok``; or ``absent``, a rival that is not installed; ``refused``, one whose answers
+  were wrong; ``failed``, one that broke down. These have one row, for ``all``, a ``reason``, and
+  null for every figure.
 * ``num_requests``, ``num_drafts``, ``num_draft_tokens``, ``num_accepted_tokens``,
   ``num_accepted_tokens_per_pos``, ``num_emitted_tokens``: counts as in `GenerationStats`.
 * ``mean_acceptance_length``: tokens a forward, the bonus token included; ``nodes_per_draft``.
@@ -30,13 +31,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.table import Table
 
 from specds.bench.measure import ALL
 from specds.bench.replay import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specds.bench.measure import Cell
 
@@ -163,23 +165,28 @@ def label(row: Row, rows: Iterable[Row]) -> str:
     return f"{row['drafter']}, {row['datastore'].rstrip('/').rpartition('/')[2]}"
 
 
-def tables(rows: Sequence[Row], settings: Settings) -> Iterator[Table]:
+def tables(rows: Sequence[Row], settings: Settings) -> list[Table]:
     """All rows for people: a table for each group of transcripts."""
+    shown = []
     for group, chosen in groupby(rows, key=lambda row: str(row["transcripts"])):
-        shown = Table(title=f"Replay of {group}", title_justify="left")
-        shown.add_column("drafter", overflow="fold")
-        for name in ("nodes", "of", "tokens", "1st", "2nd", "4th", "draft p50", "p99", "learn"):
-            shown.add_column(name, justify="right", no_wrap=True)
+        table = Table(title=f"Replay of {group}", title_justify="left", box=SIMPLE)
+        table.pad_edge, table.collapse_padding = False, True
+        table.add_column("drafter", overflow="fold")
+        for name in ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "learn"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in chosen:
-            shown.add_row(label(row, rows), *_shown_figures(row))
-        yield shown
-    shown.caption = f"{settings.sentence()}. {_CAPTION}"
-    shown.caption_justify = "left"
+            table.add_row(label(row, rows), *_shown_figures(row))
+        shown.append(table)
+    shown[-1].caption = f"{settings.sentence()}. {_CAPTION}"
+    shown[-1].caption_justify = "left"
+    return shown
 
 
-_CAPTION = """\
-nodes: drafted, of so many at most; tokens: per forward, bonus token included; 1st: share of drafts
-whose first token was accepted; learn: median time to observe what was; times in µs."""
+_CAPTION = (
+    "nodes: drafted, of so many at most; tokens: per forward, bonus token included; 1st: share of "
+    "drafts whose first token was accepted; p50, p99: µs to draft; learn: median µs to observe "
+    "what was accepted."
+)
 
 
 def _shown_figures(row: Row) -> list[str]:
@@ -192,5 +199,11 @@ def _shown_figures(row: Row) -> list[str]:
         str(row["budget"]),
         f"{row['mean_acceptance_length']:.3f}",
         *(f"{rates.get(position, 0):.0%}" for position in (1, 2, 4)),
-        *("" if time is None else f"{time:.1f}" for time in times),
+        *map(_microseconds, times),
     ]
+
+
+def _microseconds(time: float | None) -> str:
+    if time is None:
+        return ""
+    return f"{time:.1f}" if time < 1000 else f"{time:.0f}"

@@ -12,12 +12,22 @@ if TYPE_CHECKING:
     from specds.drafters import Drafter
 
 
-class RivalAbsentError(RuntimeError):
+class RivalError(RuntimeError):
+    """A rival broke down, and why."""
+
+    status = "failed"
+
+
+class RivalAbsentError(RivalError):
     """A rival is not installed, or not for the interpreter that was given."""
 
+    status = "absent"
 
-class RivalAnswerError(RuntimeError):
+
+class RivalAnswerError(RivalError):
     """A rival's answer is not what it must be."""
+
+    status = "refused"
 
 
 def random_patterns(

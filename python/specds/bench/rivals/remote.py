@@ -15,6 +15,7 @@ from specds._core import TokenTree
 from specds.bench.rivals.answers import (
     RivalAbsentError,
     RivalAnswerError,
+    RivalError,
     check_drafts,
     differences,
 )
@@ -35,7 +36,7 @@ def open_remote(name: str, inputs: RivalInputs) -> Iterator[Callable[[], RemoteD
     Raises:
         RivalAbsentError: No interpreter was given, or the rival is not installed for it.
         RivalAnswerError: A count is not that of a scan, or a draft is no draft.
-        RivalError: It failed.
+        RivalError: Its process ended; the message is the last line of its standard error.
     """
     if inputs.python is None:
         raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
@@ -48,10 +49,6 @@ def open_remote(name: str, inputs: RivalInputs) -> Iterator[Callable[[], RemoteD
         drafter = RemoteDrafter(process)
         check_drafts(drafter, inputs.contexts, _CHECKED_NODES, inputs.vocab_size)
         yield lambda: RemoteDrafter(process)
-
-
-class RivalError(RuntimeError):
-    """A rival's process ended; the message is the last line that it wrote to standard error."""
 
 
 class RivalProcess:
