@@ -77,10 +77,10 @@ def engines_of(
     """
     engines = []
     for name in names:
-        takes_datastore = (
-            RIVALS[name].takes_datastore if name in RIVALS else DrafterName(name).needs_datastore
-        )
-        for number, datastore in enumerate(datastores if takes_datastore else [None]):
+        takes_datastore = (RIVALS[name] if name in RIVALS else DrafterName(name)).takes_datastore
+        # A drafter that has other sources too may take one, and do without.
+        taken = datastores if takes_datastore and datastores else [None]
+        for number, datastore in enumerate(taken):
             if name in RIVALS:
                 start = partial(_open_rival, name, datastore, rivals, folder / str(number))
             else:

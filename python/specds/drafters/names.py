@@ -31,6 +31,11 @@ class DrafterName(str, Enum):
         return self in {DrafterName.FUSED, DrafterName.REST}
 
     @property
+    def takes_datastore(self) -> bool:
+        """Whether it drafts from a datastore where there is one."""
+        return self.needs_datastore or self is DrafterName.FUSED
+
+    @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
         return False
