@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from specds.bench.rivals import RIVALS, RivalInputs
@@ -76,13 +76,16 @@ def engines_of(
         folder: Where rivals keep their indexes.
     """
     engines = []
+    corpora = [_corpus(datastore, folder / str(n)) for n, datastore in enumerate(datastores)]
     for name in names:
         takes_datastore = (RIVALS[name] if name in RIVALS else DrafterName(name)).takes_datastore
         # A drafter that has other sources too may take one, and do without.
         taken = datastores if takes_datastore and datastores else [None]
         for number, datastore in enumerate(taken):
             if name in RIVALS:
-                start = partial(_open_rival, name, datastore, rivals, folder / str(number))
+                start = partial(
+                    _open_rival, name, rivals, None if datastore is None else corpora[number]
+                )
             else:
                 start = partial(_open_own, DrafterName(name), DrafterInputs(datastore, model))
             engines.append(Engine(name, datastore, start))
@@ -94,13 +97,23 @@ def _open_own(name: DrafterName, inputs: DrafterInputs) -> Iterator[Callable[[],
     yield partial(make_drafter, name, inputs)
 
 
+def _corpus(datastore: Datastore, folder: Path) -> Callable[[], RivalCorpus]:
+    """Writes the text of a datastore where it is first asked for."""
+
+    @cache
+    def corpus() -> RivalCorpus:
+        folder.mkdir()
+        return RivalCorpus.of(datastore, folder / "tokens.bin")
+
+    return corpus
+
+
 @contextmanager
 def _open_rival(
-    name: str, datastore: Datastore | None, inputs: RivalInputs, folder: Path
+    name: str, inputs: RivalInputs, corpus: Callable[[], RivalCorpus] | None
 ) -> Iterator[Callable[[], Drafter]]:
-    if datastore is not None and inputs.python is not None:
-        folder.mkdir(exist_ok=True)
-        corpus = RivalCorpus.of(datastore, folder / "tokens.bin")
-        inputs = replace(inputs, corpus=corpus, folder=folder)
+    if corpus is not None and inputs.python is not None:
+        indexed = corpus()
+        inputs = replace(inputs, corpus=indexed, folder=indexed.path.parent)
     with RIVALS[name].open(inputs) as make:
         yield make
