@@ -454,6 +454,15 @@ def test_a_page_without_the_plotting_library_is_refused_first(run, files, tmp_pa
     assert not page.exists()
 
 
+def test_bench_alone_shows_its_help(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["specds", "bench"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    captured = capsys.readouterr()
+    assert "replay" in captured.out
+    assert "error" not in captured.err
+
+
 def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
     one = ("--transcripts", files / "one.jsonl")
     small = ("--datastore", files / "small.specds")

@@ -55,7 +55,9 @@ def main() -> None:
     except Exception as error:  # the last resort of a command: whatever it is, one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
-        display.fail(show() if show else _one_line(error))
+        message = show() if show else _one_line(error)
+        if message:  # where help was shown instead, there is none
+            display.fail(message)
         code = 2 if show else 1
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
         display.fail("interrupted")
