@@ -6,6 +6,8 @@
     reason = "the figures that divan has no place for"
 )]
 
+mod memory;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,7 @@ fn main() {
     check_answers();
     print_sizes();
     print_replays();
+    memory::print_figures();
     if cfg!(target_os = "linux") {
         measure_sorts();
     }

@@ -17,6 +17,7 @@ __all__ = [
     "DraftSession",
     "FormatError",
     "Match",
+    "Memory",
     "StoredDocument",
     "TokenTree",
     "__version__",
@@ -35,7 +36,7 @@ SOURCES: Final[tuple[str, ...]]
 __version__: Final[str]
 
 class FormatError(ValueError):
-    """A datastore's files are truncated, corrupt, foreign, or of a newer format."""
+    """Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."""
 
 @final
 class Match:
@@ -424,6 +425,87 @@ class TokenTree:
         """The node indices from a root to each leaf, in the order of the leaves."""
     def prefix(self, max_nodes: int) -> TokenTree:
         """The tree of the first `max_nodes` nodes."""
+
+@final
+class Memory:
+    """Texts of earlier requests by tenant, within a number of bytes.
+
+    Where it is full, the texts that were not of use for longest go, whoever's they are. No tenant
+    sees another's. Safe to share by threads: many read while one writes.
+
+    Args:
+        vocab_size: Token ids are below this.
+        max_bytes: The most bytes that all texts and what finds them take, at least 16,384; a token
+            takes 16 or less. While texts are removed, those of one tenant are there twice.
+        tokenizer: Which tokenizer the ids are of, in the caller's words: a snapshot of another one
+            is not opened.
+
+    Raises:
+        ValueError: An argument is out of its bounds.
+    """
+
+    def __new__(cls, vocab_size: int, *, max_bytes: int = ..., tokenizer: str = "") -> Self: ...
+    @staticmethod
+    def open(
+        path: str | PathLike[str], vocab_size: int, *, max_bytes: int = ..., tokenizer: str = ""
+    ) -> tuple[Memory, bytes]:
+        """Reads what `save` has written.
+
+        Args:
+            path: The file.
+            vocab_size: As it was when the file was written.
+            max_bytes: May be less than it was: the texts that were of use last are kept.
+            tokenizer: As it was when the file was written.
+
+        Returns:
+            The memory, and the `weights` that were saved with it.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: What is there is no snapshot of a memory, is damaged, or is of a newer
+                format.
+            ValueError: It is of another vocabulary or tokenizer.
+        """
+    def insert(self, tenant: str, token_ids: ArrayLike) -> None:
+        """Adds a text that is complete; one that the tenant has already is of use again.
+
+        Of a text that does not fit into the whole memory, the end is kept.
+
+        Args:
+            tenant: Whose it is, at most 1024 bytes of UTF-8.
+            token_ids: The text, any integer dtype, shape `(n,)`.
+
+        Raises:
+            ValueError: An id is outside the vocabulary, or the name is too long; nothing is added.
+        """
+    def forget(self, tenant: str) -> None:
+        """Removes all texts of a tenant: from memory now, and from the next snapshot."""
+    def clear(self) -> None:
+        """Removes all texts of all tenants."""
+    def save(self, path: str | PathLike[str], *, weights: bytes = b"") -> None:
+        """Writes all texts to a file, for its owner alone; threads go on reading.
+
+        What is at `path` is replaced in one step, once the new file is on the disk.
+
+        Args:
+            path: The file.
+            weights: Any bytes; `open` gives them back.
+
+        Raises:
+            OSError: The file cannot be written; what was at `path` is still there.
+        """
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all texts and what finds them take."""
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all texts."""
+    @property
+    def num_tenants(self) -> int: ...
 
 @final
 class DraftSession:

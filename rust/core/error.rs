@@ -88,6 +88,17 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// The file cannot be opened as a memory: the reason says what is wrong with it.
+    #[error(
+        "{path} cannot be opened as a memory: {reason}: copy it again or begin with an empty one"
+    )]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+
     /// A build was finished without a single token: add documents first.
     #[error("the corpus is empty: add at least one document with tokens")]
     EmptyCorpus,
@@ -130,11 +141,11 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// The datastores, or a datastore and what is to be added, are not of one tokenizer: tokens
-    /// would mean different things.
+    /// The datastores, or a datastore and what is to be added, or a memory and its reader, are not of
+    /// one tokenizer: tokens would mean different things.
     #[error("{path} is of another tokenizer: {reason}")]
     OtherTokenizer {
-        /// The datastore that does not fit.
+        /// The datastore or memory that does not fit.
         path: PathBuf,
         /// What differs.
         reason: String,

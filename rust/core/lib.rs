@@ -11,6 +11,8 @@
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
 //!   [`fused`] from all sources.
+//! * [`history`]: a text that grows, and where its last tokens came before.
+//! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -61,17 +63,20 @@ mod entries;
 pub mod error;
 mod format;
 pub mod fused;
-mod history;
+pub mod history;
 mod index;
 mod indexer;
+mod latest;
 mod lightweight;
 mod manifest;
+pub mod memory;
 mod mixer;
 mod ngrams;
 mod options;
 mod placed;
 pub mod rest;
 mod shard;
+mod snapshot;
 #[cfg(test)]
 mod sort_tests;
 mod split;
@@ -79,6 +84,7 @@ mod staging;
 mod stride;
 mod suffix;
 mod text;
+mod texts;
 mod thin;
 mod threads;
 mod tokens;

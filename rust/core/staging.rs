@@ -189,7 +189,7 @@ fn lock(folder: &Path, target: &Path) -> Result<File> {
 
 /// Whether `file` is what `path` names: a process that ends removes the file that it has locked.
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -200,7 +200,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 /// Elsewhere, a file that is open cannot be removed.
 #[cfg(not(unix))]
-fn is_at(_file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 

@@ -11,7 +11,7 @@ create_exception!(
     specds,
     FormatError,
     PyValueError,
-    "A datastore's files are truncated, corrupt, foreign, or of a newer format."
+    "Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."
 );
 
 pub(crate) fn py_err(error: Error) -> PyErr {
@@ -29,7 +29,8 @@ pub(crate) fn py_err(error: Error) -> PyErr {
         | Error::Truncated { .. }
         | Error::Corrupt { .. }
         | Error::Checksum { .. }
-        | Error::Mismatch { .. } => FormatError::new_err(message),
+        | Error::Mismatch { .. }
+        | Error::Snapshot { .. } => FormatError::new_err(message),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
         Error::BuildFailed => PyRuntimeError::new_err(message),
         _ => PyValueError::new_err(message),

@@ -6,6 +6,7 @@ mod builder;
 mod datastore;
 mod draft;
 mod error;
+mod memory;
 mod tree;
 
 use pyo3::prelude::*;
@@ -24,6 +25,8 @@ mod _core {
     use super::draft::{DraftSession, draft_batch, fused_session, rest_session};
     #[pymodule_export]
     use super::error::FormatError;
+    #[pymodule_export]
+    use super::memory::Memory;
     #[pymodule_export]
     use super::tree::TokenTree;
 

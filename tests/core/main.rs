@@ -7,9 +7,11 @@ mod files;
 mod forgery;
 mod golden;
 mod lookup;
+mod memory;
 mod ngrams;
 mod oracle;
 mod resume;
+mod snapshot;
 mod thin;
 mod tree;
 
@@ -21,6 +23,8 @@ use specds::datastore::{
 };
 use specds::error::{Error, Result};
 use specds::fused::FusedSession;
+use specds::history::History;
+use specds::memory::{Memory, MemoryOptions};
 use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
 use tempfile::TempDir;
@@ -64,6 +68,9 @@ fn public_types_can_be_sent_and_shared() {
     check::<DatastoreBuilder>();
     check::<DatastoreOptions>();
     check::<Match>();
+    check::<Memory>();
+    check::<MemoryOptions>();
+    check::<History>();
     check::<RestConfig>();
     check::<RestSession>();
     check::<FusedSession>();

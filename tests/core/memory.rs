@@ -1,0 +1,438 @@
+//! The memory of earlier texts: which of them live, who sees them, and what a snapshot brings back.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::error::Error;
+use specds::history::History;
+use specds::memory::{Memory, MemoryOptions};
+
+use crate::tempdir;
+
+const VOCAB_SIZE: u32 = 100;
+
+pub(crate) fn memory(max_bytes: usize) -> Memory {
+    Memory::new(options(max_bytes)).unwrap()
+}
+
+pub(crate) fn options(max_bytes: usize) -> MemoryOptions {
+    MemoryOptions {
+        max_bytes,
+        tokenizer: "naïve".to_owned(),
+        ..MemoryOptions::new(VOCAB_SIZE)
+    }
+}
+
+/// The texts of a tenant, in order.
+pub(crate) fn texts(memory: &Memory, tenant: &str) -> Vec<Vec<u32>> {
+    let Some(reader) = memory.read(tenant) else {
+        return Vec::new();
+    };
+    split(reader.tokens())
+}
+
+fn split(tokens: &[u32]) -> Vec<Vec<u32>> {
+    let texts = tokens.split_inclusive(|&token| token == History::BOUNDARY);
+    texts.map(|text| text[..text.len() - 1].to_vec()).collect()
+}
+
+/// Positions by definition, the latest first.
+fn occurrences(text: &[u32], pattern: &[u32]) -> Vec<usize> {
+    let ends = pattern.len()..=text.len();
+    let ends = ends.filter(|&end| text[..end].ends_with(pattern));
+    ends.map(|end| end - 1).rev().collect()
+}
+
+/// A text of `length` tokens that is like no other of another seed.
+pub(crate) fn text(seed: u32, length: usize) -> Vec<u32> {
+    let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    let states = std::iter::successors(Some(seed.wrapping_mul(2_654_435_761) | 1), step);
+    states
+        .map(|state| (state >> 9) % VOCAB_SIZE)
+        .take(length)
+        .collect()
+}
+
+/// What lives, by definition: every text with its tenant, the latest used last.
+#[derive(Debug, Default)]
+struct Oracle {
+    /// In the order in which they came.
+    texts: Vec<(&'static str, Vec<u32>)>,
+    /// In the order of last use.
+    uses: Vec<(&'static str, Vec<u32>)>,
+}
+
+impl Oracle {
+    fn insert(&mut self, tenant: &'static str, tokens: &[u32]) {
+        let text = (tenant, tokens.to_vec());
+        if !tokens.is_empty() {
+            if !self.texts.contains(&text) {
+                self.texts.push(text.clone());
+            }
+            self.touch(&text);
+        }
+    }
+
+    fn touch(&mut self, text: &(&'static str, Vec<u32>)) {
+        self.uses.retain(|other| other != text);
+        self.uses.push(text.clone());
+    }
+
+    fn forget(&mut self, tenant: &str) {
+        self.texts.retain(|(owner, _)| *owner != tenant);
+        self.uses.retain(|(owner, _)| *owner != tenant);
+    }
+
+    fn evict_all_but(&mut self, num_texts: usize) {
+        let evicted = self.uses.len() - num_texts;
+        for text in self.uses.drain(..evicted) {
+            self.texts.retain(|other| *other != text);
+        }
+    }
+
+    fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
+        let owned = self.texts.iter().filter(|(owner, _)| *owner == tenant);
+        owned.map(|(_, tokens)| tokens.clone()).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Insert(&'static str, Vec<u32>),
+    Touch(&'static str, usize),
+    Forget(&'static str),
+    Clear,
+}
+
+const TENANTS: [&str; 3] = ["ann", "bob", ""];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let tenant = || prop::sample::select(&TENANTS[..]);
+    let tokens = prop_oneof![
+        4 => vec(0_u32..4, 0..4),
+        4 => (any::<u32>(), 1_usize..200).prop_map(|(seed, length)| text(seed, length)),
+    ];
+    let step = prop_oneof![
+        20 => (tenant(), tokens).prop_map(|(tenant, tokens)| Step::Insert(tenant, tokens)),
+        6 => (tenant(), 0_usize..600).prop_map(|(tenant, place)| Step::Touch(tenant, place)),
+        1 => tenant().prop_map(Step::Forget),
+        1 => Just(Step::Clear),
+    ];
+    vec(step, 0..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn the_texts_that_live_are_those_of_the_latest_use(steps in steps(), max_kib in 16_usize..24) {
+        let memory = memory(max_kib << 10);
+        let mut oracle = Oracle::default();
+        for step in steps {
+            let num_bytes = memory.num_bytes();
+            let mut room = 0;
+            match step {
+                Step::Insert(tenant, tokens) => {
+                    memory.insert(tenant, &tokens).unwrap();
+                    oracle.insert(tenant, &tokens);
+                    // What so many tokens may take at the worst.
+                    room = 64 * tokens.len() + 2000;
+                }
+                Step::Touch(tenant, position) => {
+                    if let Some(reader) = memory.read(tenant) {
+                        reader.touch(position);
+                        let before = reader.tokens().iter().take(position);
+                        let number = before.filter(|&&token| token == History::BOUNDARY).count();
+                        if let Some(tokens) = split(reader.tokens()).into_iter().nth(number)
+                            && reader.tokens()[position] != History::BOUNDARY
+                        {
+                            oracle.touch(&(tenant, tokens));
+                        }
+                    }
+                }
+                Step::Forget(tenant) => {
+                    memory.forget(tenant);
+                    oracle.forget(tenant);
+                }
+                Step::Clear => {
+                    memory.clear();
+                    oracle = Oracle::default();
+                }
+            }
+            let alive: Vec<_> = TENANTS.iter().map(|tenant| texts(&memory, tenant)).collect();
+            let num_alive = alive.iter().map(Vec::len).sum();
+            if num_alive < oracle.texts.len() {
+                prop_assert!(num_bytes + room > memory.max_bytes(), "evicted without need");
+            }
+            oracle.evict_all_but(num_alive);
+            for (tenant, alive) in TENANTS.iter().zip(&alive) {
+                prop_assert_eq!(alive, &oracle.texts(tenant));
+            }
+            let num_tokens: usize = alive.concat().iter().map(Vec::len).sum();
+            let num_tenants = alive.iter().filter(|texts| !texts.is_empty()).count();
+            prop_assert_eq!(memory.num_tokens(), num_tokens);
+            prop_assert_eq!(memory.num_tenants(), num_tenants);
+            prop_assert!(memory.num_bytes() <= memory.max_bytes());
+        }
+        for tenant in TENANTS {
+            let Some(reader) = memory.read(tenant) else { continue };
+            for token in 0..4 {
+                let found: Vec<_> = reader.of_token(token).collect();
+                prop_assert_eq!(found, occurrences(reader.tokens(), &[token]));
+                let found: Vec<_> = reader.of_pair(1, token).collect();
+                prop_assert_eq!(found, occurrences(reader.tokens(), &[1, token]));
+            }
+        }
+        memory.clear();
+        prop_assert_eq!((memory.num_bytes(), memory.num_tokens(), memory.num_tenants()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn no_insert_exceeds_the_limit() {
+    let memory = memory(1 << 20);
+    let long = text(9, 200_000);
+    let mut most = 0;
+    for number in 0..100_000_u32 {
+        let length = match number {
+            _ if number % 30_000 == 29_999 => long.len(),
+            _ if number % 3000 == 0 => 3000,
+            _ => (number % 4) as usize,
+        };
+        let start = (number as usize).wrapping_mul(31) % (long.len() - length + 1);
+        let tenant = format!("tenant {}", number % 1000);
+        memory
+            .insert(&tenant, &long[start..start + length])
+            .unwrap();
+        assert!(memory.num_bytes() <= memory.max_bytes());
+        most = most.max(memory.num_bytes());
+    }
+    assert!(
+        most > memory.max_bytes() / 10 * 9,
+        "room that is never used"
+    );
+}
+
+#[test]
+fn most_of_a_full_memory_stays_when_some_of_it_goes() {
+    let memory = memory(1 << 18);
+    let mut num_evictions = 0;
+    for seed in 0..4000 {
+        let before = memory.num_tokens();
+        memory
+            .insert(TENANTS[seed as usize % 3], &text(seed, 50))
+            .unwrap();
+        if memory.num_tokens() < before {
+            num_evictions += 1;
+            assert!(memory.num_tokens() > before / 2);
+        }
+    }
+    assert!(
+        (5..100).contains(&num_evictions),
+        "{num_evictions} evictions"
+    );
+}
+
+#[test]
+fn a_text_longer_than_the_memory_keeps_its_end() {
+    for name in ["", &"n".repeat(Memory::MAX_NAME)] {
+        let memory = memory(MemoryOptions::MIN_BYTES);
+        memory.insert("other", &[1, 2, 3]).unwrap();
+        let long = text(1, 100_000);
+        memory.insert(name, &long).unwrap();
+        let [kept] = &texts(&memory, name)[..] else {
+            panic!("one text")
+        };
+        assert!(kept.len() > 200 && long.ends_with(kept));
+        assert!(memory.num_bytes() <= memory.max_bytes());
+    }
+}
+
+#[test]
+fn a_text_that_comes_again_is_kept_once() {
+    let memory = memory(MemoryOptions::MIN_BYTES);
+    for _ in 0..1000 {
+        memory.insert("ann", &text(1, 100)).unwrap();
+        memory.insert("bob", &text(1, 100)).unwrap();
+    }
+    assert_eq!(memory.num_tokens(), 200);
+}
+
+#[test]
+fn tenants_never_see_each_other() {
+    let memory = memory(1 << 24);
+    let name = |number: u32| format!("tenant {number}");
+    for number in 0..500 {
+        memory
+            .insert(&name(number), &[number % 100, number / 100, 7])
+            .unwrap();
+    }
+    memory.forget(&name(3));
+    for number in 0..500 {
+        let expected = vec![vec![number % 100, number / 100, 7]];
+        let found = texts(&memory, &name(number));
+        assert_eq!(found, if number == 3 { vec![] } else { expected });
+    }
+    assert!(memory.read("tenant").is_none());
+    assert_eq!(memory.num_tenants(), 499);
+}
+
+#[test]
+fn no_pair_reaches_from_one_text_to_the_next() {
+    let memory = memory(1 << 20);
+    memory.insert("ann", &[1, 2]).unwrap();
+    memory.insert("ann", &[3, 4]).unwrap();
+    let reader = memory.read("ann").unwrap();
+    assert_eq!(reader.of_pair(2, 3).count(), 0);
+    assert_eq!(reader.of_pair(3, 4).collect::<Vec<_>>(), [4]);
+    assert_eq!(reader.of_token(History::BOUNDARY).count(), 0);
+}
+
+#[test]
+fn what_is_not_usable_is_refused_and_changes_nothing() {
+    let memory = memory(1 << 20);
+    let outside = memory.insert("ann", &[1, VOCAB_SIZE]);
+    assert!(matches!(
+        outside,
+        Err(Error::TokenOutOfRange {
+            token: 100,
+            vocab_size: 100
+        })
+    ));
+    let long = "n".repeat(Memory::MAX_NAME + 1);
+    assert!(matches!(
+        memory.insert(&long, &[1]),
+        Err(Error::InvalidArgument { name: "tenant", .. })
+    ));
+    assert_eq!((memory.num_tenants(), memory.num_bytes()), (0, 0));
+    memory.touch("nobody", 3);
+    memory.forget("nobody");
+    for (vocab_size, max_bytes, name) in [
+        (0, 1 << 20, "vocab_size"),
+        (1 << 24, 1 << 20, "vocab_size"),
+        (10, 1000, "max_bytes"),
+        (10, usize::MAX, "max_bytes"),
+    ] {
+        let options = MemoryOptions {
+            max_bytes,
+            ..MemoryOptions::new(vocab_size)
+        };
+        let refused = Memory::new(options);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument { name: found, .. }) if found == name)
+        );
+    }
+}
+
+#[test]
+fn a_touch_without_a_reader_counts_as_one_with() {
+    let memory = memory(MemoryOptions::MIN_BYTES);
+    memory.insert("ann", &text(0, 50)).unwrap();
+    for seed in 1..200 {
+        memory.touch("ann", 49);
+        memory.insert("ann", &text(seed, 50)).unwrap();
+    }
+    assert_eq!(texts(&memory, "ann")[0], text(0, 50));
+    assert!(texts(&memory, "ann").len() < 150);
+}
+
+#[test]
+fn nothing_of_a_memory_is_shown_but_its_size() {
+    let memory = memory(1 << 20);
+    memory.insert("ann", &[77]).unwrap();
+    let shown = format!("{memory:?}");
+    assert!(shown.contains("num_tokens: 1") && !shown.contains("77") && !shown.contains("ann"));
+}
+
+#[test]
+fn readers_see_a_state_between_two_writes_while_one_writes() {
+    let memory = memory(1 << 24);
+    let written: Vec<_> = (0..150)
+        .map(|seed| text(seed, 40 * seed as usize + 45))
+        .collect();
+    let whole: Vec<u32> = written
+        .iter()
+        .flat_map(|text| text.iter().copied().chain([History::BOUNDARY]))
+        .collect();
+    // A long text may be there in part.
+    let mut ends = BTreeSet::from([0]);
+    let mut end = 0;
+    for text in &written {
+        ends.extend((1..text.len().div_ceil(1023)).map(|piece| end + 1023 * piece));
+        end += text.len() + 1;
+        ends.insert(end);
+    }
+    let is_done = AtomicBool::new(false);
+    let read = || {
+        let mut seen = BTreeSet::new();
+        while !is_done.load(Ordering::Relaxed) {
+            let Some(reader) = memory.read("ann") else {
+                continue;
+            };
+            let length = reader.tokens().len();
+            assert!(ends.contains(&length) && reader.tokens() == &whole[..length]);
+            let pair = [whole[length % 40], whole[length % 40 + 1]];
+            let found: Vec<_> = reader.of_pair(pair[0], pair[1]).collect();
+            assert_eq!(found, occurrences(&whole[..length], &pair));
+            seen.insert(length);
+            drop(reader);
+            thread::yield_now();
+        }
+        seen.len()
+    };
+    thread::scope(|scope| {
+        let readers = [scope.spawn(read), scope.spawn(read)];
+        for text in &written {
+            memory.insert("ann", text).unwrap();
+            thread::yield_now();
+        }
+        while memory.read("ann").unwrap().tokens().len() < whole.len() {}
+        is_done.store(true, Ordering::Relaxed);
+        let seen: Vec<_> = readers.map(|reader| reader.join().unwrap()).into();
+        assert!(seen.iter().any(|&seen| seen > 3), "{seen:?}");
+    });
+}
+
+#[test]
+fn readers_go_on_while_texts_are_evicted_and_saved() {
+    let memory = memory(1 << 16);
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("memory");
+    let is_done = AtomicBool::new(false);
+    // Texts that say which they are.
+    let named = |number: u32| vec![number % 100; 20 + (number / 100) as usize];
+    let check = |texts: Vec<Vec<u32>>| {
+        let hundreds = |text: &Vec<u32>| u32::try_from(text.len() - 20).unwrap();
+        let number = |text: &Vec<u32>| hundreds(text) * 100 + text[0];
+        let numbers: Vec<_> = texts.iter().map(number).collect();
+        assert!(numbers.is_sorted());
+        for (number, text) in numbers.into_iter().zip(texts) {
+            assert_eq!(text, named(number));
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                check(texts(&memory, "ann"));
+                thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                memory.save(&path, b"").unwrap();
+                check(texts(
+                    &Memory::open(&path, options(1 << 16)).unwrap().0,
+                    "ann",
+                ));
+            }
+        });
+        for number in 0..3000 {
+            memory.insert("ann", &named(number)).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert!(texts(&memory, "ann").len() < 2000);
+}

@@ -1,0 +1,324 @@
+//! Snapshots of a memory: what they bring back, and every lie in one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::error::{Error, Result};
+use specds::memory::{Memory, MemoryOptions};
+use tempfile::TempDir;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::memory::{memory, options, text, texts};
+use crate::tempdir;
+
+const MAX_BYTES: usize = 1 << 20;
+
+fn place() -> (TempDir, PathBuf) {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("memory");
+    (folder, path)
+}
+
+fn open(path: &Path) -> Result<(Memory, Vec<u8>)> {
+    Memory::open(path, options(MAX_BYTES))
+}
+
+/// A small snapshot, byte for byte.
+fn small() -> Vec<u8> {
+    let (_folder, path) = place();
+    let memory = memory(MAX_BYTES);
+    memory.insert("ann", &[1, 2, 3]).unwrap();
+    memory.insert("bob", &[4]).unwrap();
+    memory.insert("ann", &[5, 6]).unwrap();
+    memory.save(&path, b"weights").unwrap();
+    fs::read(&path).unwrap()
+}
+
+/// Makes length and checksum true again.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let length = bytes.len() as u64;
+    bytes[16..24].copy_from_slice(&length.to_le_bytes());
+    let covered = [&bytes[..24], &bytes[32..]].concat();
+    bytes[24..32].copy_from_slice(&xxh3_64(&covered).to_le_bytes());
+    bytes
+}
+
+fn reason(opened: Result<(Memory, Vec<u8>)>) -> String {
+    match opened {
+        Err(Error::Snapshot { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn what_is_saved_comes_back_with_its_uses(
+        inserts in vec((prop::sample::select(&["ann", "bob", "", "ünï"][..]), any::<u32>(), 0_usize..150), 0..60),
+        touched in vec(0_usize..2000, 0..10),
+        vocab_size in prop_oneof![Just(100), Just(65_536), Just(65_537), Just(1 << 20)],
+        weights in vec(any::<u8>(), 0..20),
+    ) {
+        let (_folder, path) = place();
+        let options = MemoryOptions { vocab_size, ..options(MemoryOptions::MIN_BYTES) };
+        let memory = Memory::new(options.clone()).unwrap();
+        let shifted = |seed, length| {
+            let tokens = text(seed, length);
+            tokens.into_iter().map(|token| token + vocab_size - 100).collect::<Vec<_>>()
+        };
+        for (tenant, seed, length) in inserts {
+            memory.insert(tenant, &shifted(seed, length)).unwrap();
+        }
+        for position in touched {
+            memory.touch("ann", position);
+        }
+        memory.save(&path, &weights).unwrap();
+        // With room for tables that grew in other steps.
+        let options = MemoryOptions { max_bytes: MAX_BYTES, ..options };
+        let (opened, brought) = Memory::open(&path, options).unwrap();
+        prop_assert_eq!(&brought, &weights);
+        for tenant in ["ann", "bob", "", "ünï"] {
+            prop_assert_eq!(texts(&opened, tenant), texts(&memory, tenant));
+        }
+        prop_assert_eq!(opened.num_tokens(), memory.num_tokens());
+        prop_assert_eq!(opened.num_tenants(), memory.num_tenants());
+        let again = path.with_extension("again");
+        opened.save(&again, &weights).unwrap();
+        prop_assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap(), "the same uses");
+    }
+
+    #[test]
+    fn no_bytes_behind_a_true_checksum_cause_a_panic(
+        changes in vec((32_usize..200, any::<u8>()), 1..4),
+        length in 32_usize..200,
+    ) {
+        let (_folder, path) = place();
+        let mut bytes = small();
+        for (place, byte) in changes {
+            let place = place % bytes.len();
+            bytes[place.max(32)] = byte;
+        }
+        bytes.truncate(length);
+        fs::write(&path, sealed(bytes)).unwrap();
+        let _ = open(&path);
+    }
+}
+
+#[test]
+fn a_snapshot_cut_at_any_byte_is_refused() {
+    let (_folder, path) = place();
+    let whole = small();
+    for length in 0..whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        reason(open(&path));
+        if length >= 32 {
+            fs::write(&path, sealed(whole[..length].to_vec())).unwrap();
+            assert_eq!(reason(open(&path)), "its parts do not fit together");
+        }
+    }
+    fs::write(&path, [&whole[..], b"\0"].concat()).unwrap();
+    assert!(reason(open(&path)).contains("where"));
+    fs::write(&path, sealed([&whole[..], b"\0"].concat())).unwrap();
+    assert_eq!(reason(open(&path)), "its parts do not fit together");
+}
+
+#[test]
+fn a_snapshot_with_any_byte_changed_is_refused() {
+    let (_folder, path) = place();
+    let whole = small();
+    for place in 0..whole.len() {
+        for change in [1, 0x80, 0xFF] {
+            let mut bytes = whole.clone();
+            bytes[place] ^= change;
+            fs::write(&path, &bytes).unwrap();
+            reason(open(&path));
+        }
+    }
+    fs::write(&path, &whole).unwrap();
+    open(&path).unwrap();
+}
+
+#[test]
+fn what_a_poisoned_snapshot_says_is_checked() {
+    let (_folder, path) = place();
+    let whole = small();
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        fs::write(&path, sealed(bytes)).unwrap();
+        reason(open(&path))
+    };
+    let find = |part: &[u8]| whole.windows(part.len()).position(|window| window == part);
+    let token = find(&[5, 0, 6, 0]).unwrap();
+    assert_eq!(
+        refused(&|bytes| bytes[token] = 100),
+        "it holds tokens outside its vocabulary"
+    );
+    let name = find(b"bob").unwrap();
+    let again = |bytes: &mut Vec<u8>| bytes[name..name + 3].copy_from_slice(b"ann");
+    assert_eq!(refused(&again), "it names a tenant that cannot be");
+    assert_eq!(
+        refused(&|bytes| bytes[name] = 0xFF),
+        "its parts do not fit together"
+    );
+    let last_use = name + 3 + 8;
+    assert_eq!(
+        refused(&|bytes| bytes[last_use + 7] = 0x80),
+        "its parts do not fit together"
+    );
+    let length = last_use + 8;
+    for byte in [0, 2, 200] {
+        assert_eq!(
+            refused(&|bytes| bytes[length] = byte),
+            "its parts do not fit together"
+        );
+    }
+    let huge = |bytes: &mut Vec<u8>| bytes[length..length + 8].fill(0xFF);
+    assert_eq!(refused(&huge), "its parts do not fit together");
+    let huge = |bytes: &mut Vec<u8>| bytes[32..40].fill(0xFF);
+    assert_eq!(refused(&huge), "its parts do not fit together");
+}
+
+#[test]
+fn what_is_no_snapshot_or_a_newer_one_is_refused_by_name() {
+    let (_folder, path) = place();
+    assert!(matches!(open(&path), Err(Error::Io { .. })));
+    fs::write(&path, "a text file, longer than the header of any snapshot").unwrap();
+    assert_eq!(reason(open(&path)), "it is none");
+    let mut bytes = small();
+    bytes[8] = 9;
+    fs::write(&path, sealed(bytes)).unwrap();
+    assert_eq!(
+        reason(open(&path)),
+        "it has format version 9, this version of specds reads 1"
+    );
+}
+
+#[test]
+fn a_snapshot_of_another_vocabulary_or_tokenizer_is_refused() {
+    let (_folder, path) = place();
+    fs::write(&path, small()).unwrap();
+    let reason = |options| match Memory::open(&path, options) {
+        Err(Error::OtherTokenizer { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let mut other = options(MAX_BYTES);
+    other.vocab_size = 101;
+    assert_eq!(reason(other), "its vocabulary has 100 tokens, not 101");
+    let mut other = options(MAX_BYTES);
+    other.tokenizer = "gpt2".to_owned();
+    assert_eq!(reason(other), "`naïve`, not `gpt2`");
+}
+
+#[test]
+fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
+    let (_folder, path) = place();
+    let large = memory(MAX_BYTES);
+    for seed in 0..200 {
+        large.insert("ann", &text(seed, 100)).unwrap();
+    }
+    for first in 0..5 {
+        large.touch("ann", 101 * first);
+    }
+    large.save(&path, b"").unwrap();
+    let (opened, _) = Memory::open(&path, options(1 << 16)).unwrap();
+    assert!(opened.num_bytes() <= 1 << 16);
+    let kept = texts(&opened, "ann");
+    assert!((20..50).contains(&kept.len()), "{}", kept.len());
+    let last = 205 - u32::try_from(kept.len()).unwrap();
+    let expected: Vec<_> = (0..5)
+        .chain(last..200)
+        .map(|seed| text(seed, 100))
+        .collect();
+    assert_eq!(kept, expected);
+    opened.insert("ann", &text(0, 50)).unwrap();
+    assert!(
+        texts(&opened, "ann").ends_with(&[text(199, 100), text(0, 50)]),
+        "the newest goes last"
+    );
+}
+
+#[test]
+fn what_was_forgotten_or_evicted_is_not_in_the_next_snapshot() {
+    let (_folder, path) = place();
+    let memory = memory(MemoryOptions::MIN_BYTES);
+    let holds = |tokens: &[u32]| {
+        memory.save(&path, b"").unwrap();
+        let stored = tokens
+            .iter()
+            .flat_map(|&token| token.to_le_bytes().into_iter().take(2));
+        let stored: Vec<u8> = stored.collect();
+        let bytes = fs::read(&path).unwrap();
+        bytes.windows(stored.len()).any(|window| window == stored)
+    };
+    memory.insert("ann", &text(1, 50)).unwrap();
+    memory.insert("bob", &text(2, 50)).unwrap();
+    assert!(holds(&text(1, 50)) && holds(&text(2, 50)));
+    memory.forget("ann");
+    assert!(!holds(&text(1, 50)) && holds(&text(2, 50)));
+    for seed in 3..50 {
+        memory.insert("ann", &text(seed, 100)).unwrap();
+    }
+    assert!(!holds(&text(2, 50)) && holds(&text(49, 100)));
+}
+
+#[test]
+fn a_save_that_fails_leaves_what_was_there() {
+    let (folder, path) = place();
+    let memory = memory(MAX_BYTES);
+    memory.insert("ann", &[1]).unwrap();
+    assert!(matches!(
+        memory.save("..", b""),
+        Err(Error::InvalidArgument { .. })
+    ));
+    let nowhere = folder.path().join("nowhere").join("memory");
+    assert!(matches!(memory.save(&nowhere, b""), Err(Error::Io { .. })));
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(memory.save(&path, b""), Err(Error::Io { .. })));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn saves_to_one_path_at_a_time_never_mix() {
+    let (folder, path) = place();
+    let saved = |tenant: &str| {
+        let memory = memory(MAX_BYTES);
+        memory.insert(tenant, &text(1, 5000)).unwrap();
+        for _ in 0..50 {
+            match memory.save(&path, tenant.as_bytes()) {
+                Ok(()) => {
+                    let (opened, weights) = open(&path).unwrap();
+                    assert_eq!(
+                        texts(&opened, str::from_utf8(&weights).unwrap()),
+                        [text(1, 5000)]
+                    );
+                }
+                Err(Error::Locked { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for tenant in ["ann", "bob", "cat"] {
+            scope.spawn(move || saved(tenant));
+        }
+    });
+    open(&path).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_snapshot_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_folder, path) = place();
+    memory(MAX_BYTES).save(&path, b"").unwrap();
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+}

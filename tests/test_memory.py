@@ -1,0 +1,159 @@
+"""The memory of earlier requests: what it keeps, what it refuses, and that no kill harms it."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specds import FormatError, Memory
+
+texts = st.lists(st.integers(0, 3), max_size=6)
+
+
+@settings(deadline=None)
+@given(inserts=st.lists(st.tuples(st.sampled_from(["ann", "bob"]), texts), max_size=20))
+def test_every_text_of_every_tenant_is_kept_once(inserts):
+    memory = Memory(4)
+    for tenant, text in inserts:
+        memory.insert(tenant, text)
+    kept = {(tenant, tuple(text)) for tenant, text in inserts if text}
+    assert memory.num_tokens == sum(len(text) for _, text in kept)
+    assert memory.num_tenants == len({tenant for tenant, _ in kept})
+    memory.forget("ann")
+    assert memory.num_tokens == sum(len(text) for tenant, text in kept if tenant != "ann")
+    memory.clear()
+    assert (memory.num_tokens, memory.num_tenants, memory.num_bytes) == (0, 0, 0)
+
+
+def test_it_stays_within_its_bytes():
+    memory = Memory(50_000, max_bytes=1 << 18)
+    numbers = np.random.default_rng(1)
+    most = 0
+    for index in range(3000):
+        memory.insert(f"tenant {index % 7}", numbers.integers(0, 50_000, index % 100))
+        assert memory.num_bytes <= memory.max_bytes
+        most = max(most, memory.num_bytes)
+    assert most > 0.9 * memory.max_bytes
+    memory.insert("ann", numbers.integers(0, 50_000, 1_000_000))
+    assert memory.num_bytes <= memory.max_bytes
+
+
+def test_it_says_how_large_it_is_and_not_what_it_holds():
+    memory = Memory(100, max_bytes=20_000)
+    memory.insert("ann", np.array([77, 78], dtype=np.uint16))
+    assert memory.vocab_size == 100
+    assert repr(memory) == (
+        f"Memory(num_tenants=1, num_tokens=2, num_bytes={memory.num_bytes}, max_bytes=20000)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ([1, 100], ValueError, "token 100 is outside the vocabulary of 100"),
+        ([-1], ValueError, "`token_ids` holds -1"),
+        ([0.5], TypeError, "must hold integers"),
+        ([[1]], ValueError, "must have one dimension"),
+    ],
+)
+def test_what_is_no_text_is_refused(text, error, message):
+    memory = Memory(100)
+    with pytest.raises(error, match=message):
+        memory.insert("ann", text)
+    assert memory.num_tenants == 0
+
+
+def test_arguments_out_of_bounds_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`vocab_size` must lie in 1"):
+        Memory(0)
+    with pytest.raises(ValueError, match="`max_bytes` must lie in 16384"):
+        Memory(100, max_bytes=1000)
+    with pytest.raises(ValueError, match="`tenant` must have at most 1024 bytes, not 1025"):
+        Memory(100).insert("n" * 1025, [1])
+    with pytest.raises(ValueError, match="`max_bytes` must lie in 16384"):
+        Memory.open(tmp_path / "memory", 100, max_bytes=0)
+
+
+def test_a_snapshot_brings_back_texts_and_weights(tmp_path):
+    memory = Memory(100, tokenizer="words")
+    memory.insert("ann", [1, 2, 3])
+    memory.insert("bob", [4])
+    memory.save(tmp_path / "memory", weights=b"\0learned")
+    opened, weights = Memory.open(tmp_path / "memory", 100, tokenizer="words")
+    assert (opened.num_tenants, opened.num_tokens, weights) == (2, 4, b"\0learned")
+    opened.insert("ann", [1, 2, 3])
+    assert opened.num_tokens == 4
+    memory.save(str(tmp_path / "memory"))
+    assert Memory.open(tmp_path / "memory", 100, tokenizer="words")[1] == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "memory"
+    with pytest.raises(FileNotFoundError):
+        Memory.open(path, 100)
+    Memory(100, tokenizer="words").save(path)
+    with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 100 tokens"):
+        Memory.open(path, 101)
+    with pytest.raises(ValueError, match="of another tokenizer: `words`, not `bytes`"):
+        Memory.open(path, 100, tokenizer="bytes")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FormatError, match="copy it again or begin with an empty one"):
+        Memory.open(path, 100, tokenizer="words")
+    with pytest.raises(OSError, match="No such file"):
+        Memory(100).save(tmp_path / "nowhere" / "memory")
+
+
+def test_threads_share_a_memory():
+    memory = Memory(1000)
+
+    def insert(tenant):
+        for index in range(500):
+            memory.insert(tenant, [index, index + 1, index + 2])
+
+    threads = [threading.Thread(target=insert, args=(name,)) for name in ("ann", "bob", "ann")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (memory.num_tenants, memory.num_tokens) == (2, 2 * 500 * 3)
+
+
+SAVES = """
+import sys, itertools
+from specds import Memory
+memories = []
+for tenant in (1, 2):
+    memory = Memory(100_000)
+    for index in range(100 * tenant):
+        memory.insert(str(tenant), range(index, index + 3000))
+    memories.append(memory)
+for number in itertools.count():
+    memories[number % 2].save(sys.argv[1], weights=b"%d" % (number % 2 + 1))
+    if number == 1:
+        print("saved", flush=True)
+"""
+
+
+def test_a_snapshot_killed_in_mid_write_leaves_the_old_one(tmp_path):
+    path = tmp_path / "memory"
+    moments = random.Random(1)
+    cut_short = 0
+    for _ in range(8):
+        command = [sys.executable, "-c", SAVES, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(moments.uniform(0, 0.05))
+            process.kill()
+        memory, weights = Memory.open(path, 100_000)
+        assert (memory.num_tenants, memory.num_tokens) == (1, 300_000 * int(weights))
+        cut_short += len(list(tmp_path.iterdir())) > 1
+    assert cut_short > 0
+    memory.save(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
