@@ -92,6 +92,7 @@ def run_replay(
         for path in options.transcripts
         for transcript in read_transcripts(path, tokenizer, size, options.limit)
     ]
+    _check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
@@ -128,6 +129,16 @@ def _tokenizer(
     for datastore in datastores:
         check_tokenizer(datastore, tokenizer)
     return name, tokenizer
+
+
+def _check_groups(recorded: Sequence[Transcript], num_files: int) -> None:
+    """Refuses files whose rows could not be told apart."""
+    groups = {transcript.source for transcript in recorded}
+    if len(groups) < num_files or (num_files > 1 and ALL in groups):
+        raise ValueError(
+            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
+            "rename those that share a name"
+        )
 
 
 def _target(options: ReplayOptions) -> PreTrainedModel | None:
