@@ -16,7 +16,7 @@ from replays import build_tiny, patient, transcript
 from specds import FusedDrafter, RestDrafter, TokenTree, cli
 from specds.bench.engines import Engine, check_names
 from specds.bench.measure import measure
-from specds.bench.replay import replay
+from specds.bench.replay import Trace, replay
 from specds.bench.report import figures, rows_of
 from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
 from specds.loading import load_tokenizer
@@ -185,6 +185,12 @@ def test_time_is_what_the_session_measured_where_it_did():
 
 
 # Figures.
+
+
+def test_times_are_told_in_microseconds_by_percentile():
+    row = figures(Trace(draft_ns=[*range(1000, 102_000, 1000)], observe_ns=[500]))
+    names = ("draft_p50_us", "draft_p99_us", "observe_p50_us", "observe_p99_us")
+    assert [row[name] for name in names] == [51, 100, 0.5, 0.5]
 
 
 def test_what_was_expected_is_held_against_what_was_accepted():

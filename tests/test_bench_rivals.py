@@ -13,7 +13,7 @@ from specds import TokenTree
 from specds.bench.engines import engines_of
 from specds.bench.measure import measure
 from specds.bench.report import rows_of
-from specds.bench.rivals import RIVALS, RivalInputs
+from specds.bench.rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs
 from specds.bench.rivals.answers import prompt_lookup
 from specds.bench.rivals.prompt_lookup import PromptLookupDrafter
 from specds.bench.rivals.rival_engines import as_tree
@@ -36,6 +36,25 @@ def test_prompt_lookup_of_transformers_is_the_naive_one(context, max_nodes):
 
 
 PROMPT_LOOKUP = PromptLookupDrafter()
+
+
+def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
+    inputs = RivalInputs(VOCAB_SIZE, [[1, 2, 3, 1, 2]])
+    rival = RIVALS["transformers-prompt-lookup"]
+    with rival.open(inputs) as make:
+        assert make().session([1, 2, 1]).draft(4).token_ids.tolist() == [2, 1]
+    module = "transformers.generation.candidate_generator"
+    wrong = "PromptLookupCandidateGenerator.get_candidates"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module}.{wrong}", lambda _self, context: (context, None))
+        with (
+            pytest.raises(RivalAnswerError, match=r"\[\] drafted, \[3, 1, 2\] came"),
+            rival.open(inputs),
+        ):
+            pass
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RivalAbsentError, match="pip install"), rival.open(inputs):
+        pass
 
 
 @patient
@@ -204,6 +223,21 @@ def test_a_rival_indexes_whole_documents(monkeypatch, tmp_path, datastore):
         with one.open() as make:
             drafted = make().session([1]).draft(8).token_ids.tolist()
     assert drafted == [4, 2, 2, 2, 2]
+
+
+def test_a_new_drafter_of_a_rival_has_learned_nothing(monkeypatch, tmp_path, datastore):
+    counted = "self.searches = getattr(self, 'searches', 0) + 1; return [[[self.searches]]]"
+    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", counted)
+    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
+        inputs = RivalInputs(VOCAB_SIZE, [], python)
+        [one] = engines_of(["draftretriever"], [datastore], None, inputs, tmp_path)
+        with one.open() as make:
+            drafts = []
+            for _ in range(2):
+                drafter = make()
+                for _ in range(2):
+                    drafts += drafter.session([1]).draft(8).token_ids.tolist()
+    assert drafts == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
