@@ -70,7 +70,7 @@ class Settings:
     def sentence(self) -> str:
         """The mode of the run, for people."""
         order = "in file order" if self.order == "file" else f"shuffled by seed {self.seed}"
-        memory = "one drafter for all requests" if self.warm_memory else "a new one for each"
+        memory = "one drafter for all requests" if self.warm_memory else "a new drafter for each"
         limited = "" if self.limit is None else f", {self.limit} a file at most"
         return f"requests {order}{limited}; {memory}"
 
