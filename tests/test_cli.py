@@ -237,6 +237,29 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
     assert "mean acceptance length" in err
 
 
+@pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys-context", "prompt-lookup"])
+def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, drafter):
+    import torch
+
+    model, tokenizer = tiny_model
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    expected = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
+    )
+    options = ["--model", "demo-tiny", "--drafter", drafter, "--max-new-tokens", 24, "--json"]
+    results = {}
+    for way in ("tree", "batched"):
+        code, out, _ = run("generate", *options, "--verification", way, "--prompt", TEXT)
+        assert code == 0
+        results[way] = json.loads(out)
+        assert results[way]["token_ids"] == expected[0, ids.shape[1] :].tolist()
+    assert results["tree"]["drafted"] == results["batched"]["drafted"]
+    stats = results["tree"]["stats"]
+    assert stats["num_accepted_tokens"] > 0
+    if drafter == "n-grammys":  # by its own budget of a hundred nodes, not the usual 8
+        assert stats["num_draft_tokens"] > 16 * stats["num_drafts"]
+
+
 def test_sampled_generation_repeats_with_its_seed(run, datastore):
     options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 16, "--json"]
     arguments = ["generate", *options, "--prompt", "def ", "--temperature", 1.0]
@@ -261,6 +284,16 @@ BUILD = ["build", "--out", "o"]
         (["info", "."], 1, "is not a datastore"),
         ([*BUILD, "--corpus", "stdlib", "--tokenizer", "demo", "--lang", "c"], 1, "language"),
         (["merge", "a", "--out", "b"], 1, "a"),
+        (
+            ["generate", "--model", "demo", "--prompt", "a", "--drafter", "rest-paper"],
+            1,
+            "drafter `rest-paper` needs a datastore: give one by --datastore",
+        ),
+        (
+            ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],
+            2,
+            "'x' is not one of 'tree', 'batched'",
+        ),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code_says_whose(

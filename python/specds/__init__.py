@@ -18,6 +18,7 @@ from specds._core import (
     FormatError,
     Match,
     Memory,
+    ModelTables,
     StoredDocument,
     TokenTree,
     __version__,
@@ -27,7 +28,16 @@ from specds._core import (
     draft_batch,
     merge,
 )
-from specds.drafters import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
+from specds.drafters import (
+    Drafter,
+    FusedDrafter,
+    NGrammysConfig,
+    NGrammysDrafter,
+    PromptLookupDrafter,
+    RestConfig,
+    RestDrafter,
+    Session,
+)
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
     )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
+    from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
@@ -63,6 +74,10 @@ __all__ = [
     "GenerationStats",
     "Match",
     "Memory",
+    "ModelTables",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
@@ -80,6 +95,7 @@ __all__ = [
     "draft_batch",
     "estimate_build",
     "generate",
+    "load_tables",
     "merge",
     "open_corpus",
     "render_with",
@@ -102,6 +118,7 @@ _LAZY = {
     "custom_generate": "specds.generation",
     "estimate_build": "specds.estimate",
     "generate": "specds.generation",
+    "load_tables": "specds.model_tables",
     "open_corpus": "specds.corpora",
     "render_with": "specds.corpora",
 }

@@ -543,6 +543,61 @@ def fused_session(
 ) -> DraftSession:
     """Starts a request that is drafted for from a datastore and from its own text."""
 
+@final
+class ModelTables:
+    """What a model predicts without a context, or after a single token; see `load_tables`.
+
+    Args:
+        bigram: Shape `(vocab_size, k)`: the tokens held likeliest after each token, best first.
+        bigram_probs: Shape `(vocab_size, k)`, in [0, 1]: how likely each of them is.
+        unigram: Shape `(vocab_size,)`: the vocabulary, best token first.
+
+    Raises:
+        ValueError: The shapes do not fit, or a value is out of range.
+    """
+
+    def __new__(cls, bigram: ArrayLike, bigram_probs: ArrayLike, unigram: ArrayLike) -> Self: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def k(self) -> int:
+        """How many tokens are known after each."""
+    @property
+    def bigram(self) -> NDArray[np.int64]:
+        """Shape `(vocab_size, k)`."""
+    @property
+    def bigram_probs(self) -> NDArray[np.float32]:
+        """Shape `(vocab_size, k)`."""
+    @property
+    def unigram(self) -> NDArray[np.int64]:
+        """Shape `(vocab_size,)`."""
+
+def n_grammys_session(
+    tables: ModelTables | None,
+    *,
+    k: int = 10,
+    w: int = 10,
+    q: int = 1,
+    strategy: str = "mixed",
+) -> DraftSession:
+    """Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
+
+    Args:
+        tables: The target model's; needed for all strategies but ``context``.
+        k: Rows of a draft.
+        w: Tokens of a row.
+        q: Tokens at the end of the context that are looked for earlier in it.
+        strategy: ``mixed``, ``context``, ``bigram``, ``extended-bigram`` or ``unigram``.
+    """
+
+def prompt_lookup_session(*, max_match: int = 3, num_tokens: int = 10) -> DraftSession:
+    """Starts a request that is drafted for by prompt lookup (Saxena 2023).
+
+    Args:
+        max_match: The longest suffix of the context that is looked for earlier in it.
+        num_tokens: Tokens of a draft.
+    """
+
 def draft_batch(
     sessions: Sequence[DraftSession],
     max_nodes: int,

@@ -10,9 +10,10 @@
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
-//!   [`fused`] from all sources.
+//!   [`fused`] from all sources, [`n_grammys`] and [`prompt_lookup`] without any data.
 //! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
+//! * [`model_tables`]: what the target model itself predicts after one token, or after none.
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -71,9 +72,12 @@ mod lightweight;
 mod manifest;
 pub mod memory;
 mod mixer;
+pub mod model_tables;
+pub mod n_grammys;
 mod ngrams;
 mod options;
 mod placed;
+pub mod prompt_lookup;
 pub mod rest;
 mod shard;
 mod snapshot;

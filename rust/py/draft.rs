@@ -7,11 +7,14 @@ use pyo3::prelude::*;
 use specds::draft::{self, Session};
 use specds::error::Result;
 use specds::fused::FusedSession;
+use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
+use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::rest::{RestConfig, RestSession};
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::error::py_err;
+use crate::model_tables::ModelTables;
 use crate::tree::TokenTree;
 
 /// One request that is drafted for.
@@ -102,6 +105,33 @@ pub(crate) fn fused_session(
     };
     let datastore = Arc::clone(&datastore.get().0);
     DraftSession::new(FusedSession::new(datastore, config))
+}
+
+/// Starts a request that is drafted for from a model's own tables and the request's own text.
+#[pyfunction]
+#[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
+pub(crate) fn n_grammys_session(
+    tables: Option<&Bound<'_, ModelTables>>,
+    k: usize,
+    w: usize,
+    q: usize,
+    strategy: &str,
+) -> PyResult<DraftSession> {
+    let strategy = Strategy::from_name(strategy).map_err(py_err)?;
+    let config = NGrammysConfig { k, w, q, strategy };
+    let tables = tables.map(|tables| Arc::clone(&tables.get().0));
+    DraftSession::new(NGrammysSession::new(tables, config))
+}
+
+/// Starts a request that is drafted for from its own text.
+#[pyfunction]
+#[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
+pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
+    let config = PromptLookupConfig {
+        max_match,
+        num_tokens,
+    };
+    DraftSession::new(PromptLookupSession::new(config))
 }
 
 /// Drafts for every session, in several threads.

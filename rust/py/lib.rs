@@ -7,6 +7,7 @@ mod datastore;
 mod draft;
 mod error;
 mod memory;
+mod model_tables;
 mod tree;
 
 use pyo3::prelude::*;
@@ -22,11 +23,16 @@ mod _core {
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]
-    use super::draft::{DraftSession, draft_batch, fused_session, rest_session};
+    use super::draft::{
+        DraftSession, draft_batch, fused_session, n_grammys_session, prompt_lookup_session,
+        rest_session,
+    };
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::model_tables::ModelTables;
     #[pymodule_export]
     use super::tree::TokenTree;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,26 @@ from specds import display
 from specds.cli.arguments import Json, text_of
 from specds.drafters import DrafterName
 
+
+class Verification(str, Enum):
+    """How drafts are verified."""
+
+    TREE = "tree"
+    BATCHED = "batched"
+
+
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
-_MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
 _DRAFTER = Annotated[
     DrafterName,
-    typer.Option(help="`fused`: datastore and the request's own text; `rest`: datastore alone."),
+    typer.Option(
+        help="`fused`: datastore and the request's own text; `rest`: datastore alone; "
+        "`rest-paper`: the same by all occurrences; `prompt-lookup`: the request's own text alone; "
+        "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
+    ),
+]
+_VERIFICATION = Annotated[
+    Verification,
+    typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -28,8 +44,13 @@ def generate(
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
-        typer.Option(min=0, help="Node budget of a draft; by default 8 on a CPU, 64 elsewhere."),
+        typer.Option(
+            min=0,
+            help="Node budget of a draft; by default the drafter's own, else 8 on a CPU, 64 "
+            "elsewhere.",
+        ),
     ] = None,
+    verification: _VERIFICATION = Verification.TREE,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -46,7 +67,7 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
     from specds._core import Datastore
-    from specds.drafters import DrafterInputs, make_drafter, require_inputs
+    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
@@ -61,8 +82,9 @@ def generate(
 
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
-    if max_nodes is None:  # a CPU computes for each node, a GPU waits for the weights anyway
-        max_nodes = 8 if loaded.device.type == "cpu" else 64
+    made = make_drafter(drafter, DrafterInputs(opened, loaded))
+    # A CPU computes for each node, a GPU waits for the weights anyway.
+    usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
@@ -72,8 +94,9 @@ def generate(
         output = run(
             loaded,
             ids,
-            make_drafter(drafter, DrafterInputs(opened, loaded)),
-            max_nodes=max_nodes,
+            made,
+            max_nodes=node_budget(made, max_nodes, usual),
+            verification=verification.value,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),
             **sampling,
@@ -98,7 +121,11 @@ def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: _MAX_NODES = 8,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
+    ] = None,
+    verification: _VERIFICATION = Verification.TREE,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -112,4 +139,12 @@ def demo(
     """
     from specds.demo.run import run_demo
 
-    run_demo(num_prompts, max_new_tokens, max_nodes, seed, drafter, as_json=as_json)
+    run_demo(
+        num_prompts,
+        max_new_tokens,
+        max_nodes,
+        seed,
+        drafter,
+        verification=verification.value,
+        as_json=as_json,
+    )

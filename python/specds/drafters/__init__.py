@@ -1,6 +1,7 @@
 """Drafters: each opens a session for a request, and the session drafts token trees."""
 
 from specds.drafters.fused import FusedDrafter
+from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.names import (
     DrafterInputs,
     DrafterName,
@@ -8,7 +9,8 @@ from specds.drafters.names import (
     open_drafter,
     require_inputs,
 )
-from specds.drafters.protocol import Drafter, Session
+from specds.drafters.prompt_lookup import PromptLookupDrafter
+from specds.drafters.protocol import Drafter, Session, node_budget
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
@@ -16,10 +18,14 @@ __all__ = [
     "DrafterInputs",
     "DrafterName",
     "FusedDrafter",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
     "make_drafter",
+    "node_budget",
     "open_drafter",
     "require_inputs",
 ]

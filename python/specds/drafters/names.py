@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from specds._core import Datastore
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.rest import RestDrafter
+from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
+from specds.drafters.prompt_lookup import PromptLookupDrafter
+from specds.drafters.rest import RestConfig, RestDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,19 +19,34 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from specds.drafters.n_grammys import Strategy
     from specds.drafters.protocol import Drafter
 
 
 class DrafterName(str, Enum):
-    """The drafters that the command line knows."""
+    """The drafters that the command line knows.
+
+    ``fused``: datastore and the request's own text. ``rest``: the datastore alone, its nodes ranked
+    by an even sample of 256 occurrences. ``rest-paper``: the same ranked by every occurrence, 64
+    nodes, as the paper's text has it. ``prompt-lookup``: the request's own text alone.
+    ``n-grammys``: the request's own text and the model's bigrams; ``n-grammys-context``,
+    ``n-grammys-bigram``, ``n-grammys-extended-bigram`` and ``n-grammys-unigram`` are its parts.
+    """
 
     FUSED = "fused"
     REST = "rest"
+    REST_PAPER = "rest-paper"
+    PROMPT_LOOKUP = "prompt-lookup"
+    N_GRAMMYS = "n-grammys"
+    N_GRAMMYS_CONTEXT = "n-grammys-context"
+    N_GRAMMYS_BIGRAM = "n-grammys-bigram"
+    N_GRAMMYS_EXTENDED_BIGRAM = "n-grammys-extended-bigram"
+    N_GRAMMYS_UNIGRAM = "n-grammys-unigram"
 
     @property
     def needs_datastore(self) -> bool:
         """Whether it drafts nothing without a datastore."""
-        return self in {DrafterName.FUSED, DrafterName.REST}
+        return self in {DrafterName.FUSED, DrafterName.REST, DrafterName.REST_PAPER}
 
     @property
     def takes_datastore(self) -> bool:
@@ -38,7 +56,16 @@ class DrafterName(str, Enum):
     @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
-        return False
+        return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
+
+
+_STRATEGIES: dict[DrafterName, Strategy] = {
+    DrafterName.N_GRAMMYS: "mixed",
+    DrafterName.N_GRAMMYS_CONTEXT: "context",
+    DrafterName.N_GRAMMYS_BIGRAM: "bigram",
+    DrafterName.N_GRAMMYS_EXTENDED_BIGRAM: "extended-bigram",
+    DrafterName.N_GRAMMYS_UNIGRAM: "unigram",
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +101,25 @@ def _rest(inputs: DrafterInputs) -> Drafter:
     return RestDrafter(cast("Datastore", inputs.datastore))
 
 
+def _rest_paper(inputs: DrafterInputs) -> Drafter:
+    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig.paper())
+
+
+def _prompt_lookup(_: DrafterInputs) -> Drafter:
+    return PromptLookupDrafter()
+
+
+def _n_grammys(strategy: Strategy, inputs: DrafterInputs) -> Drafter:
+    model = None if strategy == "context" else inputs.model
+    return NGrammysDrafter(model, NGrammysConfig(strategy=strategy))
+
+
 _MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
     DrafterName.FUSED: _fused,
     DrafterName.REST: _rest,
+    DrafterName.REST_PAPER: _rest_paper,
+    DrafterName.PROMPT_LOOKUP: _prompt_lookup,
+    **{name: partial(_n_grammys, strategy) for name, strategy in _STRATEGIES.items()},
 }
 
 
