@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specds._core import (
     SOURCES,
+    AdaptiveTrigrams,
     Datastore,
     DatastoreBuilder,
     DraftSession,
@@ -21,6 +22,7 @@ from specds._core import (
     ModelTables,
     StoredDocument,
     TokenTree,
+    Trigrams,
     __version__,
     build_shard,
     compact,
@@ -29,6 +31,8 @@ from specds._core import (
     merge,
 )
 from specds.drafters import (
+    AdedConfig,
+    AdedDrafter,
     Drafter,
     FusedDrafter,
     NGrammysConfig,
@@ -57,6 +61,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOURCES",
+    "AdaptiveTrigrams",
+    "AdedConfig",
+    "AdedDrafter",
     "BuildEstimate",
     "BuildOptions",
     "BuildReport",
@@ -84,6 +91,7 @@ __all__ = [
     "StoredDocument",
     "Support",
     "TokenTree",
+    "Trigrams",
     "UnsupportedModelError",
     "__version__",
     "build_datastore",

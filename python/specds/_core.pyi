@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 __all__ = [
     "SOURCES",
+    "AdaptiveTrigrams",
     "Datastore",
     "DatastoreBuilder",
     "DraftSession",
@@ -20,7 +21,9 @@ __all__ = [
     "Memory",
     "StoredDocument",
     "TokenTree",
+    "Trigrams",
     "__version__",
+    "aded_session",
     "build_shard",
     "compact",
     "document_hashes",
@@ -520,6 +523,108 @@ class DraftSession:
         """The length of the context suffix that the last draft was made from; 0 without one."""
     def finish(self) -> None:
         """Ends the request: nothing is observed or drafted after it."""
+
+@final
+class Trigrams:
+    """How likely a word is after two others, in a corpus: ADED's matrix (Liu et al. 2024), Eq. 1.
+
+    Read-only; safe to share by threads. In memory, 8 bytes for each word after two others and 24
+    for these.
+    """
+
+    @staticmethod
+    def build(
+        datastore: Datastore,
+        *,
+        order: int = 3,
+        max_words: int = 12,
+        min_count: int = 1,
+        progress: Callable[[str, int, int], Any] | None = None,
+    ) -> Trigrams:
+        """Counts the n-grams of a datastore. None reaches across the end of a document.
+
+        Args:
+            datastore: However it is cut into shards, and whichever suffixes it indexes.
+            order: The tokens of an n-gram, 2 to 4.
+            max_words: Keep so many words after each prefix, the likeliest: the paper's t.
+            min_count: Leave out n-grams that occur less often.
+            progress: As for `DatastoreBuilder.finish`.
+
+        Raises:
+            ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
+                tokens.
+        """
+    @staticmethod
+    def open(path: str | PathLike[str]) -> Trigrams:
+        """Reads what `save` has written, and checks all of it.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: What is there holds no tri-grams, is damaged, or is of a newer format.
+        """
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes them to a new folder, completely or not at all.
+
+        Raises:
+            FileExistsError: Something is at `path`.
+            BlockingIOError: Another process writes there.
+        """
+    def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]:
+        """The words that follow `order - 1` tokens and their probabilities.
+
+        Returns:
+            The likeliest first, of equals the smaller id; none where these tokens do not occur.
+        """
+    def __len__(self) -> int:
+        """The n-grams that are kept."""
+    @property
+    def order(self) -> int: ...
+    @property
+    def max_words(self) -> int: ...
+    @property
+    def min_count(self) -> int: ...
+    @property
+    def num_prefixes(self) -> int:
+        """The different beginnings of the n-grams, all tokens but the last."""
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def separator(self) -> int: ...
+    @property
+    def tokenizer_name(self) -> str: ...
+    @property
+    def tokenizer_fingerprint(self) -> str: ...
+    @property
+    def corpus(self) -> list[str]: ...
+
+@final
+class AdaptiveTrigrams:
+    """Tri-grams and what was learned since, for one request or for several at a time.
+
+    Sessions that share one learn from each other. What is learned is bounded, to some 32 MiB: rows
+    that have not been learned from for longest are forgotten.
+    """
+
+    def __new__(cls, trigrams: Trigrams) -> Self: ...
+
+def aded_session(
+    trigrams: AdaptiveTrigrams,
+    *,
+    search: Literal["mcts", "greedy"] = "mcts",
+    searches: int = 150,
+    depth: int = 4,
+    candidates: int = 24,
+    c1: float = 32.0,
+    c2: float = 8.0,
+    adaptive: bool = True,
+    increment: float = 0.5,
+    max_prob: float = 1.0,
+    max_length: int | None = None,
+    decay: float = 0.0,
+    normalize: bool = False,
+    seed: int = 0,
+) -> DraftSession:
+    """Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2."""
 
 def rest_session(
     datastore: Datastore,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,11 @@ _UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " toke
 
 
 @contextmanager
-def build_progress() -> Iterator[BuildProgress]:
-    """Shows a bar a stage on standard error; yields what a build reports to."""
+def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
+    """Shows a bar a stage on standard error; yields what a build reports to.
+
+    What is done within `after_s` seconds shows none.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -83,16 +87,21 @@ def build_progress() -> Iterator[BuildProgress]:
         _Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err) as bars:
-        tasks: dict[str, Any] = {}
+    bars, started = Progress(*columns, console=err), time.monotonic()
+    tasks: dict[str, Any] = {}
 
-        def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+    def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+        if time.monotonic() - started >= after_s:
+            bars.start()
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
             fields: dict[str, Any] = counts
             bars.update(tasks[stage], completed=done, total=total, **fields)
 
+    try:
         yield show
+    finally:
+        bars.stop()
 
 
 @contextmanager

@@ -10,7 +10,8 @@
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
-//!   [`fused`] from all sources, [`n_grammys`] and [`prompt_lookup`] without any data.
+//!   [`fused`] from all sources, [`aded`] from [`trigram`]s that learn ([`adaptation`]),
+//!   [`n_grammys`] and [`prompt_lookup`] without any data.
 //! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
 //! * [`model_tables`]: what the target model itself predicts after one token, or after none.
@@ -51,6 +52,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 
+pub mod adaptation;
+pub mod aded;
 mod builder;
 mod checks;
 mod complete;
@@ -70,6 +73,7 @@ mod indexer;
 mod latest;
 mod lightweight;
 mod manifest;
+mod mcts;
 pub mod memory;
 mod mixer;
 pub mod model_tables;
@@ -94,5 +98,8 @@ mod threads;
 mod tokens;
 pub mod tree;
 mod trie;
+pub mod trigram;
+mod trigram_count;
+mod trigram_files;
 mod warmth;
 mod worker;

@@ -1,6 +1,7 @@
 //! The Python binding: arrays in, arrays out, the interpreter released while Rust works. No logic.
 #![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
 
+mod aded;
 mod arrays;
 mod builder;
 mod datastore;
@@ -18,6 +19,8 @@ mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
 
+    #[pymodule_export]
+    use super::aded::{AdaptiveTrigrams, Trigrams, aded_session};
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
     #[pymodule_export]

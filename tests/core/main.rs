@@ -15,10 +15,13 @@ mod resume;
 mod snapshot;
 mod thin;
 mod tree;
+mod trigrams;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use specds::adaptation::AdaptiveTrigrams;
+use specds::aded::{AdedConfig, AdedSession};
 use specds::datastore::{
     Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
 };
@@ -31,6 +34,7 @@ use specds::n_grammys::NGrammysSession;
 use specds::prompt_lookup::PromptLookupSession;
 use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
+use specds::trigram::Trigrams;
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
@@ -68,6 +72,9 @@ fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {
 #[test]
 fn public_types_can_be_sent_and_shared() {
     fn check<T: Send + Sync + 'static>() {}
+    check::<AdaptiveTrigrams>();
+    check::<AdedConfig>();
+    check::<AdedSession>();
     check::<Datastore>();
     check::<DatastoreBuilder>();
     check::<DatastoreOptions>();
@@ -83,5 +90,6 @@ fn public_types_can_be_sent_and_shared() {
     check::<PromptLookupSession>();
     check::<StoredDocument>();
     check::<TokenTree>();
+    check::<Trigrams>();
     check::<Error>();
 }

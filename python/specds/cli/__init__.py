@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli import ask, bench, build, run
+from specds.cli import ask, bench, build, run, trigrams
 
 __all__ = ["app", "main"]
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(build.build, build.add, build.merge, build.compact),
+    *(build.build, build.add, build.merge, build.compact, trigrams.trigrams),
     *(ask.info, ask.verify, ask.lookup),
     *(run.generate, run.demo),
 ):

@@ -21,11 +21,15 @@ class Verification(str, Enum):
 
 
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
+_TRIGRAMS = Annotated[
+    Path | None, typer.Option(help="A folder made by `specds trigrams`, for ADED.")
+]
 _DRAFTER = Annotated[
     DrafterName,
     typer.Option(
         help="`fused`: datastore and the request's own text; `rest`: datastore alone; "
-        "`rest-paper`: the same by all occurrences; `prompt-lookup`: the request's own text alone; "
+        "`rest-paper`: the same by all occurrences; `aded`: tri-grams that adapt to the text; "
+        "`aded-...`: an ablation of it; `prompt-lookup`: the request's own text alone; "
         "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
     ),
 ]
@@ -40,6 +44,7 @@ def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
+    trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
@@ -66,23 +71,27 @@ def generate(
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
-    from specds._core import Datastore
+    from specds._core import Datastore, Trigrams
     from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    require_inputs(drafter, datastore=datastore is not None, model=True)
+    given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
+    require_inputs(drafter, **given, model=True)
     opened = None if datastore is None else Datastore.open(datastore)
+    counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    if opened is not None:
-        check_tokenizer(opened, tokenizer)
+    for built in (opened, counted):
+        if built is not None:
+            check_tokenizer(built, tokenizer)
     import torch
 
     from specds.generation import generate as run
 
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
-    made = make_drafter(drafter, DrafterInputs(opened, loaded))
+    with display.build_progress(after_s=2.0) as progress:
+        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (

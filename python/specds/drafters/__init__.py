@@ -1,5 +1,6 @@
 """Drafters: each opens a session for a request, and the session drafts token trees."""
 
+from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.names import (
@@ -14,6 +15,8 @@ from specds.drafters.protocol import Drafter, Session, node_budget
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
+    "AdedConfig",
+    "AdedDrafter",
     "Drafter",
     "DrafterInputs",
     "DrafterName",
