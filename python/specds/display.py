@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.progress import Task
     from transformers import PreTrainedTokenizerBase
@@ -101,6 +102,34 @@ def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
         yield show
     finally:
         bars.stop()
+
+
+@contextmanager
+def replay_progress() -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a replay reports each request to."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    # A thread that refreshes would take the interpreter in the middle of what is timed.
+    with Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("replay", total=None)
+        last = 0.0
+
+        def show(engine: str, total: int) -> None:
+            nonlocal last
+            bars.update(task, description=f"replay {engine}", total=total, advance=1)
+            if monotonic() - last > _REFRESH_S:
+                bars.refresh()
+                last = monotonic()
+
+        yield show
+
+
+_REFRESH_S = 0.1
 
 
 def quantity(value: float) -> str:

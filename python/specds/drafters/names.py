@@ -63,6 +63,11 @@ class DrafterName(str, Enum):
         return self.value.startswith("aded")
 
     @property
+    def takes_datastore(self) -> bool:
+        """Whether it drafts from a datastore where there is one."""
+        return self.needs_datastore or self is DrafterName.FUSED
+
+    @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
         return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
