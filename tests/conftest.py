@@ -10,6 +10,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 collect_ignore = ["smoke.py"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tables_of_models_are_kept_for_the_tests_alone(tmp_path_factory):
+    os.environ["SPECDS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def demo_tokenizer():
     from specds.loading import load_tokenizer

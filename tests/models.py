@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from reference import TokenTree
+from specds.generation import generate
 
 VOCAB_SIZE = 97
 WINDOW = 8
@@ -143,6 +144,22 @@ def random_tree(rng: np.random.Generator, num_nodes: int, vocab_size: int = VOCA
             token_ids.append(token)
             parents.append(parent)
     return TokenTree(token_ids, parents, rng.random(num_nodes))
+
+
+GREEDY = {"do_sample": False}
+SAMPLING = {"do_sample": True, "temperature": 4.0, "top_k": 0}
+
+
+def plain_generate(model, seed=0, num_tokens=32, **kwargs):
+    """The tokens of plain decoding, as a list with the prompt."""
+    torch.manual_seed(seed)
+    return model.generate(prompt(seed=seed), max_new_tokens=num_tokens, **kwargs)[0].tolist()
+
+
+def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs):
+    torch.manual_seed(seed)
+    kwargs = {"max_nodes": max_nodes, "max_new_tokens": num_tokens, **kwargs}
+    return generate(model, prompt(seed=seed), drafter, **kwargs)
 
 
 class Drafter:

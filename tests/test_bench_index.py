@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,16 +14,18 @@ from hypothesis import strategies as st
 from index import __main__ as command
 from index import (
     acceptance,
-    answers,
     builders,
     child,
     end_to_end,
     published_rest,
     report,
-    rival_drafts,
 )
-from index.tokens import Facts, TokenCorpus, Transcript, contexts
-from specds import DatastoreBuilder, RestDrafter, TokenTree
+from index.tokens import Facts, TokenCorpus, contexts, save_transcripts
+from specds import DatastoreBuilder, RestDrafter
+from specds.bench.replay import Trace, replay
+from specds.bench.report import figures
+from specds.bench.rivals.answers import differences, random_patterns, scan
+from specds.bench.transcripts import Transcript
 
 BENCHES = Path(__file__).parents[1] / "benches"
 SEPARATOR, VOCAB_SIZE = 7, 8
@@ -147,52 +150,33 @@ def test_several_shards_are_refused(tmp_path):
 # Replays.
 
 
-def test_the_longest_right_path_is_counted():
-    tree = TokenTree([1, 2, 3, 4], [-1, 0, 0, 2])
-    for truth, right in (([1, 3, 4, 9], 3), ([1, 2], 2), ([1, 9], 1), ([2], 0), ([1], 1), ([], 0)):
-        assert acceptance.num_right(tree, np.array(truth)) == right
-
-
-def test_a_replay_goes_on_by_what_is_accepted_and_one_token():
-    transcript = Transcript("a", np.array([0]), np.array([1, 2, 3, 4, 5]))
-    places = []
-
-    def step(_tokens, position):
-        places.append(position)
-        return 1, 4
-
-    tally = acceptance.replay(transcript, step)
-    assert places == [1, 3, 5]
-    assert (tally.num_drafts, tally.num_accepted, tally.nodes) == (3, 3, 4)
-
-
 def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
     text = [0, 1, 2, 3, 4, 5, 6, 0, 2, 4, 6]
     drafter = RestDrafter(build(tmp_path / "a.specds", [text]))
     transcript = Transcript("a", np.array(text[:2]), np.array([*text[2:], SEPARATOR]))
-    array = published_rest.SuffixArray(drafter.datastore.path)
-    ours = acceptance.replay_specds(drafter, transcript, 64)
-    random = np.random.default_rng(0)
-    published = acceptance.replay_published(array, drafter, transcript, random)
-    assert (ours.num_drafts, ours.num_accepted, ours.nodes) == (1, 10, 10)
-    assert (published.num_drafts, published.num_accepted, published.nodes) == (1, 10, 10)
+    for one in (drafter, published_rest.PublishedDrafter(drafter.datastore)):
+        stats = replay(lambda one=one: one.session(transcript.prompt_ids), transcript, 64).stats
+        counts = (stats.num_drafts, stats.num_accepted_tokens, stats.num_draft_tokens)
+        assert counts == (1, 9, 9)
 
 
-def test_the_right_prefix_is_counted_among_nodes_named_by_their_paths():
-    nodes = {(1,), (1, 2), (1, 2, 3), (2,)}
-    for truth, right in (([1, 2, 3, 4], 3), ([1, 3], 1), ([3], 0), ([2, 1], 1), ([], 0)):
-        assert acceptance.right_prefix(nodes, np.array(truth)) == right
+def test_nodes_named_by_their_paths_make_a_tree():
+    tree = published_rest.tree_of({(1,), (1, 2), (1, 2, 3), (2,), (2, 2)})
+    assert tree.token_ids.tolist() == [1, 2, 2, 2, 3]
+    assert tree.parents.tolist() == [-1, -1, 0, 1, 2]
 
 
-def test_an_absent_drafter_is_reported_as_absent():
-    assert rival_drafts.run("none", "none", "none") == {}
-    tally = acceptance.Tally(1, 1, 1).to_dict()
+def test_an_absent_drafter_is_reported_as_absent(tmp_path):
+    corpus = write(tmp_path / "corpus", [[1, 2, 3]])
+    save_transcripts(tmp_path / "a.npz", [Transcript("a", np.array([1]), np.array([2, 3]))])
+    rival = acceptance.replay_rival(corpus, tmp_path / "a.npz", tmp_path, Path(sys.executable))
+    assert rival == {}
     kinds = ("published", "specds", "specds, as many nodes", "specds, fused")
-    result = {**dict.fromkeys(kinds, tally), "ratio": 1.0, "ratio, as many nodes": 1.0}
-    measured = {"matched_budget": 1, "sources": {"all": result}, "draftretriever": {}}
-    *figures, rival = report.acceptance_figures(measured)
-    assert [figure.value for figure in figures] == [1.0, 1.0]
-    assert rival.value is None
+    result = {**dict.fromkeys(kinds, figures(Trace())), "ratio": 1.0, "ratio, as many nodes": 1.0}
+    measured = {"matched_budget": 1, "sources": {"all": result}, "draftretriever": rival}
+    *found, absent = report.acceptance_figures(measured)
+    assert [figure.value for figure in found] == [1.0, 1.0]
+    assert absent.value is None
 
 
 def test_contexts_are_of_one_length_and_end_within_answers():
@@ -217,24 +201,25 @@ def test_batches_are_whole_documents_and_lose_none(tmp_path_factory, texts, num_
 
 @given(documents, st.lists(tokens, min_size=1, max_size=3))
 def test_a_scan_counts_each_place(tmp_path_factory, texts, pattern):
-    corpus = write(tmp_path_factory.mktemp("corpus"), texts)
+    text = np.fromfile(write(tmp_path_factory.mktemp("corpus"), texts).stream(), dtype=np.uint16)
     windows = [text[start : start + len(pattern)] for text in texts for start in range(len(text))]
-    assert answers.scan(corpus, [pattern]) == [windows.count(pattern)]
+    assert scan(text, [pattern]) == [windows.count(pattern)]
 
 
 def test_our_counts_are_those_of_a_scan(tmp_path):
     random = np.random.default_rng(1)
     corpus = write(tmp_path / "corpus", random.integers(SEPARATOR, size=(50, 40)).tolist())
     (tmp_path / "built").mkdir()
-    patterns = answers.random_patterns(corpus, 100)
+    text = np.fromfile(corpus.stream(), dtype=np.uint16)
+    patterns = random_patterns(text, VOCAB_SIZE, SEPARATOR, 100)
     count = builders.build_specds(corpus, tmp_path / "built")
     counts = [count(pattern) for pattern in patterns]
-    truth = answers.scan(corpus, patterns)
-    assert answers.differences(patterns, counts, truth) == []
+    truth = scan(text, patterns)
+    assert differences(patterns, counts, truth) == []
     assert any(truth)
     assert not all(truth)
     counts[3] += 1
-    assert len(answers.differences(patterns, counts, truth)) == 1
+    assert len(differences(patterns, counts, truth)) == 1
 
 
 def test_a_salted_repetition_holds_different_copies(tmp_path):
@@ -260,7 +245,7 @@ def test_a_failed_job_says_why():
 
 def test_an_interpreter_without_rivals_has_none_of_them():
     probed = child.run("builders:probe", {})
-    assert probed.keys() == builders.RIVALS.keys()
+    assert tuple(probed) == builders.RIVALS
     figures = list(report.build_figures({"specds": BUILD, "absent": None}))
     assert [figure.value for figure in figures if "absent" in figure.name] == [None]
 
@@ -315,7 +300,9 @@ def test_the_whole_benchmark_runs(corpus_file, tmp_path, capsys):
         "build of ten copies: times that of text",
     } <= names
     assert result["measured"]["wrong answers"] == {}
-    assert result["measured"]["acceptance"]["sources"]["answers"]["specds"]["num_accepted"] > 0
+    assert (
+        result["measured"]["acceptance"]["sources"]["answers"]["specds"]["num_accepted_tokens"] > 0
+    )
     # The tokens are kept for the next run, and nothing else.
     assert len(list((tmp_path / "cache").iterdir())) == 1
 

@@ -237,6 +237,29 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
     assert "mean acceptance length" in err
 
 
+@pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys-context", "prompt-lookup"])
+def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, drafter):
+    import torch
+
+    model, tokenizer = tiny_model
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    expected = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
+    )
+    options = ["--model", "demo-tiny", "--drafter", drafter, "--max-new-tokens", 24, "--json"]
+    results = {}
+    for way in ("tree", "batched"):
+        code, out, _ = run("generate", *options, "--verification", way, "--prompt", TEXT)
+        assert code == 0
+        results[way] = json.loads(out)
+        assert results[way]["token_ids"] == expected[0, ids.shape[1] :].tolist()
+    assert results["tree"]["drafted"] == results["batched"]["drafted"]
+    stats = results["tree"]["stats"]
+    assert stats["num_accepted_tokens"] > 0
+    if drafter == "n-grammys":  # by its own budget of a hundred nodes, not the usual 8
+        assert stats["num_draft_tokens"] > 16 * stats["num_drafts"]
+
+
 def test_sampled_generation_repeats_with_its_seed(run, datastore):
     options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 16, "--json"]
     arguments = ["generate", *options, "--prompt", "def ", "--temperature", 1.0]
@@ -244,6 +267,42 @@ def test_sampled_generation_repeats_with_its_seed(run, datastore):
         json.loads(run(*arguments, "--seed", seed)[1])["token_ids"] for seed in (1, 1, 2)
     )
     assert first == again != other
+
+
+def test_trigrams_are_made_once_and_drafted_from_without_a_datastore(run, datastore, tmp_path):
+    out = tmp_path / "code.trigrams"
+    code, text, _ = run("trigrams", datastore, "--out", out, "--json")
+    facts = json.loads(text)
+    assert code == 0
+    assert (facts["order"], facts["max_words"], facts["min_count"]) == (3, 12, 1)
+    assert facts["num_bytes"] == sum(path.stat().st_size for path in out.iterdir())
+    assert "bytes_per_entry" in run("trigrams", datastore, "--out", tmp_path / "b")[1]
+    code, _, error = run("trigrams", datastore, "--out", out)
+    assert code == 1
+    assert "choose another --out" in error
+
+    options = ["--model", "demo-tiny", "--max-new-tokens", 12, "--prompt", "def add(a", "--json"]
+    results = [
+        json.loads(run("generate", *options, *source, "--drafter", "aded")[1])
+        for source in (["--trigrams", out], ["--datastore", datastore])
+    ]
+    assert results[0]["stats"]["num_draft_tokens"] > 0
+    assert results[0]["drafted"] == results[1]["drafted"]
+    code, _, error = run("generate", *options, "--trigrams", out)
+    assert code == 1
+    assert "drafter `fused` takes no tri-grams" in error
+
+
+def test_trigrams_of_another_tokenizer_are_refused(run, tmp_path):
+    from specds import DatastoreBuilder, Trigrams
+
+    with DatastoreBuilder(tmp_path / "d", vocab_size=9, separator=9) as builder:
+        builder.add_documents([1, 2, 3], [3])
+        Trigrams.build(builder.finish()).save(tmp_path / "t")
+    options = ["--model", "demo-tiny", "--prompt", "a", "--drafter", "aded"]
+    code, _, error = run("generate", *options, "--trigrams", tmp_path / "t")
+    assert code == 1
+    assert "Trigrams(order=3, 1 entries) was built with the tokenizer" in error
 
 
 BUILD = ["build", "--out", "o"]
@@ -261,6 +320,16 @@ BUILD = ["build", "--out", "o"]
         (["info", "."], 1, "is not a datastore"),
         ([*BUILD, "--corpus", "stdlib", "--tokenizer", "demo", "--lang", "c"], 1, "language"),
         (["merge", "a", "--out", "b"], 1, "a"),
+        (
+            ["generate", "--model", "demo", "--prompt", "a", "--drafter", "rest-paper"],
+            1,
+            "drafter `rest-paper` needs a datastore: give one by --datastore",
+        ),
+        (
+            ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],
+            2,
+            "'x' is not one of 'tree', 'batched'",
+        ),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code_says_whose(
@@ -356,7 +425,8 @@ def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
 
 
 def test_help_shows_examples(run):
-    commands = ("build", "add", "merge", "compact", "info", "verify", "lookup", "generate", "demo")
+    commands = ("build", "add", "merge", "compact", "trigrams", "info", "verify", "lookup",
+                "generate", "demo")  # fmt: skip
     for command in commands:
         code, out, _ = run(command, "--help")
         assert code == 0

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from itertools import cycle, islice
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -21,24 +20,26 @@ from transformers import (
 
 import specds
 from models import (
+    GREEDY,
+    SAMPLING,
     VOCAB_SIZE,
     Drafter,
     mixed_drafter,
     oracle_drafter,
+    plain_generate,
     prompt,
     random_drafter,
     random_tree,
     tiny_model,
+    tree_generate,
     wrong_drafter,
 )
 from reference import TokenTree
 from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
-from specds.verify import MaskBuilder, TreeCache
+from specds.verify import RUNNERS
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3", "gpt_neox", "gpt2"]
-GREEDY = {"do_sample": False}
-SAMPLING = {"do_sample": True, "temperature": 4.0, "top_k": 0}
 DRAFTERS = {
     "mixed": mixed_drafter,
     "oracle": oracle_drafter,
@@ -48,22 +49,11 @@ DRAFTERS = {
 }
 
 
-def plain_generate(model, seed=0, num_tokens=32, **kwargs):
-    """The tokens of plain decoding, as a list with the prompt."""
-    torch.manual_seed(seed)
-    return model.generate(prompt(seed=seed), max_new_tokens=num_tokens, **kwargs)[0].tolist()
-
-
-def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs):
-    torch.manual_seed(seed)
-    kwargs = {"max_nodes": max_nodes, "max_new_tokens": num_tokens, **kwargs}
-    return generate(model, prompt(seed=seed), drafter, **kwargs)
-
-
+@pytest.mark.parametrize("verification", RUNNERS)
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_of_plain_decoding(family, dtype, mode):
+def test_tokens_are_those_of_plain_decoding(family, dtype, mode, verification):
     model = tiny_model(family, dtype)
     # Each case pairs the five budgets with the five drafters in another order.
     shift = FAMILIES.index(family) + 2 * (dtype == torch.float64) + (mode is SAMPLING)
@@ -71,7 +61,7 @@ def test_tokens_are_those_of_plain_decoding(family, dtype, mode):
     for seed, (max_nodes, name) in enumerate(zip([0, 1, 4, 16, 64], names, strict=False)):
         expected = plain_generate(model, seed, **mode)
         drafter = DRAFTERS[name](expected)
-        kept = {"return_dict_in_generate": True, **mode}
+        kept = {"return_dict_in_generate": True, "verification": verification, **mode}
         output = tree_generate(model, drafter, seed, max_nodes=max_nodes, **kept)
         assert output.sequences.tolist() == [expected], (max_nodes, name)
         check_bookkeeping(output, drafter, expected)
@@ -261,7 +251,9 @@ def test_streamers_get_what_plain_decoding_gives_them(mode):
     expected = plain_generate(model, streamer=plain, **mode)
     tree_generate(model, mixed_drafter(expected), streamer=ours, **mode)
     torch.manual_seed(0)
-    loop = custom_generate(mixed_drafter(expected), max_nodes=16, streamer=by_route)
+    loop = custom_generate(
+        mixed_drafter(expected), max_nodes=16, verification="batched", streamer=by_route
+    )
     model.generate(prompt(), custom_generate=loop, max_new_tokens=32, **mode)
     assert ours.received == by_route.received == plain.received
 
@@ -416,57 +408,21 @@ def test_negative_budgets_are_an_error():
         tree_generate(tiny_model("llama"), random_drafter(), max_nodes=-1)
 
 
-# What the equality above is worth: each of these breaks one thing, and the text must change.
+def test_ways_to_verify_that_there_are_not_are_an_error():
+    message = "verification must be 'tree' or 'batched', got 'twice'"
+    with pytest.raises(ValueError, match=message):
+        tree_generate(tiny_model("llama"), random_drafter(), verification="twice")
+    with pytest.raises(ValueError, match=message):
+        custom_generate(random_drafter(), verification="twice")
 
 
-def siblings_see_each_other(monkeypatch):
-    build = MaskBuilder.build
-    monkeypatch.setattr(
-        MaskBuilder,
-        "build",
-        lambda self, ancestors, depths, length: build(
-            self, np.tril(np.ones_like(ancestors)), depths, length
-        ),
-    )
-
-
-def positions_count_slots(monkeypatch):
-    monkeypatch.setattr(TokenTree, "depths", lambda self: np.arange(1, len(self) + 1))
-
-
-def the_wrong_slot_is_kept(monkeypatch):
-    commit = TreeCache.commit
-    monkeypatch.setattr(TreeCache, "commit", lambda self, keep: commit(self, range(len(keep))))
-
-
-def rejected_slots_are_kept(monkeypatch):
-    monkeypatch.setattr(TreeCache, "commit", lambda self, keep: self.advance(max(keep) + 1))
-
-
-@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-@pytest.mark.parametrize(
-    "breaks",
-    [
-        None,
-        siblings_see_each_other,
-        positions_count_slots,
-        the_wrong_slot_is_kept,
-        rejected_slots_are_kept,
-    ],
-)
-def test_broken_verification_changes_the_text(monkeypatch, breaks, mode):
-    model = tiny_model("llama")
-    expected = plain_generate(model, num_tokens=48, **mode)
-    if breaks is not None:
-        breaks(monkeypatch)
-    output = tree_generate(
-        model,
-        oracle_drafter(expected, num_wrong=1),
-        num_tokens=48,
-        self_check=False,
-        **mode,
-    )
-    assert (output.sequences.tolist() == [expected]) is (breaks is None)
+@pytest.mark.parametrize(("own", "asked", "budget"), [(5, None, 5), (5, 3, 3), (None, None, 64)])
+def test_a_drafter_may_name_its_own_budget(own, asked, budget):
+    drafter = random_drafter()
+    if own is not None:
+        drafter.max_nodes = own
+    tree_generate(tiny_model("llama"), drafter, num_tokens=4, max_nodes=asked, **GREEDY)
+    assert set(drafter.sessions[0].budgets) == {budget}
 
 
 @torch.no_grad()

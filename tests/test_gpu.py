@@ -5,6 +5,7 @@ import torch
 
 from models import mixed_drafter, prompt, tiny_model
 from specds.generation import generate
+from specds.verify import RUNNERS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,11 +20,12 @@ pytestmark = [
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma3", "gpt_neox", "gpt2"])
-def test_tokens_on_a_device_are_those_of_plain_decoding_there(family, dtype, mode):
-    check_on("cuda", family, dtype, mode)
+@pytest.mark.parametrize("verification", RUNNERS)
+def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, family, dtype, mode):
+    check_on("cuda", verification, family, dtype, mode)
 
 
-def check_on(device, family, dtype, mode):
+def check_on(device, verification, family, dtype, mode):
     model = tiny_model(family, dtype).to(device)
     try:
         for seed, max_nodes in enumerate([0, 1, 16, 64]):
@@ -36,6 +38,7 @@ def check_on(device, family, dtype, mode):
                 ids,
                 mixed_drafter(expected),
                 max_nodes=max_nodes,
+                verification=verification,
                 max_new_tokens=32,
                 profile=True,
                 **mode,

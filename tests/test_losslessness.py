@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from models import VOCAB_SIZE, Drafter, prompt, tiny_model
 from specds import TokenTree, generate
+from specds.verify import RUNNERS
 from specds.verify.cache import TreeCache
 
 MODES = {
@@ -38,7 +39,7 @@ def tree_of(nodes, truth):
     return TokenTree(token_ids, parents)
 
 
-def text_is_the_targets(drafts, family, mode, seed, max_nodes):
+def text_is_the_targets(drafts, family, mode, seed, max_nodes, verification):
     model, ids = tiny_model(family), prompt(seed=seed)
     arguments = {"max_new_tokens": NUM_TOKENS, **MODES[mode]}
     torch.manual_seed(seed)
@@ -49,7 +50,8 @@ def text_is_the_targets(drafts, family, mode, seed, max_nodes):
         return tree_of(next(left, []), expected[position:])
 
     torch.manual_seed(seed)
-    output = generate(model, ids, Drafter(grow), max_nodes=max_nodes, **arguments)
+    arguments |= {"max_nodes": max_nodes, "verification": verification}
+    output = generate(model, ids, Drafter(grow), **arguments)
     assert output.sequences[0].tolist() == expected
 
 
@@ -59,6 +61,7 @@ WHATEVER = given(
     mode=st.sampled_from(sorted(MODES)),
     seed=st.integers(0, 7),
     max_nodes=st.integers(0, 12),
+    verification=st.sampled_from(sorted(RUNNERS)),
 )
 PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

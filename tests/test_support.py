@@ -8,7 +8,7 @@ from transformers import DynamicCache
 import specds.verify.support as support
 from models import FAMILIES, VOCAB_SIZE, build, prompt, random_drafter, tiny_model
 from specds.generation import custom_generate, generate
-from specds.verify import Support, UnsupportedModelError, check_model
+from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
 
 _SMALL = {
     "hidden_size": 32,
@@ -124,9 +124,10 @@ def test_training_mode_is_refused():
         generate_with(model)
 
 
+@pytest.mark.parametrize("verification", RUNNERS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_self_check_passes_what_is_right(family):
-    verdict = check_model(tiny_model(family))
+def test_the_self_check_passes_what_is_right(family, verification):
+    verdict = check_model(tiny_model(family), verification=verification)
     assert verdict.ok
     assert verdict.reasons == ()
     assert verdict.max_error < 1e-5
@@ -180,8 +181,8 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     model = build("LlamaConfig", _SMALL)
     calls = []
 
-    def counted(model):
-        calls.append(model)
+    def counted(model, verification):
+        calls.append((model, verification))
         return Support(False, ("logits differ",), 1.0)
 
     monkeypatch.setattr(support, "check_model", counted)
@@ -193,7 +194,10 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     loop = custom_generate(random_drafter())
     with pytest.raises(UnsupportedModelError, match="logits differ"):
         model.generate(prompt(), custom_generate=loop, max_new_tokens=2)
-    assert calls == [model]
+    assert calls == [(model, "tree")]
+    with pytest.raises(UnsupportedModelError, match="cannot verify a batch of rows: logits"):
+        generate_with(model, verification="batched")
+    assert calls[1:] == [(model, "batched")]
 
 
 def test_old_transformers_are_refused():

@@ -7,7 +7,8 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 
 from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
 from reference import TokenTree
-from specds.verify import MaskBuilder, Runner, TreeCache
+from specds.verify import RUNNERS, MaskBuilder, TreeCache
+from specds.verify.masks import of_tree
 
 # Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}
@@ -16,8 +17,10 @@ CASES += [(family, torch.float64, "sdpa") for family in ("llama", "gemma3", "gpt
 CASES += [(family, torch.float32, "eager") for family in ("llama", "mistral", "gemma3", "opt")]
 
 
-def runner_for(model, max_length=200, max_nodes=16):
-    return Runner(model, prompt_length=21, max_length=max_length, max_nodes=max_nodes)
+def runner_for(model, verification="tree", max_length=200, max_nodes=16):
+    return RUNNERS[verification](
+        model, prompt_length=21, max_length=max_length, max_nodes=max_nodes
+    )
 
 
 @torch.no_grad()
@@ -33,11 +36,12 @@ def plain_rows(model, known, tree):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("verification", RUNNERS)
 @pytest.mark.parametrize(("family", "dtype", "attention"), CASES)
-def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention):
+def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, verification):
     model = tiny_model(family, dtype, attention)
     rng = np.random.default_rng(1)
-    runner = runner_for(model)
+    runner = runner_for(model, verification)
     known = prompt()[0].tolist()
     first = runner.prefill(torch.tensor([known]))
     assert first.shape == (1, VOCAB_SIZE)
@@ -57,11 +61,12 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("verification", RUNNERS)
 @pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
-def test_committed_states_are_those_of_a_fresh_cache(family):
+def test_committed_states_are_those_of_a_fresh_cache(family, verification):
     model = tiny_model(family)
     rng = np.random.default_rng(2)
-    runner = runner_for(model)
+    runner = runner_for(model, verification)
     known = prompt()[0].tolist()
     runner.prefill(torch.tensor([known]))
     for _ in range(12):
@@ -92,9 +97,10 @@ def test_prefill_in_chunks_is_prefill(family):
 
 
 @torch.no_grad()
-def test_a_rejected_tree_leaves_no_trace():
+@pytest.mark.parametrize("verification", RUNNERS)
+def test_a_rejected_tree_leaves_no_trace(verification):
     model = tiny_model("gemma3")
-    runner = runner_for(model)
+    runner = runner_for(model, verification)
     runner.prefill(prompt())
     tree = random_tree(np.random.default_rng(0), 8)
     rows = runner.verify(3, tree).clone()
@@ -212,7 +218,7 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     length = 3
     for _ in range(36):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
-        built = builder.build(tree.mask(), tree.depths(), length)
+        built = builder.build(*of_tree(tree), length)
         expected = naive_mask(config, tree, length)
         built = built if isinstance(built, dict) else {"only": built}
         assert built.keys() == expected.keys()
@@ -226,8 +232,8 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
 def test_masks_are_written_into_the_same_memory():
     builder = MaskBuilder(MASKED["full"], dtype=torch.bfloat16, device=torch.device("cpu"))
     tree = TokenTree([1, 2], [-1, 0], [0.5, 0.5])
-    first = builder.build(tree.mask(), tree.depths(), 10)
-    second = builder.build(tree.mask(), tree.depths(), 12)
+    first = builder.build(*of_tree(tree), 10)
+    second = builder.build(*of_tree(tree), 12)
     assert first.dtype == torch.bfloat16
     assert first.data_ptr() == second.data_ptr()
 

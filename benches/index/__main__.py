@@ -16,17 +16,19 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from index import answers, child, report
+from index import child, report
+from index.acceptance import RIVAL, replay_rival
 from index.builders import OWN
 from index.tokens import (
     ENVIRONMENT,
     TokenCorpus,
     contexts,
     held_out_transcripts,
-    read_transcripts,
+    read_answers,
     save_transcripts,
     tokenise,
 )
+from specds.bench.rivals.answers import differences, random_patterns, scan
 
 out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)
@@ -93,9 +95,7 @@ def main(
     cache.mkdir(parents=True, exist_ok=True)
     with err.status("tokenising"):
         tokens = tokenise(corpus, tokenizer, cache.resolve(), scale.limit_tokens)
-    recorded = (
-        read_transcripts(transcripts, tokens) if transcripts else held_out_transcripts(tokens)
-    )
+    recorded = read_answers(transcripts, tokens) if transcripts else held_out_transcripts(tokens)
     with tempfile.TemporaryDirectory(dir=cache.resolve()) as folder:
         save_transcripts(Path(folder) / "transcripts.npz", recorded[: scale.transcripts])
         np.save(Path(folder) / "contexts.npy", contexts(recorded, scale.contexts))
@@ -116,13 +116,14 @@ def measure(
     tokens: TokenCorpus, folder: Path, scale: Scale, rivals_python: Path | None, parts: set[Part]
 ) -> dict[str, Any]:
     """Every raw figure, by part."""
-    patterns = answers.random_patterns(tokens, scale.patterns)
-    truth = answers.scan(tokens, patterns)
+    facts, text = tokens.facts, np.fromfile(tokens.stream(), dtype=tokens.tokens.dtype)
+    patterns = random_patterns(text, facts.vocab_size, facts.separator, scale.patterns)
+    truth = scan(text, patterns)
     builds, datastore = measure_builds(tokens, folder, scale, rivals_python, patterns)
     wrong = {
         name: lines
         for name, build in builds.items()
-        if build and (lines := answers.differences(patterns, build["counts"], truth))
+        if build and (lines := differences(patterns, build["counts"], truth))
     }
     if wrong_own := wrong.keys() & OWN.keys():
         raise WrongAnswerError(f"{', '.join(sorted(wrong_own))}: {wrong[min(wrong_own)][0]}")
@@ -134,11 +135,10 @@ def measure(
             request = {"datastore": str(datastore), "transcripts": str(folder / "transcripts.npz")}
             measured["acceptance"] = child.run("acceptance:compare", request)
         if rivals_python:
-            with err.status("replaying: draftretriever"):
-                request = {"corpus": str(tokens.folder), "out": str(folder / "rival.idx")}
-                request["transcripts"] = str(folder / "transcripts.npz")
-                rival = child.run("rival_drafts:run", request, rivals_python)
-                measured["acceptance"]["draftretriever"] = rival
+            with err.status(f"replaying: {RIVAL}"):
+                recorded = folder / "transcripts.npz"
+                rival = replay_rival(tokens, recorded, folder, rivals_python)
+                measured["acceptance"][RIVAL] = rival
     shutil.rmtree(datastore)
     if Part.DEGENERATE in parts:
         measured["degenerate"] = measure_degenerate(tokens, folder, scale)

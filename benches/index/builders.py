@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from index.child import metered
 from index.tokens import TokenCorpus
@@ -38,39 +34,6 @@ def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
     return datastore.count
 
 
-def build_tokengrams(corpus: TokenCorpus, out: Path) -> Count:
-    from tokengrams import MemmapIndex
-
-    tokens = out / "tokens.bin"
-    tokens.symlink_to(corpus.stream().resolve())
-    vocab = 1 << 16 if corpus.tokens.itemsize == 2 else 1 << 17
-    return MemmapIndex.build(str(tokens), str(out / "index.idx"), vocab=vocab).count
-
-
-def build_infini_gram(corpus: TokenCorpus, out: Path, cpus: int | None = None) -> Count:
-    """Its own indexing program, which takes files that are tokenised already as they are."""
-    from infini_gram.engine import InfiniGramEngine
-
-    (out / "tokenized.0").symlink_to(corpus.stream().resolve())
-    width = corpus.tokens.itemsize
-    starts = np.cumsum(np.append(0, corpus.lengths[:-1] + 1)).astype(np.uint64) * width
-    starts.tofile(out / "offset.0")
-    dtype = f"u{8 * width}"
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    command = [sys.executable, "-m", "infini_gram.indexing", "--data_dir", out, "--save_dir", out]
-    command += ["--token_dtype", dtype, "--mem", 8, "--ulimit", limit]
-    command += ["--cpus", cpus or os.cpu_count()]
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
-    facts = corpus.facts
-    engine = InfiniGramEngine(
-        index_dir=str(out),
-        eos_token_id=facts.separator,
-        vocab_size=facts.vocab_size,
-        token_dtype=dtype,
-    )
-    return lambda pattern: int(engine.count(input_ids=pattern)["count"])
-
-
 LOW_MEMORY = "specds, low memory"
 
 
@@ -82,18 +45,31 @@ def build_in_low_memory(corpus: TokenCorpus, out: Path) -> Count:
 OWN: dict[str, Builder] = {"specds": build_specds, LOW_MEMORY: build_in_low_memory}
 """Our own ways to build."""
 
-RIVALS: dict[str, tuple[str, Builder]] = {
-    "tokengrams": ("tokengrams", build_tokengrams),
-    "infini-gram": ("infini-gram", build_infini_gram),
-}
-"""The package of each rival, and how it indexes."""
+RIVALS = ("tokengrams", "infini-gram")
+"""Rivals that index a corpus; each is the name of its package too."""
+
+
+def build_rival(name: str, corpus: TokenCorpus, out: Path) -> Count:
+    """As the replay benchmark does."""
+    facts = corpus.facts
+    request = {
+        "tokens": corpus.stream(),
+        "folder": out,
+        "token_bytes": corpus.tokens.itemsize,
+        "vocab_size": facts.vocab_size,
+        "separator": facts.separator,
+    }
+    engines = import_module("rival_engines")
+    count: Count = engines.start(request | {"name": name})[0].count
+    return count
 
 
 def build(name: str, corpus: str, out: str, patterns: list[list[int]]) -> dict[str, Any]:
     """The job of a child: indexes, says what it took, then counts patterns."""
-    package, builder = RIVALS[name] if name in RIVALS else ("specds", OWN[name])
+    is_rival = name in RIVALS
+    package, builder = (name, partial(build_rival, name)) if is_rival else ("specds", OWN[name])
     opened, folder = TokenCorpus.open(Path(corpus)), Path(out)
-    _import(package)
+    _import(name)
     with metered() as cost:
         count = builder(opened, folder)
     return {
@@ -104,18 +80,19 @@ def build(name: str, corpus: str, out: str, patterns: list[list[int]]) -> dict[s
     }
 
 
-def _import(package: str) -> None:
+def _import(name: str) -> None:
     """What importing takes is no part of a build."""
-    __import__(package.replace("-", "_"))
+    module = import_module("rival_engines").ENGINES[name][0] if name in RIVALS else "specds"
+    import_module(module)
 
 
 def probe() -> dict[str, str | None]:
     """The job that says which version of each rival an interpreter has; None where it has none."""
     found: dict[str, str | None] = {}
-    for name, (package, _) in RIVALS.items():
+    for name in RIVALS:
         try:
-            _import(package)
-            found[name] = version(package)
+            _import(name)
+            found[name] = version(name)
         except ImportError:
             found[name] = None
     return found

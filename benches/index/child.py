@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BENCHES = Path(__file__).parents[1]
+RIVALS = BENCHES.parent / "python" / "specds" / "bench" / "rivals"
+"""Rivals are started by a file there that needs no specds, which their interpreter lacks."""
 SAMPLE_S = 0.005
 
 
@@ -53,7 +55,7 @@ def run(job: str, request: dict[str, Any], python: str | Path = sys.executable) 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [str(python), "-m", "index.child", job, json.dumps(request), str(answer)]
-        paths = [str(BENCHES), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(BENCHES), str(RIVALS), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with tempfile.TemporaryFile() as errors:
             child = subprocess.Popen(

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specds import TokenTree
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from specds import Datastore
@@ -134,3 +137,50 @@ def select(rows: np.ndarray, choices: int, random: np.random.Generator) -> set[N
 def _num_tokens(path: NodePath) -> int:
     """How many tokens the program takes a path to have: a token that comes again is not counted."""
     return len(set(path))
+
+
+class PublishedDrafter:
+    """Drafts what the published program does, as slowly as this file does."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self.vocab_size = datastore.vocab_size
+        self._datastore = datastore
+        self._array = SuffixArray(datastore.path)
+        self._random = np.random.default_rng(0)
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> PublishedSession:
+        return PublishedSession(self._datastore, self._array, self._random, prompt_ids)
+
+
+class PublishedSession:
+    """One request."""
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        array: SuffixArray,
+        random: np.random.Generator,
+        prompt_ids: Sequence[int] | np.ndarray,
+    ) -> None:
+        self._datastore = datastore
+        self._array = array
+        self._random = random
+        self._context = np.asarray(prompt_ids)
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        rows = retrieve(self._array, self._datastore, self._context)
+        return tree_of(select(rows, max_nodes, self._random))
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        self._context = np.append(self._context, token_ids)
+
+    def finish(self) -> None:
+        pass
+
+
+def tree_of(nodes: set[NodePath]) -> TokenTree:
+    """The tree of nodes that are each named by the path to them."""
+    paths = sorted(nodes, key=lambda path: (len(path), path))
+    places = {path: place for place, path in enumerate(paths)}
+    parents = [places.get(path[:-1], -1) for path in paths]
+    return TokenTree([path[-1] for path in paths], parents)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.acceptance import num_right
 from index.child import memory
 from index.tokens import load_transcripts
+from specds.bench.replay import replay
 
 if TYPE_CHECKING:
-    from index.tokens import Transcript
     from specds import RestDrafter
+    from specds.bench.transcripts import Transcript
 
 NODES = 64
 
@@ -117,22 +117,10 @@ def _replay_all(drafter: RestDrafter, transcripts: list[Transcript]) -> np.ndarr
 
 
 def _timed_replay(drafter: RestDrafter, transcript: Transcript) -> list[tuple[int, int]]:
-    rows, clock = [], time.perf_counter_ns
-    truth, position = transcript.completion, 0
-    session = drafter.session(transcript.prompt)
-    emitted = truth[:0]
-    while position < len(truth):
-        start = clock()
-        if position > 0:
-            session.observe(emitted)
-        observed = clock()
-        tree = session.draft(NODES)
-        end = clock()
-        rows.append((end - observed, end - start))
-        num_emitted = num_right(tree, truth[position:]) + 1
-        emitted = truth[position : position + num_emitted]
-        position += num_emitted
-    return rows
+    trace = replay(lambda: drafter.session(transcript.prompt_ids), transcript, NODES)
+    # A draft is made after what was observed at the step before.
+    observed = [0, *trace.observe_ns]
+    return [(draft, draft + before) for draft, before in zip(trace.draft_ns, observed)]  # noqa: B905
 
 
 def _empty_drafts(number: int) -> np.ndarray:

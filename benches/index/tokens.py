@@ -7,7 +7,7 @@ import json
 import shutil
 import sysconfig
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
+
+    from specds.bench.transcripts import Transcript
 
 ENVIRONMENT = "environment"
 BATCH = 256
@@ -105,14 +107,6 @@ class TokenCorpus:
             ends = np.cumsum(self.lengths)
             np.insert(self.tokens, ends, self.facts.separator).tofile(path)
         return path
-
-
-class Transcript(NamedTuple):
-    """An answer that a model once gave, to draft for again."""
-
-    source: str
-    prompt: np.ndarray
-    completion: np.ndarray
 
 
 def tokenise(
@@ -207,6 +201,8 @@ def _documents(spec: str) -> Iterator[str]:
 
 def held_out_transcripts(corpus: TokenCorpus) -> list[Transcript]:
     """The held out documents: the first half of each as prompt, the second as completion."""
+    from specds.bench.transcripts import Transcript
+
     held_out = TokenCorpus.open(corpus.folder / "held-out")
     documents = np.split(held_out.tokens, np.cumsum(held_out.lengths)[:-1])
     halves = ((ids[: len(ids) // 2], ids[len(ids) // 2 :]) for ids in documents if len(ids) > 1)
@@ -214,20 +210,14 @@ def held_out_transcripts(corpus: TokenCorpus) -> list[Transcript]:
     return [Transcript("held out", prompt, np.append(rest, eos)) for prompt, rest in halves]
 
 
-def read_transcripts(files: list[Path], corpus: TokenCorpus) -> list[Transcript]:
-    """Recorded answers, JSONL rows of `prompt` and `completion`, in the corpus's tokens."""
+def read_answers(files: list[Path], corpus: TokenCorpus) -> list[Transcript]:
+    """Recorded answers in the corpus's tokens."""
+    from specds.bench.transcripts import read_transcripts
     from specds.loading import load_tokenizer
 
     tokenizer = load_tokenizer(corpus.facts.tokenizer)
-    transcripts = []
-    for path in files:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            prompt = tokenizer.encode(row["prompt"])
-            completion = tokenizer.encode(row["completion"], add_special_tokens=False)
-            completion = np.array([*completion, corpus.facts.separator])
-            transcripts.append(Transcript(path.stem, np.array(prompt), completion))
-    return transcripts
+    size = corpus.facts.vocab_size
+    return [answer for path in files for answer in read_transcripts(path, tokenizer, size)]
 
 
 def save_transcripts(path: Path, transcripts: list[Transcript]) -> None:
@@ -235,14 +225,18 @@ def save_transcripts(path: Path, transcripts: list[Transcript]) -> None:
     np.savez(
         path,
         sources=np.array([transcript.source for transcript in transcripts]),
-        tokens=np.concatenate([ids for _, *pair in transcripts for ids in pair]),
-        lengths=np.array([len(ids) for _, *pair in transcripts for ids in pair]),
+        tokens=np.concatenate([ids for pair in _pairs(transcripts) for ids in pair]),
+        lengths=np.array([len(ids) for pair in _pairs(transcripts) for ids in pair]),
     )
+
+
+def _pairs(transcripts: list[Transcript]) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(transcript.prompt_ids, transcript.completion_ids) for transcript in transcripts]
 
 
 def contexts(transcripts: list[Transcript], number: int) -> np.ndarray:
     """Tokens to draft after, `CONTEXT` a row, evenly spread over all answers."""
-    texts = [(np.concatenate([t.prompt, t.completion]), len(t.prompt)) for t in transcripts]
+    texts = [(np.concatenate(pair), len(pair[0])) for pair in _pairs(transcripts)]
     places = [(text, end) for text, start in texts for end in range(max(start, CONTEXT), len(text))]
     if not places:
         raise ValueError(f"every answer ends within {CONTEXT} tokens: give longer transcripts")
@@ -251,6 +245,8 @@ def contexts(transcripts: list[Transcript], number: int) -> np.ndarray:
 
 
 def load_transcripts(path: Path) -> list[Transcript]:
+    from specds.bench.transcripts import Transcript
+
     with np.load(path) as arrays:
         sources, tokens, lengths = arrays["sources"], arrays["tokens"], arrays["lengths"]
     parts = np.split(tokens.astype(np.uint32), np.cumsum(lengths)[:-1])

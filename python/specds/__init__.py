@@ -12,22 +12,38 @@ from typing import TYPE_CHECKING, Any
 
 from specds._core import (
     SOURCES,
+    AdaptiveTrigrams,
     Datastore,
     DatastoreBuilder,
     DraftSession,
     FormatError,
     Match,
     Memory,
+    ModelTables,
     StoredDocument,
     TokenTree,
+    Trigrams,
     __version__,
     build_shard,
     compact,
     document_hashes,
     draft_batch,
+    fit_weights,
     merge,
 )
-from specds.drafters import Drafter, FusedDrafter, RestConfig, RestDrafter, Session
+from specds.drafters import (
+    AdedConfig,
+    AdedDrafter,
+    Drafter,
+    FusedConfig,
+    FusedDrafter,
+    NGrammysConfig,
+    NGrammysDrafter,
+    PromptLookupDrafter,
+    RestConfig,
+    RestDrafter,
+    Session,
+)
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
@@ -41,11 +57,15 @@ if TYPE_CHECKING:
     )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
+    from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [
     "SOURCES",
+    "AdaptiveTrigrams",
+    "AdedConfig",
+    "AdedDrafter",
     "BuildEstimate",
     "BuildOptions",
     "BuildReport",
@@ -58,17 +78,23 @@ __all__ = [
     "DraftSession",
     "Drafter",
     "FormatError",
+    "FusedConfig",
     "FusedDrafter",
     "GenerationOutput",
     "GenerationStats",
     "Match",
     "Memory",
+    "ModelTables",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
     "StoredDocument",
     "Support",
     "TokenTree",
+    "Trigrams",
     "UnsupportedModelError",
     "__version__",
     "build_datastore",
@@ -79,7 +105,9 @@ __all__ = [
     "document_hashes",
     "draft_batch",
     "estimate_build",
+    "fit_weights",
     "generate",
+    "load_tables",
     "merge",
     "open_corpus",
     "render_with",
@@ -102,6 +130,7 @@ _LAZY = {
     "custom_generate": "specds.generation",
     "estimate_build": "specds.estimate",
     "generate": "specds.generation",
+    "load_tables": "specds.model_tables",
     "open_corpus": "specds.corpora",
     "render_with": "specds.corpora",
 }

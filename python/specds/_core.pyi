@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,20 +12,24 @@ from typing_extensions import Self
 
 __all__ = [
     "SOURCES",
+    "AdaptiveTrigrams",
     "Datastore",
     "DatastoreBuilder",
     "DraftSession",
     "FormatError",
+    "FusedState",
     "Match",
     "Memory",
     "StoredDocument",
     "TokenTree",
+    "Trigrams",
     "__version__",
+    "aded_session",
     "build_shard",
     "compact",
     "document_hashes",
     "draft_batch",
-    "fused_session",
+    "fit_weights",
     "merge",
     "rest_session",
 ]
@@ -514,12 +518,133 @@ class DraftSession:
     def observe(self, token_ids: ArrayLike) -> None:
         """Appends tokens to the context: the prompt first, then what the model emitted."""
     def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, likeliest first."""
+        """Drafts at most `max_nodes` nodes that continue the context, likeliest first.
+
+        A node's probability is how likely the model is held to accept it.
+        """
+    def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
+        """Drafts only nodes of a probability of `min_gain` or more."""
+    def recycle(self, tree: TokenTree, predictions: ArrayLike, k: int) -> None:
+        """Tells what the model itself predicted where it verified a tree.
+
+        To be called before what was emitted is observed. Only the fused drafter makes use of it.
+
+        Args:
+            tree: What was verified.
+            predictions: The model's `k` likeliest tokens after the context, then those after each
+                node: one row after the other.
+            k: The length of a row.
+
+        Raises:
+            ValueError: There are not `k` for each, or a token id is not in the vocabulary.
+        """
     @property
     def match_length(self) -> int:
         """The length of the context suffix that the last draft was made from; 0 without one."""
     def finish(self) -> None:
         """Ends the request: nothing is observed or drafted after it."""
+
+@final
+class Trigrams:
+    """How likely a word is after two others, in a corpus: ADED's matrix (Liu et al. 2024), Eq. 1.
+
+    Read-only; safe to share by threads. In memory, 8 bytes for each word after two others and 24
+    for these.
+    """
+
+    @staticmethod
+    def build(
+        datastore: Datastore,
+        *,
+        order: int = 3,
+        max_words: int = 12,
+        min_count: int = 1,
+        progress: Callable[[str, int, int], Any] | None = None,
+    ) -> Trigrams:
+        """Counts the n-grams of a datastore. None reaches across the end of a document.
+
+        Args:
+            datastore: However it is cut into shards, and whichever suffixes it indexes.
+            order: The tokens of an n-gram, 2 to 4.
+            max_words: Keep so many words after each prefix, the likeliest: the paper's t.
+            min_count: Leave out n-grams that occur less often.
+            progress: As for `DatastoreBuilder.finish`.
+
+        Raises:
+            ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
+                tokens.
+        """
+    @staticmethod
+    def open(path: str | PathLike[str]) -> Trigrams:
+        """Reads what `save` has written, and checks all of it.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: What is there holds no tri-grams, is damaged, or is of a newer format.
+        """
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes them to a new folder, completely or not at all.
+
+        Raises:
+            FileExistsError: Something is at `path`.
+            BlockingIOError: Another process writes there.
+        """
+    def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]:
+        """The words that follow `order - 1` tokens and their probabilities.
+
+        Returns:
+            The likeliest first, of equals the smaller id; none where these tokens do not occur.
+        """
+    def __len__(self) -> int:
+        """The n-grams that are kept."""
+    @property
+    def order(self) -> int: ...
+    @property
+    def max_words(self) -> int: ...
+    @property
+    def min_count(self) -> int: ...
+    @property
+    def num_prefixes(self) -> int:
+        """The different beginnings of the n-grams, all tokens but the last."""
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def separator(self) -> int: ...
+    @property
+    def tokenizer_name(self) -> str: ...
+    @property
+    def tokenizer_fingerprint(self) -> str: ...
+    @property
+    def corpus(self) -> list[str]: ...
+
+@final
+class AdaptiveTrigrams:
+    """Tri-grams and what was learned since, for one request or for several at a time.
+
+    Sessions that share one learn from each other. What is learned is bounded, to some 32 MiB: rows
+    that have not been learned from for longest are forgotten.
+    """
+
+    def __new__(cls, trigrams: Trigrams) -> Self: ...
+
+def aded_session(
+    trigrams: AdaptiveTrigrams,
+    *,
+    search: Literal["mcts", "greedy"] = "mcts",
+    searches: int = 150,
+    depth: int = 4,
+    candidates: int = 24,
+    c1: float = 32.0,
+    c2: float = 8.0,
+    adaptive: bool = True,
+    increment: float = 0.5,
+    max_prob: float = 1.0,
+    max_length: int | None = None,
+    decay: float = 0.0,
+    normalize: bool = False,
+    seed: int = 0,
+) -> DraftSession:
+    """Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2."""
 
 def rest_session(
     datastore: Datastore,
@@ -532,16 +657,88 @@ def rest_session(
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 
-def fused_session(
-    datastore: Datastore,
+@final
+class FusedState:
+    """What the sessions of a fused drafter share: its sources, and what each proved to be worth."""
+
+    def __new__(
+        cls,
+        datastore: Datastore | None = None,
+        memory: Memory | None = None,
+        *,
+        context: bool = True,
+        recycled: bool = True,
+        learns: bool = True,
+        weights: bytes | None = None,
+    ) -> Self: ...
+    def session(
+        self, tenant: str = "", predicted_output: ArrayLike | None = None
+    ) -> DraftSession:
+        """Starts a request."""
+    def weights(self) -> bytes:
+        """What is learned so far."""
+    def accepted(self) -> list[int]:
+        """How many tokens of each source were accepted, in the order of `SOURCES`."""
+
+def fit_weights(
+    datastore: Datastore | None,
+    documents: Sequence[ArrayLike],
     *,
-    max_match: int = 16,
-    min_match: int = 1,
-    continuation: int = 10,
-    max_samples: int = 256,
-    exact: bool = False,
+    weights: bytes | None = None,
+) -> bytes:
+    """Learns weights from documents, as if a model had written them: what a drafter starts from.
+
+    Args:
+        datastore: What the drafter will draft from.
+        documents: Token ids each. They should be like what will be written, and not be in the
+            datastore. It takes some 50 µs a token.
+        weights: What to start from.
+
+    Raises:
+        ValueError: A token id is not in the vocabulary, or `weights` are not weights.
+    """
+
+def __new__(cls, bigram: ArrayLike, bigram_probs: ArrayLike, unigram: ArrayLike) -> Self: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def k(self) -> int:
+        """How many tokens are known after each."""
+    @property
+    def bigram(self) -> NDArray[np.int64]:
+        """Shape `(vocab_size, k)`."""
+    @property
+    def bigram_probs(self) -> NDArray[np.float32]:
+        """Shape `(vocab_size, k)`."""
+    @property
+    def unigram(self) -> NDArray[np.int64]:
+        """Shape `(vocab_size,)`."""
+
+def n_grammys_session(
+    tables: ModelTables | None,
+    *,
+    k: int = 10,
+    w: int = 10,
+    q: int = 1,
+    strategy: str = "mixed",
 ) -> DraftSession:
-    """Starts a request that is drafted for from a datastore and from its own text."""
+    """Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
+
+    Args:
+        tables: The target model's; needed for all strategies but ``context``.
+        k: Rows of a draft.
+        w: Tokens of a row.
+        q: Tokens at the end of the context that are looked for earlier in it.
+        strategy: ``mixed``, ``context``, ``bigram``, ``extended-bigram`` or ``unigram``.
+    """
+
+def prompt_lookup_session(*, max_match: int = 3, num_tokens: int = 10) -> DraftSession:
+    """Starts a request that is drafted for by prompt lookup (Saxena 2023).
+
+    Args:
+        max_match: The longest suffix of the context that is looked for earlier in it.
+        num_tokens: Tokens of a draft.
+    """
 
 def draft_batch(
     sessions: Sequence[DraftSession],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.progress import Task
     from transformers import PreTrainedTokenizerBase
@@ -72,8 +74,11 @@ _UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " toke
 
 
 @contextmanager
-def build_progress() -> Iterator[BuildProgress]:
-    """Shows a bar a stage on standard error; yields what a build reports to."""
+def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
+    """Shows a bar a stage on standard error; yields what a build reports to.
+
+    What is done within `after_s` seconds shows none.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -82,16 +87,49 @@ def build_progress() -> Iterator[BuildProgress]:
         _Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err) as bars:
-        tasks: dict[str, Any] = {}
+    bars, started = Progress(*columns, console=err), time.monotonic()
+    tasks: dict[str, Any] = {}
 
-        def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+    def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+        if time.monotonic() - started >= after_s:
+            bars.start()
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
             fields: dict[str, Any] = counts
             bars.update(tasks[stage], completed=done, total=total, **fields)
 
+    try:
         yield show
+    finally:
+        bars.stop()
+
+
+@contextmanager
+def replay_progress() -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a replay reports each request to."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    # A thread that refreshes would take the interpreter in the middle of what is timed.
+    with Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("replay", total=None)
+        last = 0.0
+
+        def show(engine: str, total: int) -> None:
+            nonlocal last
+            bars.update(task, description=f"replay {engine}", total=total, advance=1)
+            if monotonic() - last > _REFRESH_S:
+                bars.refresh()
+                last = monotonic()
+
+        yield show
+
+
+_REFRESH_S = 0.1
 
 
 def quantity(value: float) -> str:

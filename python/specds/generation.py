@@ -12,10 +12,11 @@ import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specds.drafters.protocol import node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
-from specds.verify.runner import Runner
-from specds.verify.support import require_arguments, require_support
+from specds.verify.batched import RUNNERS
+from specds.verify.support import require_arguments, require_support, require_verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.drafters import Drafter, Session
+    from specds.verify.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def generate(
     input_ids: torch.Tensor,
     drafter: Drafter,
     *,
-    max_nodes: int = 64,
+    max_nodes: int | None = None,
+    verification: str = "tree",
     self_check: bool = True,
     profile: bool = False,
     streamer: BaseStreamer | None = None,
@@ -77,7 +80,11 @@ def generate(
         model: A decoder-only transformers model in eval mode.
         input_ids: int64 `(1, prompt_length)`, one prompt without padding.
         drafter: Drafts the trees; it gets one session for this request.
-        max_nodes: Most nodes of a draft; 0 is plain decoding.
+        max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
+            its own `max_nodes`, and 64 where it names none.
+        verification: `tree` checks every node of a draft once, by a tree mask. `batched` makes each
+            of its paths a row of a batch, as N-Grammys do: more to compute, and no prefix is
+            copied. What is emitted is the same.
         self_check: Before the model's first use, compare a small tree with plain forward passes
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
@@ -99,7 +106,9 @@ def generate(
     if kwargs.pop("custom_generate", None) is not None:
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
-    options = _Options(drafter, max_nodes, self_check, profile, streamer)
+    options = _Options(
+        drafter, node_budget(drafter, max_nodes), verification, self_check, profile, streamer
+    )
     output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
@@ -109,7 +118,8 @@ def generate(
 def custom_generate(
     drafter: Drafter,
     *,
-    max_nodes: int = 64,
+    max_nodes: int | None = None,
+    verification: str = "tree",
     self_check: bool = True,
     streamer: BaseStreamer | None = None,
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
@@ -120,11 +130,14 @@ def custom_generate(
 
     Args:
         drafter: Drafts the trees; it gets one session per request.
-        max_nodes: Most nodes of a draft.
+        max_nodes: As in `generate`.
+        verification: As in `generate`.
         self_check: As in `generate`.
         streamer: As in `generate`.
     """
-    options = _Options(drafter, max_nodes, self_check, False, streamer)
+    options = _Options(
+        drafter, node_budget(drafter, max_nodes), verification, self_check, False, streamer
+    )
 
     def run(
         model: PreTrainedModel,
@@ -149,6 +162,7 @@ def custom_generate(
 class _Options:
     drafter: Drafter
     max_nodes: int
+    verification: str
     self_check: bool
     profile: bool
     streamer: BaseStreamer | None
@@ -156,6 +170,7 @@ class _Options:
     def __post_init__(self) -> None:
         if self.max_nodes < 0:
             raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
+        require_verification(self.verification)
 
 
 def _run(
@@ -168,7 +183,7 @@ def _run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop."""
-    require_support(model, self_check=options.self_check)
+    require_support(model, verification=options.verification, self_check=options.self_check)
     require_arguments(input_ids, generation_config, model_kwargs)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
@@ -181,7 +196,7 @@ def _run(
     )
     max_length = generation_config.max_length
     emitter = Emitter(input_ids, stopping_criteria, options.streamer, sampler.scores)
-    runner = Runner(
+    runner = RUNNERS[options.verification](
         model,
         prompt_length=input_ids.shape[1],
         max_length=max_length,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specds._core import Datastore
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore
+    from specds._core import Trigrams
 
 
 class TokenizerError(ValueError):
@@ -32,17 +34,17 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
-def check_tokenizer(datastore: Datastore, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuses a tokenizer other than the one that the datastore was built with.
+def check_tokenizer(built: Datastore | Trigrams, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a tokenizer other than the one that a datastore, or tri-grams, were built with.
 
     Raises:
         TokenizerError: The fingerprints differ.
     """
-    if fingerprint(tokenizer) != datastore.tokenizer_fingerprint:
+    if fingerprint(tokenizer) != built.tokenizer_fingerprint:
+        what = f"the datastore at {built.path}" if isinstance(built, Datastore) else f"{built!r}"
         raise TokenizerError(
-            f"the datastore at {datastore.path} was built with the tokenizer "
-            f"`{datastore.tokenizer_name}`, which has another vocabulary: use that one, or "
-            "rebuild the datastore with `specds build --tokenizer`"
+            f"{what} was built with the tokenizer `{built.tokenizer_name}`, which has another "
+            "vocabulary: use that one, or rebuild the datastore with `specds build --tokenizer`"
         )
 
 

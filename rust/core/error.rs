@@ -35,6 +35,13 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// The path holds no tri-grams: check it, or make some.
+    #[error("{path} holds no tri-grams: check the path or make them with `specds trigrams`")]
+    NotTrigrams {
+        /// The path that was opened.
+        path: PathBuf,
+    },
+
     /// The file is of another format version. An older one: build the datastore again. A newer one:
     /// upgrade specds, or build it again with this version.
     #[error(
@@ -50,10 +57,8 @@ pub enum Error {
         found: u32,
     },
 
-    /// The file is shorter or longer than it should be: copy it again, or rebuild the datastore.
-    #[error(
-        "{path} has {found} bytes where {expected} were written: copy it again or rebuild the datastore"
-    )]
+    /// The file is shorter or longer than it should be: copy it again, or rebuild it.
+    #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -63,8 +68,8 @@ pub enum Error {
         found: u64,
     },
 
-    /// The file contradicts itself or its neighbours: rebuild the datastore.
-    #[error("{path} is corrupt: {reason}: rebuild the datastore")]
+    /// The file contradicts itself or its neighbours: rebuild it.
+    #[error("{path} is corrupt: {reason}: rebuild it")]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -74,7 +79,7 @@ pub enum Error {
 
     /// The bytes of the file are not those that were written: copy it again, or rebuild the
     /// datastore.
-    #[error("{path} has changed since it was written: copy it again or rebuild the datastore")]
+    #[error("{path} has changed since it was written: copy it again or rebuild it")]
     Checksum {
         /// The file.
         path: PathBuf,
@@ -82,7 +87,7 @@ pub enum Error {
 
     /// The file belongs to another datastore or another place in this one: copy the whole folder
     /// again, or rebuild the datastore.
-    #[error("{path} belongs elsewhere: copy the whole datastore again or rebuild it")]
+    #[error("{path} belongs elsewhere: copy the whole folder again or rebuild it")]
     Mismatch {
         /// The file.
         path: PathBuf,

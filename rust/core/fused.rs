@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::followers::AllFollowers;
 use crate::growth::{Growth, Limits, Sources};
 use crate::history::History;
-use crate::memory::{Memory, Reader};
+use crate::memory::{Memory, Reader, check_name};
 use crate::mixer::Uses;
 use crate::recycled::Recycled;
 use crate::tree::{Source, TokenTree};
@@ -66,11 +66,14 @@ impl FusedDrafter {
         config: FusedConfig,
         weights: Weights,
     ) -> Result<Self> {
-        let vocab_size = datastore.as_ref().map_or(0, |datastore| datastore.vocab_size());
+        let vocab_size = datastore
+            .as_ref()
+            .map_or(0, |datastore| datastore.vocab_size());
         if let (Some(datastore), Some(memory)) = (&datastore, &memory) {
             let (expected, found) = (datastore.vocab_size(), memory.options().vocab_size);
             if expected != found {
-                let reason = format!("must have the datastore's vocabulary: {expected}, not {found}");
+                let reason =
+                    format!("must have the datastore's vocabulary: {expected}, not {found}");
                 return Err(Error::invalid("memory", reason));
             }
         }
@@ -78,9 +81,9 @@ impl FusedDrafter {
             let count = datastore.count(&[token]).unwrap_or(0);
             u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
         };
-        let frequencies = datastore.iter().flat_map(|datastore| {
-            (0..vocab_size).map(move |token| frequency(datastore, token))
-        });
+        let frequencies = datastore
+            .iter()
+            .flat_map(|datastore| (0..vocab_size).map(move |token| frequency(datastore, token)));
         Ok(Self {
             frequencies: frequencies.collect(),
             followers: AllFollowers::new(vocab_size),
@@ -94,7 +97,10 @@ impl FusedDrafter {
 
     /// What it has learned so far.
     pub fn weights(&self) -> Weights {
-        self.weights.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.weights
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How many tokens of each of [`Source::ALL`] were accepted.
@@ -104,8 +110,14 @@ impl FusedDrafter {
 
     /// One more than the largest token of its sources; `None` where it has no datastore and no memory.
     pub fn vocab_size(&self) -> Option<u32> {
-        let datastore = self.datastore.as_ref().map(|datastore| datastore.vocab_size());
-        datastore.or(self.memory.as_ref().map(|memory| memory.options().vocab_size))
+        let datastore = self
+            .datastore
+            .as_ref()
+            .map(|datastore| datastore.vocab_size());
+        datastore.or(self
+            .memory
+            .as_ref()
+            .map(|memory| memory.options().vocab_size))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -136,8 +148,14 @@ impl FusedSession {
     const USED: usize = 400;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
-    pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the tenant's name is longer than
+    /// [`MAX_NAME`](Memory::MAX_NAME).
+    pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
+        check_name(tenant)?;
+        Ok(Self {
             drafter,
             tenant: tenant.to_owned(),
             context: History::default(),
@@ -146,7 +164,7 @@ impl FusedSession {
             recycled: Recycled::default(),
             uses: Uses::default(),
             growth: Growth::default(),
-        }
+        })
     }
 
     /// Tells the session what the caller expects the target model to write, the text that is to be
@@ -163,8 +181,14 @@ impl FusedSession {
 
     fn grow(&mut self, limits: Limits) -> TokenTree {
         let drafter = &*self.drafter;
-        let texts = drafter.memory.as_ref().and_then(|memory| memory.read(&self.tenant));
-        let weights = drafter.weights.read().unwrap_or_else(PoisonError::into_inner);
+        let texts = drafter
+            .memory
+            .as_ref()
+            .and_then(|memory| memory.read(&self.tenant));
+        let weights = drafter
+            .weights
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         let datastore = drafter.datastore.as_deref();
         let sources = Sources {
             weights: &weights,
@@ -183,7 +207,10 @@ impl FusedSession {
         let tree = self.growth.grow(&sources, limits).clone();
         if let Some(datastore) = datastore {
             let num_parts = self.growth.num_searches.max(1);
-            datastore.note(started.elapsed() / num_parts, self.growth.num_passages() as u64);
+            datastore.note(
+                started.elapsed() / num_parts,
+                self.growth.num_passages() as u64,
+            );
         }
         tree
     }
@@ -210,7 +237,8 @@ impl Session for FusedSession {
         self.note_accepted(tokens);
         if self.drafter.config.learns {
             let weights = self.drafter.weights.write();
-            self.growth.learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
+            self.growth
+                .learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
         }
         self.growth.clear();
         self.context.extend(tokens);
@@ -242,7 +270,8 @@ impl Session for FusedSession {
 
     fn recycle(&mut self, tree: &TokenTree, predictions: &[u32], k: usize) -> Result<()> {
         self.drafter.check_tokens(predictions)?;
-        self.recycled.add(self.context.tokens(), tree, predictions, k)
+        self.recycled
+            .add(self.context.tokens(), tree, predictions, k)
     }
 
     fn match_length(&self) -> usize {
@@ -257,7 +286,7 @@ impl Session for FusedSession {
             let texts = memory.read(&self.tenant);
             let known = texts.as_ref().map_or(0, |texts| num_known(texts, prompt));
             drop(texts);
-            // Its tokens are checked; a tenant's name may be too long, and then has no memory.
+            // Tokens and tenant are checked before they come here.
             let _ = memory.insert(&self.tenant, &tokens[known..]);
         }
     }
@@ -302,7 +331,7 @@ pub fn fit<D: AsRef<[u32]>>(
     for document in documents {
         let document = document.as_ref();
         let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
-        let mut session = FusedSession::new(Arc::clone(&drafter), "");
+        let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
         session.observe(prompt)?;
         while !rest.is_empty() {
             session.draft(MAX_NODES)?;

@@ -118,7 +118,8 @@ impl Growth {
     pub(crate) fn grow(&mut self, sources: &Sources<'_>, limits: Limits) -> &TokenTree {
         self.clear();
         let tokens = sources.tokens;
-        self.tail.extend_from_slice(&tokens[tokens.len().saturating_sub(TAIL)..]);
+        self.tail
+            .extend_from_slice(&tokens[tokens.len().saturating_sub(TAIL)..]);
         self.tail_length = self.tail.len();
         if limits.max_nodes > 0 && !self.tail.is_empty() {
             self.look_up(sources, None, -1, 1.0);
@@ -211,7 +212,8 @@ impl Growth {
                 let reach = Reach::of(prob);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
-                self.places.count(text, &places[slot], kind, &mut self.evidence);
+                self.places
+                    .count(text, &places[slot], kind, &mut self.evidence);
             }
         }
         if let Some(recycled) = sources.recycled {
@@ -262,17 +264,26 @@ impl Growth {
         };
         let rank = self.passages.count(&found, &mut self.evidence);
         let min_share = MIN_PROB / prob;
-        count_followers(followers, datastore, token, rank, min_share, &mut self.evidence);
+        count_followers(
+            followers,
+            datastore,
+            token,
+            rank,
+            min_share,
+            &mut self.evidence,
+        );
         found
     }
 
     fn count_gaps(&mut self, sources: &Sources<'_>, parent: &Node) {
-        self.passages.count_gap(&parent.passages, &mut self.evidence);
+        self.passages
+            .count_gap(&parent.passages, &mut self.evidence);
         let token = self.tail[self.tail.len() - 1];
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
                 let found = &parent.places[slot];
-                self.places.count_gap(text, found, token, TEXTS[slot].1, &mut self.evidence);
+                self.places
+                    .count_gap(text, found, token, TEXTS[slot].1, &mut self.evidence);
             }
         }
     }

@@ -10,9 +10,12 @@
 //! * [`datastore`]: a tokenised corpus and the order of its suffixes in a folder, built once,
 //!   mapped read-only, shared by threads and processes.
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
-//!   [`fused`] from all sources.
+//!   [`fused`] from all sources, [`aded`] from [`trigram`]s that learn ([`adaptation`]),
+//!   [`n_grammys`] and [`prompt_lookup`] without any data.
 //! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
+//! * [`model_tables`]: what the target model itself predicts after one token, or after none.
+//! * [`weights`]: what each kind of evidence has proved to be worth to [`fused`].
 //! * [`tree`]: the draft, a tree of tokens that the target model verifies in one forward pass.
 //! * [`error`]: what can go wrong and the way out.
 //!
@@ -50,6 +53,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 
+pub mod adaptation;
+pub mod aded;
 mod builder;
 mod calibration;
 mod checks;
@@ -72,14 +77,18 @@ mod indexer;
 mod latest;
 mod lightweight;
 mod manifest;
+mod mcts;
 pub mod memory;
 mod mixer;
+pub mod model_tables;
+pub mod n_grammys;
 mod ngrams;
 mod numeric;
 mod options;
 mod passages;
 mod placed;
 mod positions;
+pub mod prompt_lookup;
 mod recycled;
 pub mod rest;
 mod shard;
@@ -97,6 +106,9 @@ mod threads;
 mod tokens;
 pub mod tree;
 mod trie;
+pub mod trigram;
+mod trigram_count;
+mod trigram_files;
 mod warmth;
 pub mod weights;
 mod worker;

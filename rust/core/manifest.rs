@@ -101,7 +101,7 @@ impl Manifest {
     /// Reads the manifest of the datastore at `folder`. O(shards).
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
-        let text = read_preamble(folder)?;
+        let text = read_text(folder)?;
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         if text != manifest.clone().seal().as_bytes() {
@@ -326,7 +326,7 @@ fn check_tokens(vocab_size: u32, separator: u32) -> Checked {
     fits(separator <= vocab_size, "its separator is not usable")
 }
 
-fn to_json(manifest: &impl Serialize) -> String {
+pub(crate) fn to_json(manifest: &impl Serialize) -> String {
     let json = serde_json::to_string_pretty(manifest);
     json.expect("strings, numbers and lists of them can always be written as JSON") + "\n"
 }
@@ -338,21 +338,25 @@ struct Preamble {
     format_version: u32,
 }
 
-/// Reads the text of a manifest of this version.
-fn read_preamble(folder: &Path) -> Result<Vec<u8>> {
-    let path = folder.join(FILE_NAME);
-    let not_a_datastore = || Error::NotADatastore {
-        path: folder.to_owned(),
-    };
+/// Reads the text of the manifest `name` in a folder, of this version and this format; `other` is
+/// the error where there is none.
+pub(crate) fn read_preamble(
+    folder: &Path,
+    name: &str,
+    format: &str,
+    other: impl Fn(PathBuf) -> Error,
+) -> Result<Vec<u8>> {
+    let path = folder.join(name);
+    let other = || other(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
     let text = fs::read(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => not_a_datastore(),
+        ErrorKind::NotFound | ErrorKind::NotADirectory => other(),
         _ => Error::io(&path)(error),
     })?;
-    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| not_a_datastore())?;
+    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
     let (expected, found) = (FORMAT_VERSION.into(), preamble.format_version);
-    if preamble.format != FORMAT {
-        Err(not_a_datastore())
+    if preamble.format != format {
+        Err(other())
     } else if found != expected {
         Err(Error::Version {
             path,
@@ -364,7 +368,13 @@ fn read_preamble(folder: &Path) -> Result<Vec<u8>> {
     }
 }
 
+fn read_text(folder: &Path) -> Result<Vec<u8>> {
+    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore {
+        path,
+    })
+}
+
 /// Whether `folder` is a datastore, damaged or of another version though it may be.
 pub(crate) fn is_datastore(folder: &Path) -> bool {
-    matches!(read_preamble(folder), Ok(_) | Err(Error::Version { .. }))
+    matches!(read_text(folder), Ok(_) | Err(Error::Version { .. }))
 }

@@ -179,16 +179,17 @@ fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
     let first = evidence.candidates.len();
     let named = evidence.named[known.named.clone()].iter().enumerate();
     let likely = named.filter(|(_, named)| named.share >= request.min_share);
-    evidence.candidates.extend(likely.map(|(place, named)| Candidate {
-        token: named.token,
-        place,
-        keys: [0; 3],
-        prob: named.share,
-        source: named.kind.source(),
-    }));
-    let likelier_first = |a: &Candidate, b: &Candidate| {
-        b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token))
-    };
+    evidence
+        .candidates
+        .extend(likely.map(|(place, named)| Candidate {
+            token: named.token,
+            place,
+            keys: [0; 3],
+            prob: named.share,
+            source: named.kind.source(),
+        }));
+    let likelier_first =
+        |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
     if evidence.candidates.len() - first > MAX_CANDIDATES {
         evidence.candidates[first..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier_first);
         evidence.candidates.truncate(first + MAX_CANDIDATES);
@@ -206,7 +207,11 @@ fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
 fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &Request<'_>) {
     let token = candidate.token;
     let unlikeliness = level(-1.5 * log2(candidate.prob), NUM_LEVELS);
-    let frequency = request.frequencies.get(token as usize).copied().unwrap_or(0);
+    let frequency = request
+        .frequencies
+        .get(token as usize)
+        .copied()
+        .unwrap_or(0);
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
     let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
@@ -223,7 +228,10 @@ fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &R
 fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     let named = &evidence.named[known.named.clone()];
     let candidates = &mut evidence.candidates[known.candidates.clone()];
-    let least = candidates.iter().map(|candidate| candidate.prob).fold(1.0, f32::min);
+    let least = candidates
+        .iter()
+        .map(|candidate| candidate.prob)
+        .fold(1.0, f32::min);
     let mut scores = [0.0; MAX_NAMED];
     let mut all = 0.0;
     for expert in &evidence.experts[known.experts.clone()] {

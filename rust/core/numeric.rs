@@ -2,16 +2,15 @@
 
 /// e to the power of `x`, for |x| below 80; relative error below 1e-6.
 pub(crate) fn exp(x: f32) -> f32 {
-    let t = x * std::f32::consts::LOG2_E;
-    // Rounds: there are no bits left for a fraction in a number this large.
-    let n = (t + 12_582_912.0) - 12_582_912.0;
-    let f = (t - n) * std::f32::consts::LN_2;
-    let p = 1.0
-        + f * (1.0
-            + f * (0.5 + f * (1.0 / 6.0 + f * (1.0 / 24.0 + f * (1.0 / 120.0 + f * (1.0 / 720.0))))));
-    #[expect(clippy::cast_possible_truncation, reason = "n is small")]
-    let exponent = (n as i32 + 127).clamp(1, 254).cast_unsigned() << 23;
-    p * f32::from_bits(exponent)
+    let bits = x * std::f32::consts::LOG2_E;
+    // Rounds: a number this large has no room for a fraction.
+    let whole = (bits + 12_582_912.0) - 12_582_912.0;
+    let y = (bits - whole) * std::f32::consts::LN_2;
+    let tail = 1.0 / 24.0 + y * (1.0 / 120.0 + y * (1.0 / 720.0));
+    let power = 1.0 + y * (1.0 + y * (0.5 + y * (1.0 / 6.0 + y * tail)));
+    #[expect(clippy::cast_possible_truncation, reason = "it is small and whole")]
+    let exponent = (whole as i32 + 127).clamp(1, 254).cast_unsigned() << 23;
+    power * f32::from_bits(exponent)
 }
 
 /// The natural logarithm of a positive normal number; absolute error below 1e-6.

@@ -218,7 +218,9 @@ impl Passages {
     }
 
     pub(crate) fn longest(&self, found: &Found) -> usize {
-        self.groups[found.clone()].first().map_or(0, |group| group.order)
+        self.groups[found.clone()]
+            .first()
+            .map_or(0, |group| group.order)
     }
 
     pub(crate) fn num_read(&self) -> usize {

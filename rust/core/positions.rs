@@ -124,7 +124,10 @@ impl Places {
         // Only now, as the reads of one loop wait at the same time.
         let tokens = text.tokens();
         for place in &mut self.0[start..] {
-            let pairs = tokens[..place.next as usize].iter().rev().zip(tail.iter().rev());
+            let pairs = tokens[..place.next as usize]
+                .iter()
+                .rev()
+                .zip(tail.iter().rev());
             let is_same = |(a, b): &(&u32, &u32)| a == b;
             place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
@@ -133,14 +136,22 @@ impl Places {
 
     /// Adds the latest places after the last token where another one came before it; says whether
     /// there are more.
-    fn add_singles(&mut self, text: &History, before: Option<u32>, last: u32, limit: usize) -> bool {
+    fn add_singles(
+        &mut self,
+        text: &History,
+        before: Option<u32>,
+        last: u32,
+        limit: usize,
+    ) -> bool {
         let start = self.0.len();
         let is_cut = self.add_ends(text, text.of_token(last), limit);
         let tokens = text.tokens();
         let mut end = start;
         for index in start..self.0.len() {
             let place = self.0[index];
-            let before_it = (place.next as usize).checked_sub(2).map(|index| tokens[index]);
+            let before_it = (place.next as usize)
+                .checked_sub(2)
+                .map(|index| tokens[index]);
             if before_it.is_none() || before_it != before {
                 self.0[end] = place;
                 end += 1;

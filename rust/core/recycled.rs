@@ -106,10 +106,12 @@ impl Recycled {
                     num_matches: 1.0,
                 };
                 let mut count = 1.0 / DECAY;
-                let counts = slot.predictions[..slot.num_predictions].iter().map(|&token| {
-                    count *= DECAY;
-                    (token, count)
-                });
+                let counts = slot.predictions[..slot.num_predictions]
+                    .iter()
+                    .map(|&token| {
+                        count *= DECAY;
+                        (token, count)
+                    });
                 rank += usize::from(evidence.add(matched, None, counts));
             }
         }
@@ -122,7 +124,10 @@ fn ends(tokens: &[u32]) -> (Option<u32>, Option<u32>) {
 }
 
 fn key(before: Option<u32>, last: u32) -> (u64, u64) {
-    (before.map_or(0, |before| u64::from(before) + 1), u64::from(last) + 1)
+    (
+        before.map_or(0, |before| u64::from(before) + 1),
+        u64::from(last) + 1,
+    )
 }
 
 fn slot((before, last): (u64, u64)) -> usize {

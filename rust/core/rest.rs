@@ -49,7 +49,8 @@ impl RestConfig {
     }
 }
 
-fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
+/// Whether a number lies in `1..=limit`.
+pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
     if (1..=limit).contains(&value) {
         Ok(())
     } else {

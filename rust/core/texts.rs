@@ -92,11 +92,12 @@ impl Texts {
         found.is_some()
     }
 
-    /// The document that holds this position was of use.
+    /// The document that holds this position was of use; a boundary belongs to none.
     pub(crate) fn touch(&self, position: usize, now: u64) {
         let after = |document: &Document| document.end as usize <= position;
         let number = self.documents.partition_point(after);
-        if let Some(document) = self.documents.get(number) {
+        let document = self.documents.get(number);
+        if let Some(document) = document.filter(|found| found.start as usize <= position) {
             document.last_use.fetch_max(now, Ordering::Relaxed);
         }
     }

@@ -128,10 +128,15 @@ impl Weights {
             .ok_or_else(|| invalid("have another length than this version's: fit them again"))?;
         let checked = &bytes[..bytes.len() - checksum.len()];
         if xxh3_64(checked).to_le_bytes() != *checksum {
-            return Err(invalid("do not match their checksum: copy or fit them again"));
+            return Err(invalid(
+                "do not match their checksum: copy or fit them again",
+            ));
         }
         let (numbers, _) = numbers.as_chunks();
-        let weights: Box<[f32]> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let weights: Box<[f32]> = numbers
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect();
         if weights.iter().all(|weight| weight.is_finite()) {
             Ok(Self(weights))
         } else {

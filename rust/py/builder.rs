@@ -153,7 +153,7 @@ impl DatastoreBuilder {
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        report_to(py, progress, |report| builder.finish(report))
+        report_to(py, progress, |report| builder.finish(report)).map(Datastore::from)
     }
 
     #[getter]
@@ -303,18 +303,18 @@ pub(crate) fn compact(
         max_memory,
         drop_duplicates,
     };
-    report_to(py, progress, |report| edit::compact(&path, options, report))
+    report_to(py, progress, |report| edit::compact(&path, options, report)).map(Datastore::from)
 }
 
-type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
+pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
 
 /// Does the work with the interpreter released. It reports to a function of Python: what that raises,
 /// or a signal, stops the work.
-fn report_to(
+pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
-    work: impl Send + FnOnce(&mut Report) -> Result<datastore::Datastore, specds::error::Error>,
-) -> PyResult<Datastore> {
+    work: impl Send + FnOnce(&mut Report) -> Result<T, specds::error::Error>,
+) -> PyResult<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {
         let told = Python::attach(|py| {
@@ -335,7 +335,7 @@ fn report_to(
     let worked = py.detach(|| work(&mut report));
     match stopped {
         Some(error) => Err(error),
-        None => worked.map(Datastore::from).map_err(py_err),
+        None => worked.map_err(py_err),
     }
 }
 

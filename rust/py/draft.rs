@@ -6,12 +6,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, Session};
 use specds::error::Result;
-use specds::fused::FusedSession;
+use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
+use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::rest::{RestConfig, RestSession};
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::error::py_err;
+use crate::model_tables::ModelTables;
 use crate::tree::TokenTree;
 
 /// One request that is drafted for.
@@ -42,6 +44,27 @@ impl DraftSession {
     fn draft(&self, py: Python<'_>, max_nodes: usize) -> PyResult<TokenTree> {
         let draft = py.detach(|| self.lock().draft(max_nodes));
         draft.map(TokenTree).map_err(py_err)
+    }
+
+    /// Drafts only nodes whose probability is at least `min_gain`.
+    #[pyo3(signature = (min_gain, max_nodes = 256))]
+    fn draft_until(&self, py: Python<'_>, min_gain: f32, max_nodes: usize) -> PyResult<TokenTree> {
+        let draft = py.detach(|| self.lock().draft_until(min_gain, max_nodes));
+        draft.map(TokenTree).map_err(py_err)
+    }
+
+    /// Tells what the model itself predicted at the context and at each node of a tree.
+    fn recycle(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, TokenTree>,
+        predictions: &Bound<'_, PyAny>,
+        k: usize,
+    ) -> PyResult<()> {
+        let predictions: Vec<u32> = integers(predictions, "predictions")?;
+        let tree = &tree.get().0;
+        py.detach(|| self.lock().recycle(tree, &predictions, k))
+            .map_err(py_err)
     }
 
     /// The length of the context suffix that the last draft was made from.
@@ -80,28 +103,31 @@ pub(crate) fn rest_session(
     DraftSession::new(RestSession::new(datastore, config))
 }
 
-/// Starts a request that is drafted for from a datastore and from its own text.
+/// Starts a request that is drafted for from a model's own tables and the request's own text.
 #[pyfunction]
-#[pyo3(signature = (
-    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256, exact = false
-))]
-pub(crate) fn fused_session(
-    datastore: &Bound<'_, Datastore>,
-    max_match: usize,
-    min_match: usize,
-    continuation: usize,
-    max_samples: usize,
-    exact: bool,
+#[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
+pub(crate) fn n_grammys_session(
+    tables: Option<&Bound<'_, ModelTables>>,
+    k: usize,
+    w: usize,
+    q: usize,
+    strategy: &str,
 ) -> PyResult<DraftSession> {
-    let config = RestConfig {
+    let strategy = Strategy::from_name(strategy).map_err(py_err)?;
+    let config = NGrammysConfig { k, w, q, strategy };
+    let tables = tables.map(|tables| Arc::clone(&tables.get().0));
+    DraftSession::new(NGrammysSession::new(tables, config))
+}
+
+/// Starts a request that is drafted for from its own text.
+#[pyfunction]
+#[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
+pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
+    let config = PromptLookupConfig {
         max_match,
-        min_match,
-        continuation,
-        max_samples,
-        exact,
+        num_tokens,
     };
-    let datastore = Arc::clone(&datastore.get().0);
-    DraftSession::new(FusedSession::new(datastore, config))
+    DraftSession::new(PromptLookupSession::new(config))
 }
 
 /// Drafts for every session, in several threads.

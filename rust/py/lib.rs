@@ -1,12 +1,15 @@
 //! The Python binding: arrays in, arrays out, the interpreter released while Rust works. No logic.
 #![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
 
+mod aded;
 mod arrays;
 mod builder;
 mod datastore;
 mod draft;
 mod error;
+mod fused;
 mod memory;
+mod model_tables;
 mod tree;
 
 use pyo3::prelude::*;
@@ -18,15 +21,23 @@ mod _core {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
+    use super::aded::{AdaptiveTrigrams, Trigrams, aded_session};
+    #[pymodule_export]
     use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]
-    use super::draft::{DraftSession, draft_batch, fused_session, rest_session};
+    use super::draft::{
+        DraftSession, draft_batch, n_grammys_session, prompt_lookup_session, rest_session,
+    };
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
+    use super::fused::{FusedState, fit_weights};
+    #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::model_tables::ModelTables;
     #[pymodule_export]
     use super::tree::TokenTree;
 

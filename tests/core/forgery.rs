@@ -11,7 +11,7 @@ use crate::files::{HEADER, PAYLOAD, SECTIONS, Victim, ask, read_all};
 use crate::options;
 
 /// A header written from the byte table of the format alone.
-fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {
+pub(crate) fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend(b"SPECDS\0\x01");
     header.extend(2_u16.to_le_bytes());

@@ -5,28 +5,38 @@ mod draft;
 mod edit;
 mod files;
 mod forgery;
+mod fused;
 mod golden;
 mod lookup;
 mod memory;
+mod n_grammys;
 mod ngrams;
 mod oracle;
 mod resume;
 mod snapshot;
 mod thin;
 mod tree;
+mod trigrams;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use specds::adaptation::AdaptiveTrigrams;
+use specds::aded::{AdedConfig, AdedSession};
 use specds::datastore::{
     Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
 };
 use specds::error::{Error, Result};
-use specds::fused::FusedSession;
+use specds::fused::{FusedDrafter, FusedSession};
 use specds::history::History;
 use specds::memory::{Memory, MemoryOptions};
+use specds::model_tables::ModelTables;
+use specds::n_grammys::NGrammysSession;
+use specds::prompt_lookup::PromptLookupSession;
 use specds::rest::{RestConfig, RestSession};
 use specds::tree::TokenTree;
+use specds::trigram::Trigrams;
+use specds::weights::Weights;
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
@@ -64,6 +74,9 @@ fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {
 #[test]
 fn public_types_can_be_sent_and_shared() {
     fn check<T: Send + Sync + 'static>() {}
+    check::<AdaptiveTrigrams>();
+    check::<AdedConfig>();
+    check::<AdedSession>();
     check::<Datastore>();
     check::<DatastoreBuilder>();
     check::<DatastoreOptions>();
@@ -73,8 +86,14 @@ fn public_types_can_be_sent_and_shared() {
     check::<History>();
     check::<RestConfig>();
     check::<RestSession>();
+    check::<FusedDrafter>();
     check::<FusedSession>();
+    check::<Weights>();
+    check::<ModelTables>();
+    check::<NGrammysSession>();
+    check::<PromptLookupSession>();
     check::<StoredDocument>();
     check::<TokenTree>();
+    check::<Trigrams>();
     check::<Error>();
 }

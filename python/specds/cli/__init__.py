@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli import ask, build, run
+from specds.cli import ask, bench, build, run, trigrams
 
 __all__ = ["app", "main"]
 
@@ -23,11 +23,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(build.build, build.add, build.merge, build.compact),
+    *(build.build, build.add, build.merge, build.compact, trigrams.trigrams),
     *(ask.info, ask.verify, ask.lookup),
     *(run.generate, run.demo),
 ):
     app.command()(command)
+app.add_typer(bench.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -54,7 +55,9 @@ def main() -> None:
     except Exception as error:  # the last resort of a command: whatever it is, one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
-        display.fail(show() if show else _one_line(error))
+        message = show() if show else _one_line(error)
+        if message:  # where help was shown instead, there is none
+            display.fail(message)
         code = 2 if show else 1
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
         display.fail("interrupted")

@@ -30,3 +30,9 @@ def size(text: str | int) -> int:
 def text_of(argument: str) -> str:
     """The text of an argument; `-` reads standard input."""
     return sys.stdin.read() if argument == "-" else argument
+
+
+def listed(text: str) -> list[str]:
+    """The different parts of a text between its commas."""
+    parts = (part.strip() for part in text.split(","))
+    return list(dict.fromkeys(part for part in parts if part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,30 @@ from specds import display
 from specds.cli.arguments import Json, text_of
 from specds.drafters import DrafterName
 
+
+class Verification(str, Enum):
+    """How drafts are verified."""
+
+    TREE = "tree"
+    BATCHED = "batched"
+
+
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
-_MAX_NODES = Annotated[int, typer.Option(min=0, help="Node budget of a draft; 0 drafts nothing.")]
+_TRIGRAMS = Annotated[
+    Path | None, typer.Option(help="A folder made by `specds trigrams`, for ADED.")
+]
 _DRAFTER = Annotated[
     DrafterName,
-    typer.Option(help="`fused`: datastore and the request's own text; `rest`: datastore alone."),
+    typer.Option(
+        help="`fused`: datastore and the request's own text; `rest`: datastore alone; "
+        "`rest-paper`: the same by all occurrences; `aded`: tri-grams that adapt to the text; "
+        "`aded-...`: an ablation of it; `prompt-lookup`: the request's own text alone; "
+        "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
+    ),
+]
+_VERIFICATION = Annotated[
+    Verification,
+    typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -24,12 +44,18 @@ def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
+    trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
-        typer.Option(min=0, help="Node budget of a draft; by default 8 on a CPU, 64 elsewhere."),
+        typer.Option(
+            min=0,
+            help="Node budget of a draft; by default the drafter's own, else 8 on a CPU, 64 "
+            "elsewhere.",
+        ),
     ] = None,
+    verification: _VERIFICATION = Verification.TREE,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -45,24 +71,29 @@ def generate(
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
-    from specds._core import Datastore
-    from specds.drafters import DrafterInputs, make_drafter, require_inputs
+    from specds._core import Datastore, Trigrams
+    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    require_inputs(drafter, datastore=datastore is not None, model=True)
+    given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
+    require_inputs(drafter, **given, model=True)
     opened = None if datastore is None else Datastore.open(datastore)
+    counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    if opened is not None:
-        check_tokenizer(opened, tokenizer)
+    for built in (opened, counted):
+        if built is not None:
+            check_tokenizer(built, tokenizer)
     import torch
 
     from specds.generation import generate as run
 
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
-    if max_nodes is None:  # a CPU computes for each node, a GPU waits for the weights anyway
-        max_nodes = 8 if loaded.device.type == "cpu" else 64
+    with display.build_progress(after_s=2.0) as progress:
+        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+    # A CPU computes for each node, a GPU waits for the weights anyway.
+    usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
@@ -72,8 +103,9 @@ def generate(
         output = run(
             loaded,
             ids,
-            make_drafter(drafter, DrafterInputs(opened, loaded)),
-            max_nodes=max_nodes,
+            made,
+            max_nodes=node_budget(made, max_nodes, usual),
+            verification=verification.value,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),
             **sampling,
@@ -98,7 +130,11 @@ def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: _MAX_NODES = 8,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
+    ] = None,
+    verification: _VERIFICATION = Verification.TREE,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -112,4 +148,12 @@ def demo(
     """
     from specds.demo.run import run_demo
 
-    run_demo(num_prompts, max_new_tokens, max_nodes, seed, drafter, as_json=as_json)
+    run_demo(
+        num_prompts,
+        max_new_tokens,
+        max_nodes,
+        seed,
+        drafter,
+        verification=verification.value,
+        as_json=as_json,
+    )

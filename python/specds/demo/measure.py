@@ -102,6 +102,7 @@ def compare(
     *,
     mode: str,
     max_nodes: int,
+    verification: str = "tree",
     seed: int = 0,
     on_completion: Callable[[], None] = lambda: None,
     **settings: Any,
@@ -115,6 +116,7 @@ def compare(
         prompts: What to complete.
         mode: The name of these settings in the report.
         max_nodes: Node budget of a draft.
+        verification: How drafts are verified, as in `specds.generate`.
         seed: Both ways start each prompt from the same state of the random generator.
         on_completion: Called after each prompt.
         settings: Passed to `model.generate` and to `specds.generate` alike.
@@ -134,7 +136,15 @@ def compare(
         plain, plain_s = _timed(seed + number, partial(plain_generate, ids, **arguments))
         output, specds_s = _timed(
             seed + number,
-            partial(generate, model, ids, drafter, max_nodes=max_nodes, **arguments),
+            partial(
+                generate,
+                model,
+                ids,
+                drafter,
+                max_nodes=max_nodes,
+                verification=verification,
+                **arguments,
+            ),
         )
         if warming:
             continue

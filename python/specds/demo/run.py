@@ -12,15 +12,15 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from specds import display
 from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, open_corpus
-from specds.demo.held_out import HELD_OUT, Prompt, prompts
+from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import Comparison, compare
-from specds.drafters import DrafterName, open_drafter
+from specds.drafters import DrafterName, node_budget, open_drafter
 from specds.loading import load_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from collections.abc import Callable
 
-    from specds.drafters import Drafter
+    from transformers import PreTrainedTokenizerBase
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -31,10 +31,11 @@ MODES: dict[str, dict[str, Any]] = {
 def run_demo(
     num_prompts: int,
     max_new_tokens: int,
-    max_nodes: int,
+    max_nodes: int | None,
     seed: int,
     drafter_name: DrafterName = DrafterName.FUSED,
     *,
+    verification: str = "tree",
     as_json: bool = False,
 ) -> None:
     """Runs the demo and prints what it measured.
@@ -42,9 +43,10 @@ def run_demo(
     Args:
         num_prompts: How many held-out prompts.
         max_new_tokens: Tokens for each of them.
-        max_nodes: Node budget of a draft.
+        max_nodes: Node budget of a draft; by default the drafter's own, else 8.
         seed: Chooses the prompts, and seeds the sampling.
         drafter_name: What drafts.
+        verification: How drafts are verified, as in `specds.generate`.
         as_json: Print one JSON document instead of text and tables.
     """
     chosen = prompts(num_prompts, seed=seed)
@@ -54,7 +56,18 @@ def run_demo(
         if not as_json:
             display.out.print(display.build_table(report))
         drafter = open_drafter(drafter_name, report.path, model)
-        comparisons = _compare(model, tokenizer, drafter, chosen, max_new_tokens, max_nodes, seed)
+        compare_in_mode = partial(
+            compare,
+            model,
+            tokenizer,
+            drafter,
+            chosen,
+            max_nodes=node_budget(drafter, max_nodes, 8),
+            verification=verification,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+        )
+        comparisons = _in_all_modes(compare_in_mode, len(chosen))
     if as_json:
         modes = [comparison.to_dict() for comparison in comparisons]
         display.print_json({"build": report.to_dict(), "modes": modes})
@@ -70,34 +83,14 @@ def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 
 
-def _compare(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    drafter: Drafter,
-    chosen: list[Prompt],
-    max_new_tokens: int,
-    max_nodes: int,
-    seed: int,
-) -> list[Comparison]:
+def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
     columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=display.err) as progress:
         comparisons = []
         for mode, settings in MODES.items():
-            task = progress.add_task(f"completing prompts, {mode}", total=len(chosen))
-            comparisons.append(
-                compare(
-                    model,
-                    tokenizer,
-                    drafter,
-                    chosen,
-                    mode=mode,
-                    max_nodes=max_nodes,
-                    seed=seed,
-                    on_completion=partial(progress.advance, task),
-                    max_new_tokens=max_new_tokens,
-                    **settings,
-                )
-            )
+            task = progress.add_task(f"completing prompts, {mode}", total=num_prompts)
+            advance = partial(progress.advance, task)
+            comparisons.append(compare_in_mode(mode=mode, on_completion=advance, **settings))
         return comparisons
 
 

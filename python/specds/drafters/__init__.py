@@ -1,6 +1,8 @@
 """Drafters: each opens a session for a request, and the session drafts token trees."""
 
-from specds.drafters.fused import FusedDrafter
+from specds.drafters.aded import AdedConfig, AdedDrafter
+from specds.drafters.fused import FusedConfig, FusedDrafter
+from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.names import (
     DrafterInputs,
     DrafterName,
@@ -8,18 +10,26 @@ from specds.drafters.names import (
     open_drafter,
     require_inputs,
 )
-from specds.drafters.protocol import Drafter, Session
+from specds.drafters.prompt_lookup import PromptLookupDrafter
+from specds.drafters.protocol import Drafter, Session, node_budget
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
+    "AdedConfig",
+    "AdedDrafter",
     "Drafter",
     "DrafterInputs",
     "DrafterName",
+    "FusedConfig",
     "FusedDrafter",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PromptLookupDrafter",
     "RestConfig",
     "RestDrafter",
     "Session",
     "make_drafter",
+    "node_budget",
     "open_drafter",
     "require_inputs",
 ]

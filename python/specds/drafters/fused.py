@@ -1,18 +1,106 @@
-"""The fused drafter: every source in one tree."""
+"""The fused drafter: every source in one tree, each by what it has proved to be worth."""
 
 from __future__ import annotations
 
-from specds._core import fused_session
-from specds.drafters.rest import RestDrafter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from specds._core import SOURCES, Datastore, FusedState, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    import numpy as np
+
+    from specds._core import DraftSession
 
 
-class FusedDrafter(RestDrafter):
-    """Two sources in one tree: a datastore, as REST looks it up, and the request's own text.
+@dataclass(frozen=True)
+class FusedConfig:
+    """Which sources are used besides a datastore and a memory, and whether the drafter learns.
 
-    The second is what prompt lookup drafts: the tokens that followed the longest suffix of the
-    context when it last came in the request. The nodes of both are ranked by how likely their path
-    is: each source trusts its path the more, the longer its match (Laplace's rule of succession,
-    ``(L + 1) / (L + 2)`` a token after a match of L tokens).
+    Attributes:
+        context: The request's own text.
+        recycled: What the model itself predicted at other nodes, where the session is told.
+        learns: Whether what is accepted changes what the sources are held to be worth.
     """
 
-    _start = staticmethod(fused_session)
+    context: bool = True
+    recycled: bool = True
+    learns: bool = True
+
+
+class FusedDrafter:
+    """Drafts from all sources at once: a datastore, the request's own text, earlier requests.
+
+    What each source says at each node of the tree is mixed by what that kind of evidence has been
+    worth, which is learned from what the model accepts, and the tree grows best-first by the
+    probability of its paths. A node's probability is calibrated: 1 plus the sum over a tree is the
+    acceptance length to be expected of it. Sessions share what they learn. Safe to share by threads.
+
+    Args:
+        datastore: An open datastore, or the path of one.
+        config: What is used besides.
+        memory: What earlier requests said; every session adds its text when it finishes. By default
+            an empty one where there is a datastore, and none where there is not.
+        weights: What `weights` or `specds.fit_weights` returned; by default nothing is learned yet.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        FormatError: What is there cannot be read.
+        ValueError: The memory is for another vocabulary, or `weights` are not weights.
+    """
+
+    def __init__(
+        self,
+        datastore: Datastore | str | PathLike[str] | None = None,
+        config: FusedConfig | None = None,
+        memory: Memory | None = None,
+        weights: bytes | None = None,
+    ) -> None:
+        if datastore is not None and not isinstance(datastore, Datastore):
+            datastore = Datastore.open(datastore)
+        if memory is None and datastore is not None:
+            memory = Memory(datastore.vocab_size)
+        self.datastore = datastore
+        self.config = config or FusedConfig()
+        self.memory = memory
+        self._state = FusedState(datastore, memory, weights=weights, **asdict(self.config))
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The vocabulary size of the datastore or of the memory; None without both."""
+        source = self.datastore or self.memory
+        return None if source is None else source.vocab_size
+
+    def session(
+        self,
+        prompt_ids: Sequence[int] | np.ndarray,
+        tenant: str = "",
+        predicted_output: Sequence[int] | np.ndarray | None = None,
+    ) -> DraftSession:
+        """Starts a request.
+
+        Args:
+            prompt_ids: Its prompt.
+            tenant: Whose earlier requests it drafts from, and whose memory it goes into.
+            predicted_output: What the model is expected to write, such as a text to be edited.
+
+        Raises:
+            ValueError: The prompt is empty or holds an id outside the vocabulary.
+        """
+        if len(prompt_ids) == 0:
+            raise ValueError("the prompt is empty: give at least one token")
+        session = self._state.session(tenant, predicted_output)
+        session.observe(prompt_ids)
+        return session
+
+    def weights(self) -> bytes:
+        """What was learned so far; `Memory.save` keeps it beside the texts."""
+        return self._state.weights()
+
+    def stats(self) -> dict[str, int]:
+        """How many accepted tokens each source drafted, where it drafted any."""
+        accepted = zip(SOURCES, self._state.accepted(), strict=True)
+        return {source: number for source, number in accepted if number}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import Datastore
+from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.rest import RestDrafter
+from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
+from specds.drafters.prompt_lookup import PromptLookupDrafter
+from specds.drafters.rest import RestConfig, RestDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,24 +20,66 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from specds._core import Trigrams
+    from specds.drafters.n_grammys import Strategy
     from specds.drafters.protocol import Drafter
 
 
 class DrafterName(str, Enum):
-    """The drafters that the command line knows."""
+    """The drafters that the command line knows.
+
+    ``fused``: datastore, the request's own text and earlier requests. ``rest``: the datastore alone, its nodes ranked
+    by an even sample of 256 occurrences. ``rest-paper``: the same ranked by every occurrence, 64
+    nodes, as the paper's text has it. ``aded``: tri-grams that adapt to the text, by Monte Carlo
+    tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its ablations.
+    ``prompt-lookup``: the request's own text alone.
+    ``n-grammys``: the request's own text and the model's bigrams; ``n-grammys-context``,
+    ``n-grammys-bigram``, ``n-grammys-extended-bigram`` and ``n-grammys-unigram`` are its parts.
+    """
 
     FUSED = "fused"
     REST = "rest"
+    REST_PAPER = "rest-paper"
+    ADED = "aded"
+    ADED_GREEDY = "aded-greedy"
+    ADED_BIGRAM = "aded-bigram"
+    ADED_4GRAM = "aded-4gram"
+    PROMPT_LOOKUP = "prompt-lookup"
+    N_GRAMMYS = "n-grammys"
+    N_GRAMMYS_CONTEXT = "n-grammys-context"
+    N_GRAMMYS_BIGRAM = "n-grammys-bigram"
+    N_GRAMMYS_EXTENDED_BIGRAM = "n-grammys-extended-bigram"
+    N_GRAMMYS_UNIGRAM = "n-grammys-unigram"
 
     @property
     def needs_datastore(self) -> bool:
-        """Whether it drafts nothing without a datastore."""
-        return self in {DrafterName.FUSED, DrafterName.REST}
+        """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
+        from_datastore = {DrafterName.FUSED, DrafterName.REST, DrafterName.REST_PAPER}
+        return self in from_datastore or self.takes_trigrams
+
+    @property
+    def takes_trigrams(self) -> bool:
+        """Whether tri-grams serve it as well as the datastore that they were counted in."""
+        return self.value.startswith("aded")
+
+    @property
+    def takes_datastore(self) -> bool:
+        """Whether it drafts from a datastore where there is one."""
+        return self.needs_datastore or self is DrafterName.FUSED
 
     @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
-        return False
+        return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
+
+
+_STRATEGIES: dict[DrafterName, Strategy] = {
+    DrafterName.N_GRAMMYS: "mixed",
+    DrafterName.N_GRAMMYS_CONTEXT: "context",
+    DrafterName.N_GRAMMYS_BIGRAM: "bigram",
+    DrafterName.N_GRAMMYS_EXTENDED_BIGRAM: "extended-bigram",
+    DrafterName.N_GRAMMYS_UNIGRAM: "unigram",
+}
 
 
 @dataclass(frozen=True)
@@ -43,35 +89,71 @@ class DrafterInputs:
     Attributes:
         datastore: An open datastore.
         model: The target model.
+        trigrams: Tri-grams; without them, those who need them count them in the datastore.
+        progress: Called while that goes on: a stage, how far it has come, how far it has to go.
     """
 
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
+    trigrams: Trigrams | None = None
+    progress: Callable[[str, int, int], Any] | None = None
 
 
-def require_inputs(name: DrafterName, *, datastore: bool, model: bool) -> None:
-    """Checks that a drafter gets what it needs, before anything is loaded.
+def require_inputs(
+    name: DrafterName, *, datastore: bool, model: bool, trigrams: bool = False
+) -> None:
+    """Checks that a drafter gets what it needs, and nothing that it has no use for, early.
 
     Raises:
-        ValueError: Something that it needs is not there.
+        ValueError: Something that it needs is not there, or it takes no tri-grams.
     """
-    if name.needs_datastore and not datastore:
-        raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
+    if trigrams and not name.takes_trigrams:
+        raise ValueError(f"drafter `{name.value}` takes no tri-grams: leave out --trigrams")
+    if name.needs_datastore and not (datastore or trigrams):
+        other = ", or tri-grams by --trigrams" if name.takes_trigrams else ""
+        raise ValueError(
+            f"drafter `{name.value}` needs a datastore: give one by --datastore{other}"
+        )
     if name.needs_model and not model:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
 
 def _fused(inputs: DrafterInputs) -> Drafter:
-    return FusedDrafter(cast("Datastore", inputs.datastore))
+    return FusedDrafter(inputs.datastore)
 
 
 def _rest(inputs: DrafterInputs) -> Drafter:
     return RestDrafter(cast("Datastore", inputs.datastore))
 
 
+def _rest_paper(inputs: DrafterInputs) -> Drafter:
+    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig.paper())
+
+
+def _aded(order: int, search: Literal["mcts", "greedy"], inputs: DrafterInputs) -> Drafter:
+    source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
+    return AdedDrafter(source, AdedConfig(search=search), order=order, progress=inputs.progress)
+
+
+def _prompt_lookup(_: DrafterInputs) -> Drafter:
+    return PromptLookupDrafter()
+
+
+def _n_grammys(strategy: Strategy, inputs: DrafterInputs) -> Drafter:
+    model = None if strategy == "context" else inputs.model
+    return NGrammysDrafter(model, NGrammysConfig(strategy=strategy))
+
+
 _MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
     DrafterName.FUSED: _fused,
     DrafterName.REST: _rest,
+    DrafterName.REST_PAPER: _rest_paper,
+    DrafterName.ADED: partial(_aded, 3, "mcts"),
+    DrafterName.ADED_GREEDY: partial(_aded, 3, "greedy"),
+    DrafterName.ADED_BIGRAM: partial(_aded, 2, "mcts"),
+    DrafterName.ADED_4GRAM: partial(_aded, 4, "mcts"),
+    DrafterName.PROMPT_LOOKUP: _prompt_lookup,
+    **{name: partial(_n_grammys, strategy) for name, strategy in _STRATEGIES.items()},
 }
 
 
@@ -82,7 +164,8 @@ def make_drafter(name: DrafterName, inputs: DrafterInputs) -> Drafter:
         ValueError: It needs what `inputs` lack.
     """
     datastore, model = inputs.datastore is not None, inputs.model is not None
-    require_inputs(name, datastore=datastore, model=model)
+    trigrams = inputs.trigrams is not None
+    require_inputs(name, datastore=datastore, model=model, trigrams=trigrams)
     return _MAKERS[name](inputs)
 
 

@@ -34,7 +34,11 @@ class Session(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Shared by requests, one session each."""
+    """Shared by requests, one session each.
+
+    A drafter may have an attribute `max_nodes`: the node budget of its drafts unless the caller
+    names one (see `node_budget`).
+    """
 
     @property
     def vocab_size(self) -> int | None:
@@ -44,3 +48,11 @@ class Drafter(Protocol):
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
         """Starts a request with its prompt, a non-empty sequence of token ids."""
         ...
+
+
+def node_budget(drafter: Drafter, max_nodes: int | None, otherwise: int = 64) -> int:
+    """The most nodes of a draft: what the caller says, else the drafter, else `otherwise`."""
+    if max_nodes is not None:
+        return max_nodes
+    own: int | None = getattr(drafter, "max_nodes", None)
+    return otherwise if own is None else own

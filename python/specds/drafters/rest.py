@@ -28,6 +28,7 @@ class RestConfig:
             takes the first 5,000 in lexicographic order.
         exact: Whether all occurrences rank the nodes, not a sample of them. It takes longer where a
             match occurs more often than `max_samples`.
+        max_nodes: Node budget of a draft unless the caller of `generate` names one (c).
     """
 
     max_match: int = 16
@@ -35,6 +36,12 @@ class RestConfig:
     continuation: int = 10
     max_samples: int = 256
     exact: bool = False
+    max_nodes: int | None = None
+
+    @classmethod
+    def paper(cls) -> RestConfig:
+        """The paper's text to the letter: every occurrence counts, and 64 nodes are drafted."""
+        return cls(exact=True, max_nodes=64)
 
 
 class RestDrafter:
@@ -65,6 +72,11 @@ class RestDrafter:
     def vocab_size(self) -> int:
         """The vocabulary size of the datastore's tokenizer."""
         return self.datastore.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        """The node budget that the configuration names."""
+        return self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
         """Starts a request.

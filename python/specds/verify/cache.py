@@ -20,6 +20,11 @@ def round_up(num_slots: int) -> int:
     return -(-num_slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
 
+def _in_sequence(states: torch.Tensor) -> torch.Tensor:
+    """`(num_rows, num_heads, width, head_dim)` as one row of all their slots."""
+    return states.transpose(0, 1).flatten(1, 2)[None]
+
+
 class _Length:
     """The number of committed slots, shared by the layers of a cache."""
 
@@ -30,7 +35,7 @@ class _Length:
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """The states of one layer, `(batch_size, num_heads, capacity, head_dim)`, never windowed.
+    """The states of one layer, `(1, num_heads, capacity, head_dim)`, never windowed.
 
     Sliding and chunked layers keep every state too: a rejected tree would push states out of a
     rolling window that the next step still needs. Their windows live in the mask.
@@ -112,7 +117,12 @@ class TreeCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds the states of a pass to a layer; returns the layer's states up to them, as views."""
+        """Adds the states of a pass to a layer; returns the layer's states up to them, as views.
+
+        The rows of a batch are laid one after the other: there is one prefix, and it is theirs.
+        """
+        if key_states.shape[0] > 1:
+            key_states, value_states = _in_sequence(key_states), _in_sequence(value_states)
         num_slots = self.length + key_states.shape[-2]
         if num_slots > self._capacity and self._blocks:
             self._allocate(max(2 * self._capacity, num_slots))
@@ -160,9 +170,9 @@ class TreeCache(Cache):
 
     def _block(self, members: list[tuple[TreeLayer, str]]) -> torch.Tensor:
         first = getattr(*members[0])
-        batch_size, num_heads, _, head_dim = first.shape
+        _, num_heads, _, head_dim = first.shape
         block: torch.Tensor = first.new_empty(
-            (len(members), batch_size, num_heads, self._capacity, head_dim)
+            (len(members), 1, num_heads, self._capacity, head_dim)
         )
         for slots, (layer, name) in zip(block, members, strict=True):
             slots[:, :, : self.length] = getattr(layer, name)[:, :, : self.length]

@@ -1,4 +1,4 @@
-"""Who may see whom: the attention mask of one forward pass over a tree."""
+"""Who may see whom: the attention mask of one forward pass over a draft."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from specds._core import TokenTree
 
     FirstVisible = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
@@ -88,7 +90,7 @@ class _LayerTypeMask:
 
 
 class MaskBuilder:
-    """Builds the masks that `model` takes for a tree, in buffers that are reused.
+    """Builds the masks that a model takes for a draft, in buffers that are reused.
 
     The masks are additive, in the model's dtype: the one form that every attention implementation
     reads alike. Windows are by position, so that two nodes of one depth see equally far back.
@@ -109,33 +111,37 @@ class MaskBuilder:
         }
 
     def build(
-        self, ancestors: NDArray[np.bool_], depths: NDArray[np.int64], length: int
+        self, visible: NDArray[np.bool_], depths: NDArray[np.int64], length: int
     ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """The mask of a root and its tree behind `length` committed tokens.
+        """The mask of the tokens of one pass behind `length` committed tokens, all of which count.
 
-        Writes O(nodes * (nodes + tokens since the last call)) elements, whatever the length.
+        Writes O(tokens * (tokens + commits since the last call)) elements, whatever the length.
 
         Args:
-            ancestors: bool `(num_nodes, num_nodes)`, ancestor-or-self.
-            depths: int64 `(num_nodes,)`, 1 for a child of the root.
+            visible: bool `(num_tokens, num_tokens)`, whom of the pass each of its tokens may see.
+            depths: int64 `(num_tokens,)`, how far each is from position `length`.
             length: Committed tokens, not less than in the call before.
 
         Returns:
-            `(1, 1, 1 + num_nodes, length + 1 + num_nodes)`, or one of these per layer type. They
-            are views, good until the next call.
+            `(1, 1, num_tokens, length + num_tokens)`, or one of these per layer type. They are
+            views, good until the next call.
         """
-        visible = np.zeros((len(depths) + 1,) * 2, dtype=np.bool_)
-        visible[:, 0] = True
-        visible[1:, 1:] = ancestors
-        positions = np.concatenate(([length], length + depths))
         masks = {
-            layer_type: mask.build(visible, positions, length)
+            layer_type: mask.build(visible, length + depths, length)
             for layer_type, mask in self._masks.items()
         }
         if self._by_layer_type:
             return masks
         (mask,) = masks.values()
         return mask
+
+
+def of_tree(tree: TokenTree) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Who of a root and its tree sees whom, the root first, and the depth of each."""
+    visible = np.zeros((1 + len(tree),) * 2, dtype=np.bool_)
+    visible[:, 0] = True
+    visible[1:, 1:] = tree.mask()
+    return visible, np.concatenate(([0], tree.depths()))
 
 
 def layer_types(config: Any) -> list[str]:

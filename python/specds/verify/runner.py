@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specds.verify.cache import TreeCache
-from specds.verify.masks import MaskBuilder
+from specds.verify.masks import MaskBuilder, of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ class Runner:
     ) -> None:
         config = model.config.get_text_config(decoder=True)
         self._model = model
+        self._config = config
         takes = inspect.signature(model.forward).parameters
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         num_slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
@@ -63,7 +64,7 @@ class Runner:
             chunk = slice(start, start + step)
             logits = self._forward(
                 token_ids[:, chunk], positions[:, chunk], None, **self._last_logits
-            )
+            )[0]
             self.cache.advance(token_ids[:, chunk].shape[1])
         return logits[-1:]
 
@@ -78,18 +79,14 @@ class Runner:
             Logits `(1 + num_nodes, vocab_size)`: row 0 after `token_id`, row ``1 + i`` after node
             `i` of the tree.
         """
-        length = self.cache.length
-        num_nodes = 0 if tree is None else len(tree)
-        inputs = np.empty((2, 1, 1 + num_nodes), dtype=np.int64)
-        inputs[:, 0, 0] = token_id, length
-        mask = None
+        tokens, depths, mask = np.array([token_id]), np.array([0]), None
         if tree is not None:
-            depths = tree.depths()
-            inputs[0, 0, 1:] = tree.token_ids
-            inputs[1, 0, 1:] = length + depths
-            mask = self._masks.build(tree.mask(), depths, length)
+            visible, depths = of_tree(tree)
+            tokens = np.concatenate((tokens, tree.token_ids))
+            mask = self._masks.build(visible, depths, self.cache.length)
+        inputs = np.stack((tokens, self.cache.length + depths))[:, None]
         token_ids, positions = torch.from_numpy(inputs).to(self._model.device)
-        return self._forward(token_ids, positions, mask)
+        return self._forward(token_ids, positions, mask)[0]
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and the tree nodes `path` of the last `verify`."""
@@ -111,5 +108,5 @@ class Runner:
             return_dict=True,
             **kwargs,
         )
-        logits: torch.Tensor = output.logits[0]
+        logits: torch.Tensor = output.logits
         return logits

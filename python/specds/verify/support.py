@@ -1,4 +1,4 @@
-"""Which models can a tree be verified on, and how is that known."""
+"""Which models can drafts be verified on, and how is that known."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import transformers
 from transformers.generation.configuration_utils import GenerationMode
 
 from specds._core import TokenTree
+from specds.verify.attention import one_at_a_time
+from specds.verify.batched import RUNNERS
 from specds.verify.masks import layer_types
-from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -38,7 +39,7 @@ _ROPE_BY_LENGTH = {"dynamic", "longrope"}
 
 
 class UnsupportedModelError(ValueError):
-    """A tree cannot be verified on this model; the message says why."""
+    """A draft cannot be verified on this model; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Support:
     """What `check_model` found.
 
     Attributes:
-        ok: Whether a tree can be verified on the model.
+        ok: Whether a draft can be verified on the model.
         reasons: Why not; empty where `ok`.
         max_error: Largest error of one pass over a tree, held against plain passes over its paths:
             the root mean square of a node's differences, over the standard deviation of the
@@ -58,7 +59,9 @@ class Support:
     max_error: float | None
 
 
-def check_model(model: PreTrainedModel, prompt_length: int | None = None) -> Support:
+def check_model(
+    model: PreTrainedModel, prompt_length: int | None = None, *, verification: str = "tree"
+) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
     The logits of one pass over eight nodes are held against plain passes over the tree's paths that
@@ -68,14 +71,19 @@ def check_model(model: PreTrainedModel, prompt_length: int | None = None) -> Sup
         model: The model to check.
         prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
             shortest window where that is at most 512 tokens: a wrong window shows only past it.
+        verification: How drafts are verified, as in `specds.generate`.
+
+    Raises:
+        ValueError: There is no such way to verify.
     """
-    reasons = unsupported_reasons(model)
+    require_verification(verification)
+    reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
     if prompt_length is None:
         prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
     try:
-        error = tree_error(model, prompt_length)
+        error = tree_error(model, prompt_length, verification)
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
@@ -96,29 +104,45 @@ def _resolution(dtype: torch.dtype) -> float:
     return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
 
 
-_checked: WeakKeyDictionary[torch.nn.Module, Support] = WeakKeyDictionary()
+_checked: WeakKeyDictionary[torch.nn.Module, dict[str, Support]] = WeakKeyDictionary()
 
 
-def require_support(model: PreTrainedModel, *, self_check: bool = True) -> None:
-    """Refuses a model on which a tree cannot be verified.
+def require_support(
+    model: PreTrainedModel, *, verification: str = "tree", self_check: bool = True
+) -> None:
+    """Refuses a model on which a draft cannot be verified.
 
-    The configuration is looked at in every call; the model is run once in its life, and only with
-    `self_check`.
+    The configuration is looked at in every call; the model is run once in its life for each way to
+    verify, and only with `self_check`.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
     require_transformers()
-    reasons = tuple(unsupported_reasons(model))
-    if not reasons and self_check:
-        if model not in _checked:
-            _checked[model] = check_model(model)
-        reasons = _checked[model].reasons
+    with one_at_a_time:
+        reasons = tuple(unsupported_reasons(model, verification))
+        if not reasons and self_check:
+            checked = _checked.setdefault(model, {})
+            if verification not in checked:
+                checked[verification] = check_model(model, verification=verification)
+            reasons = checked[verification].reasons
     if reasons:
+        what = "a token tree" if verification == "tree" else "a batch of rows"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot verify a token tree: {'; '.join(reasons)}"
+            f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
+
+
+def require_verification(verification: str) -> None:
+    """Refuses a way to verify that there is not.
+
+    Raises:
+        ValueError: Naming those there are.
+    """
+    if verification not in RUNNERS:
+        names = " or ".join(map(repr, RUNNERS))
+        raise ValueError(f"verification must be {names}, got {verification!r}")
 
 
 def require_transformers(version: str = transformers.__version__) -> None:
@@ -187,13 +211,14 @@ def _require_model_kwargs(input_ids: torch.Tensor, model_kwargs: dict[str, Any])
             raise ValueError(f"{name} cannot be used: only tokens are verified over a tree")
 
 
-def unsupported_reasons(model: PreTrainedModel) -> list[str]:
-    """Why a tree cannot be verified on a model, as far as its configuration tells."""
+def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> list[str]:
+    """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
     return [
         *_state_reasons(model, config),
         *_position_reasons(model, config),
         *_attention_reasons(model, config),
+        *(_batch_reasons(model, config) if verification == "batched" else ()),
     ]
 
 
@@ -239,6 +264,15 @@ def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     return reasons
 
 
+def _batch_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    way_out = "use verification='tree'"
+    if not model._supports_attention_backend:
+        return [f"its attention cannot be exchanged for one that shares a prefix: {way_out}"]
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        return [f"its attention caps logits: {way_out}"]
+    return []
+
+
 def _has_alibi(config: Any) -> bool:
     attention = getattr(config, "attn_config", None)  # mpt nests its attention settings
     return (
@@ -274,7 +308,7 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
 @torch.no_grad()
-def tree_error(model: PreTrainedModel, prompt_length: int) -> float:
+def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "tree") -> float:
     """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     num_tokens = prompt_length + 1 + len(_PARENTS)
@@ -285,7 +319,9 @@ def tree_error(model: PreTrainedModel, prompt_length: int) -> float:
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = Runner(model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree))
+    runner = RUNNERS[verification](
+        model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
+    )
     runner.prefill(torch.from_numpy(known[None, :-1]))
     rows = runner.verify(int(known[-1]), tree)
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()

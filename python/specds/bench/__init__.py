@@ -1,0 +1,1 @@
+"""Benchmarks that the `specds bench` command runs."""

@@ -1,0 +1,206 @@
+"""The figures of a replay as one page that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specds.bench.measure import ALL
+from specds.bench.report import label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from specds.bench.report import Row, Settings
+
+Series = dict[str, tuple[list[Any], list[Any]]]
+"""The x and y values of each line by its name."""
+
+
+def page(rows: Sequence[Row], settings: Settings) -> str:
+    """The page, with the plotting library's script within.
+
+    Raises:
+        ImportError: plotly is not installed.
+    """
+    figures = _figures([row for row in rows if row["status"] == "ok"])
+    parts = [f"<h1>specds bench replay</h1><p>{escape(_about(settings))}</p>"]
+    for number, (name, figure) in enumerate(figures):
+        parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
+    parts.append(_table(rows))
+    return _PAGE.format(body="\n".join(parts))
+
+
+def require_plotly() -> Any:
+    """The plotting library.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        return import_module("plotly.graph_objects")
+    except ImportError as error:
+        raise ImportError("--html needs plotly: pip install 'specds[bench]'") from error
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>specds bench replay</title>
+<style>
+body {{ font-family: sans-serif; margin: 2em auto; max-width: 70em; }}
+table {{ border-collapse: collapse; font-size: 0.8em; }}
+td, th {{ border-bottom: 1px solid #ccc; padding: 0.2em 0.6em; text-align: right; }}
+td:nth-child(-n+3), th:nth-child(-n+3) {{ text-align: left; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def _about(settings: Settings) -> str:
+    return f"{settings.sentence()}. Tokenizer {settings.tokenizer}, specds {settings.specds}."
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
+    """The id and the figure of each plot; of all transcripts together, where there are several."""
+    graphs = require_plotly()
+    together = [row for row in rows if row["transcripts"] == ALL] or list(rows)
+    largest = [row for row in together if row["budget"] == _largest_budget(together)]
+
+    def lines(title: str, x: str, y: str, series: Series) -> Any:
+        figure = graphs.Figure(
+            [
+                graphs.Scatter(x=xs, y=ys, name=name, mode="lines+markers")
+                for name, (xs, ys) in series.items()
+            ]
+        )
+        return figure.update_layout(title=title, xaxis_title=x, yaxis_title=y)
+
+    by_nodes = lines(
+        "Acceptance length against nodes",
+        "nodes per draft",
+        _TOKENS,
+        _series(together, rows, "nodes_per_draft", "mean_acceptance_length"),
+    )
+    yield "acceptance-by-nodes", by_nodes
+    by_match = lines(
+        f"Acceptance length against match length{_at_budget(largest)}",
+        "tokens of context matched",
+        _TOKENS,
+        _nested(largest, rows, "acceptance_by_match_length", "match_length", _MEAN),
+    )
+    yield "acceptance-by-match-length", by_match
+    with_datastore = [row for row in largest if row["datastore_tokens"]]
+    by_size = lines(
+        f"Acceptance length against datastore size{_at_budget(largest)}",
+        "tokens in the datastore",
+        _TOKENS,
+        _series(with_datastore, [], "datastore_tokens", "mean_acceptance_length"),
+    )
+    yield "acceptance-by-datastore-size", by_size.update_xaxes(type="log")
+    yield "emitted-by-source", _by_source(graphs, largest, rows)
+    reliability = lines(
+        f"Tokens accepted against tokens expected, by tenths of the drafts{_at_budget(largest)}",
+        "expected accepted tokens of a draft",
+        "accepted tokens",
+        _nested(largest, rows, "reliability", "expected", "accepted"),
+    )
+    yield "reliability", _with_diagonal(reliability)
+
+
+_MEAN = "mean_acceptance_length"
+_TOKENS = "tokens per forward"
+
+
+def _largest_budget(rows: Sequence[Row]) -> int:
+    return max((row["budget"] for row in rows), default=0)
+
+
+def _at_budget(rows: Sequence[Row]) -> str:
+    return f", {rows[0]['budget']} nodes at most" if rows else ""
+
+
+def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str, y: str) -> Series:
+    """A line a drafter through its rows, in the order of x."""
+    series: Series = {}
+    for row in sorted(chosen, key=lambda row: row[x]):
+        name = f"{label(row, rows)}{_group(row, chosen)}"
+        xs, ys = series.setdefault(name, ([], []))
+        xs.append(row[x])
+        ys.append(row[y])
+    return series
+
+
+def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: str) -> Series:
+    """A line a row through what one of its fields lists."""
+    return {
+        f"{label(row, rows)}{_group(row, chosen)}": (
+            [point[x] for point in row[field]],
+            [point[y] for point in row[field]],
+        )
+        for row in chosen
+        if row[field]
+    }
+
+
+def _group(row: Row, chosen: Sequence[Row]) -> str:
+    several = len({other["transcripts"] for other in chosen}) > 1
+    return f", {row['transcripts']}" if several else ""
+
+
+def _by_source(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
+    names = [label(row, rows) for row in chosen]
+    sources = sorted({source for row in chosen for source in row["emitted_by_source"]})
+    bars = [
+        graphs.Bar(name=source, x=names, y=[_share(row, source) for row in chosen])
+        for source in sources
+    ]
+    title = f"Where each emitted token came from{_at_budget(chosen)}"
+    figure = graphs.Figure(bars)
+    return figure.update_layout(title=title, barmode="stack", yaxis_tickformat=".0%")
+
+
+def _share(row: Row, source: str) -> float:
+    emitted = row["emitted_by_source"]
+    return float(emitted.get(source, 0) / max(sum(emitted.values()), 1))
+
+
+def _with_diagonal(figure: Any) -> Any:
+    largest = max((max(line.x, default=0) for line in figure.data), default=0)
+    figure.add_shape(type="line", x0=0, y0=0, x1=largest, y1=largest, line={"dash": "dot"})
+    return figure
+
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("transcripts", "transcripts", str),
+    ("drafter", "drafter", str),
+    ("datastore", "datastore", str),
+    ("budget", "budget", str),
+    ("mean_acceptance_length", "tokens per forward", "{:.3f}".format),
+    ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
+    ("draft_p50_us", "draft p50, µs", "{:.1f}".format),
+    ("draft_p99_us", "draft p99, µs", "{:.1f}".format),
+    ("observe_p50_us", "observe p50, µs", "{:.1f}".format),
+    ("accepted_over_expected", "accepted / expected", "{:.2f}".format),
+    ("status", "", str),
+    ("reason", "", str),
+)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{title}</th>" for _, title, _ in _COLUMNS)
+    lines = [
+        "".join(
+            f"<td>{'' if row[name] is None else escape(shown(row[name]))}</td>"
+            for name, _, shown in _COLUMNS
+        )
+        for row in rows
+    ]
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"

@@ -1,0 +1,113 @@
+"""Every engine at every budget over the same answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from specds.bench.replay import Trace, replay
+from specds.bench.rivals import RivalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from specds.bench.engines import Engine
+    from specds.bench.transcripts import Transcript
+    from specds.drafters import Drafter
+
+ALL = "all"
+"""The group of all transcripts together, where there are several files of them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An engine at a budget.
+
+    Attributes:
+        engine: What drafted.
+        budget: The most nodes of a draft.
+        traces: By file of transcripts, and of all together; empty where it was not run.
+        status: ``ok``, or that of the `RivalError` for which it was not run.
+        reason: Why it was not run.
+    """
+
+    engine: Engine
+    budget: int
+    traces: dict[str, Trace] = field(default_factory=dict)
+    status: str = "ok"
+    reason: str | None = None
+
+
+def measure(
+    engines: Sequence[Engine],
+    budgets: Sequence[int],
+    transcripts: Sequence[Transcript],
+    *,
+    warm_memory: bool,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Cell]:
+    """Yields each cell as it is measured.
+
+    Args:
+        engines: What drafts.
+        budgets: The most nodes of a draft.
+        transcripts: In the order in which they are replayed.
+        warm_memory: Whether a drafter serves all requests of a cell, as that of a server does, and
+            keeps what earlier ones taught it; otherwise there is a new one for each. No cell
+            profits from another.
+        progress: Told the engine's name before each request.
+    """
+    for engine in engines:
+        for budget in budgets:
+            try:
+                with engine.open() as make:
+                    drafter_of = _warm(make) if warm_memory else make
+                    traces = replay_all(
+                        drafter_of, budget, transcripts, partial(progress, engine.name)
+                    )
+            except RivalError as error:
+                yield Cell(engine, budget, status=error.status, reason=str(error))
+            else:
+                if len(traces) > 1:
+                    traces[ALL] = together(traces.values())
+                yield Cell(engine, budget, traces)
+
+
+def _warm(make: Callable[[], Drafter]) -> Callable[[], Drafter]:
+    drafter = make()
+    return lambda: drafter
+
+
+def replay_all(
+    drafter_of: Callable[[], Drafter],
+    budget: int,
+    transcripts: Sequence[Transcript],
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Trace]:
+    """Replays every transcript in turn.
+
+    Args:
+        drafter_of: Gives the drafter of each request.
+        budget: The most nodes of a draft.
+        transcripts: In the order in which they are replayed.
+        progress: Told before each.
+
+    Returns:
+        A trace for each file of transcripts, by name.
+    """
+    traces: dict[str, Trace] = {}
+    for transcript in transcripts:
+        progress()
+        drafter = drafter_of()
+        trace = replay(partial(drafter.session, transcript.prompt_ids), transcript, budget)
+        traces.setdefault(transcript.source, Trace()).merge(trace)
+    return dict(sorted(traces.items()))
+
+
+def together(traces: Iterable[Trace]) -> Trace:
+    """One trace of several."""
+    merged = Trace()
+    for trace in traces:
+        merged.merge(trace)
+    return merged

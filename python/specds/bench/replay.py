@@ -1,0 +1,149 @@
+"""How many tokens of recorded answers does a drafter foretell, and how long does it take?
+
+Greedy acceptance depends on nothing but the tokens that the target writes. So a recorded answer
+gives the acceptance length of any drafter without a model: draft, compare with what was written,
+go on behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specds._core import SOURCES
+from specds.stats import GenerationStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specds._core import TokenTree
+    from specds.bench.transcripts import Transcript
+    from specds.drafters import Session
+
+TARGET = "target"
+"""The source of bonus tokens."""
+
+
+@dataclass
+class Trace:
+    """What came of every draft of one or several answers, one element of a list a draft.
+
+    Attributes:
+        stats: The counts; their times are those of drafts and observations.
+        num_requests: Answers replayed.
+        accepted: Tokens accepted of each draft.
+        expected: How many the drafter itself expected to be: the sum of its nodes' probabilities.
+        match_lengths: The context that each draft was made from; empty where the session does not
+            tell.
+        draft_ns: Time of each call of `draft`.
+        observe_ns: Time of each call of `observe` behind the prompt.
+        sources: How many emitted tokens came from where: what drafted them, or the target.
+    """
+
+    stats: GenerationStats = field(default_factory=GenerationStats)
+    num_requests: int = 0
+    accepted: list[int] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
+    match_lengths: list[int] = field(default_factory=list)
+    draft_ns: list[int] = field(default_factory=list)
+    observe_ns: list[int] = field(default_factory=list)
+    sources: Counter[str] = field(default_factory=Counter)
+
+    def merge(self, other: Trace) -> None:
+        """Appends the drafts of `other`."""
+        self.stats.merge(other.stats)
+        self.num_requests += other.num_requests
+        for name in ("accepted", "expected", "match_lengths", "draft_ns", "observe_ns"):
+            getattr(self, name).extend(getattr(other, name))
+        self.sources.update(other.sources)
+
+
+def replay(open_session: Callable[[], Session], transcript: Transcript, max_nodes: int) -> Trace:
+    """Drafts for one answer from its prompt to its end.
+
+    The last token of an answer is always the target's own: a draft is cut to the tokens left, less
+    one, as generation cuts it at `max_length`. So tokens per forward is exact, and no forward is
+    counted that a real request would not make.
+
+    Args:
+        open_session: Starts the request with the transcript's prompt.
+        transcript: The prompt and the answer.
+        max_nodes: The budget of a draft; 0 drafts nothing.
+    """
+    trace = Trace(num_requests=1)
+    session = open_session()
+    try:
+        _follow(session, transcript.completion_ids, max_nodes, trace)
+    finally:
+        session.finish()
+    stats = trace.stats
+    stats.num_emitted_tokens = len(transcript.completion_ids)
+    stats.draft_s, stats.observe_s = sum(trace.draft_ns) / 1e9, sum(trace.observe_ns) / 1e9
+    return trace
+
+
+def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -> None:
+    position = 0
+    while position < len(truth):
+        path: list[int] = []
+        max_depth = len(truth) - position - 1
+        if max_nodes > 0 and max_depth > 0:
+            start = perf_counter_ns()
+            tree = session.draft(max_nodes)
+            elapsed = perf_counter_ns() - start
+            tree = within(tree, max_nodes, max_depth)
+            path = right_path(tree, truth[position:])
+            _record(trace, session, tree, path, elapsed)
+        else:
+            trace.stats.record_draft(0, 0)
+        trace.sources[TARGET] += 1
+        emitted = truth[position : position + len(path) + 1]
+        position += len(emitted)
+        start = perf_counter_ns()
+        session.observe(emitted)
+        trace.observe_ns.append(_own_time(session, perf_counter_ns() - start))
+
+
+def within(tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
+    """The tree up to its first node that is beyond the budget or deeper than `max_depth`."""
+    num_nodes = min(len(tree), max_nodes)
+    if num_nodes > max_depth:
+        too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
+        num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
+    return tree if num_nodes == len(tree) else tree.prefix(num_nodes)
+
+
+def right_path(tree: TokenTree, truth: np.ndarray) -> list[int]:
+    """The nodes of the longest path of a tree that the recorded tokens follow."""
+    path: list[int] = []
+    node = -1
+    # A child comes after its parent, so one pass follows the only path that can be right.
+    for index, (token, parent) in enumerate(
+        zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True)
+    ):
+        if parent == node and len(path) < len(truth) and token == truth[len(path)]:
+            node = index
+            path.append(node)
+    return path
+
+
+def _record(
+    trace: Trace, session: Session, tree: TokenTree, path: list[int], elapsed_ns: int
+) -> None:
+    trace.stats.record_draft(len(tree), len(path))
+    trace.accepted.append(len(path))
+    trace.expected.append(float(tree.probs.sum(dtype=np.float64)))
+    trace.draft_ns.append(_own_time(session, elapsed_ns))
+    trace.sources.update(SOURCES[source] for source in tree.sources[path].tolist())
+    match_length = getattr(session, "match_length", None)
+    if match_length is not None:
+        trace.match_lengths.append(int(match_length))
+
+
+def _own_time(session: Session, elapsed_ns: int) -> int:
+    """What the session itself measured of its last call, where another process did the work."""
+    return int(getattr(session, "elapsed_ns", elapsed_ns))

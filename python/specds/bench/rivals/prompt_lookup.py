@@ -1,0 +1,85 @@
+"""transformers' own prompt lookup: the tokens that followed the same two, or one, before."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from specds._core import TokenTree
+from specds.bench.rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+
+    from specds.bench.rivals.names import RivalInputs
+
+_CHECKED_TOKENS = 10
+
+
+@contextmanager
+def open_prompt_lookup(inputs: RivalInputs) -> Iterator[Callable[[], PromptLookupDrafter]]:
+    """Yields what makes a new drafter, after its answers were found right.
+
+    Raises:
+        RivalAbsentError: torch or transformers is not installed.
+        RivalAnswerError: A draft is not that of a naive prompt lookup.
+    """
+    try:
+        drafter = PromptLookupDrafter()
+    except ImportError as error:
+        raise RivalAbsentError(f"{error}: pip install 'specds[transformers]'") from error
+    for context in inputs.contexts:
+        drafted = drafter.session(context).draft(_CHECKED_TOKENS).token_ids.tolist()
+        expected = prompt_lookup(list(context), _CHECKED_TOKENS)
+        if drafted != expected:
+            raise RivalAnswerError(f"{drafted} drafted, {expected} came after the context before")
+    yield PromptLookupDrafter
+
+
+class PromptLookupDrafter:
+    """Makes sessions that ask `PromptLookupCandidateGenerator`, with its default of two tokens."""
+
+    vocab_size = None
+
+    def __init__(self) -> None:
+        import torch
+        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+        self._torch: Any = torch
+        self._generator: Any = PromptLookupCandidateGenerator
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> PromptLookupSession:
+        """Starts a request."""
+        return PromptLookupSession(self._torch, self._generator, prompt_ids)
+
+
+class PromptLookupSession:
+    """One request; `elapsed_ns` is the time of the last call of the generator alone."""
+
+    def __init__(self, torch: Any, generator: Any, prompt_ids: Sequence[int] | np.ndarray) -> None:
+        self._torch = torch
+        self._generator = generator
+        self._token_ids = [int(token) for token in prompt_ids]
+        self.elapsed_ns = 0
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        """A chain of at most `max_nodes` tokens."""
+        context = self._torch.tensor([self._token_ids])
+        generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
+        start = perf_counter_ns()
+        candidates, _ = generator.get_candidates(context)
+        self.elapsed_ns = perf_counter_ns() - start
+        drafted = candidates[0, len(self._token_ids) :].tolist()
+        return TokenTree(drafted, range(-1, len(drafted) - 1))
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Appends tokens."""
+        start = perf_counter_ns()
+        self._token_ids += [int(token) for token in token_ids]
+        self.elapsed_ns = perf_counter_ns() - start
+
+    def finish(self) -> None:
+        """Ends the request."""

@@ -1,0 +1,177 @@
+"""A rival in a process of its own interpreter, as a drafter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from specds._core import TokenTree
+from specds.bench.rivals.answers import (
+    RivalAbsentError,
+    RivalAnswerError,
+    RivalError,
+    check_drafts,
+    differences,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from specds.bench.rivals.names import RivalInputs
+
+_SCRIPT = Path(__file__).with_name("rival_engines.py")
+_CHECKED_NODES = 16
+
+
+@contextmanager
+def open_remote(name: str, inputs: RivalInputs) -> Iterator[Callable[[], RemoteDrafter]]:
+    """Starts a rival's process and yields what makes a new drafter, after a check of its answers.
+
+    Raises:
+        RivalAbsentError: No interpreter was given, or the rival is not installed for it.
+        RivalAnswerError: A count is not that of a scan, or a draft is no draft.
+        RivalError: Its process ended; the message is the last line of its standard error.
+    """
+    if inputs.python is None:
+        raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
+    with RivalProcess.start(name, inputs, inputs.python) as process:
+        if inputs.corpus and process.can_count:
+            patterns, truth = inputs.corpus.counts
+            counts = process.call("count", patterns=patterns)["counts"]
+            if wrong := differences(patterns, counts, truth):
+                raise RivalAnswerError(f"{len(wrong)} wrong counts: {wrong[0]}")
+        drafter = RemoteDrafter(process)
+        check_drafts(drafter, inputs.contexts, _CHECKED_NODES, inputs.vocab_size)
+        yield lambda: RemoteDrafter(process)
+
+
+class RivalProcess:
+    """A child that answers one JSON line with another."""
+
+    def __init__(self, child: subprocess.Popen[str], errors: IO[bytes]) -> None:
+        self._child = child
+        self._errors = errors
+        self.can_count = False
+
+    @classmethod
+    @contextmanager
+    def start(cls, name: str, inputs: RivalInputs, python: Path) -> Iterator[RivalProcess]:
+        """Runs a rival until the block ends.
+
+        Raises:
+            RivalAbsentError: It is not installed for `python`, or there is no such interpreter.
+        """
+        with tempfile.TemporaryFile() as errors:
+            try:
+                child = subprocess.Popen(
+                    [str(python), str(_SCRIPT)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+            except OSError as error:
+                raise RivalAbsentError(f"{python} cannot be run: {error.strerror}") from error
+            process = cls(child, errors)
+            try:
+                process._begin(name, inputs)
+                yield process
+            finally:
+                process._end()
+
+    def _begin(self, name: str, inputs: RivalInputs) -> None:
+        request: dict[str, Any] = {"name": name}
+        if inputs.corpus:
+            folder = inputs.folder or inputs.corpus.path.parent
+            request |= {
+                "folder": str(folder / name),
+                "tokens": str(inputs.corpus.path),
+                "token_bytes": inputs.corpus.token_bytes,
+                "vocab_size": inputs.corpus.vocab_size,
+                "separator": inputs.corpus.separator,
+            }
+        started = self.call("start", **request)
+        if "absent" in started:
+            raise RivalAbsentError(started["absent"])
+        self.can_count = started["can_count"]
+
+    def _end(self) -> None:
+        for pipe in (self._child.stdin, self._child.stdout):
+            with suppress(BrokenPipeError):  # what it had no time to read is lost with it
+                if pipe is not None:
+                    pipe.close()
+        self._child.wait()
+
+    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Asks the child.
+
+        Raises:
+            RivalError: It ended.
+        """
+        pipe, answers = self._child.stdin, self._child.stdout
+        if pipe is None or answers is None:
+            raise RivalError("the process has no pipes")
+        try:
+            pipe.write(json.dumps({"operation": operation, **arguments}) + "\n")
+            pipe.flush()
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._child.wait()
+            self._errors.seek(0)
+            written = self._errors.read().decode(errors="replace").strip().splitlines()
+            raise RivalError(written[-1] if written else "ended without a word")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class RemoteDrafter:
+    """Makes sessions in a rival's process, which forgets all earlier ones first."""
+
+    vocab_size = None
+
+    def __init__(self, process: RivalProcess) -> None:
+        self._process = process
+        process.call("forget")
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> RemoteSession:
+        """Starts a request."""
+        return RemoteSession(self._process, prompt_ids)
+
+
+class RemoteSession:
+    """One request; `elapsed_ns` is the time of the last call, as the child measured it."""
+
+    def __init__(self, process: RivalProcess, prompt_ids: Sequence[int] | np.ndarray) -> None:
+        self._process = process
+        self.elapsed_ns = 0
+        process.call("session", token_ids=np.asarray(prompt_ids).tolist())
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        """Drafts at most `max_nodes` nodes.
+
+        Raises:
+            RivalAnswerError: What came back is no tree of tokens.
+        """
+        answer = self._process.call("draft", max_nodes=max_nodes)
+        self.elapsed_ns = answer["elapsed_ns"]
+        try:
+            return TokenTree(answer["token_ids"], answer["parents"])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RivalAnswerError(f"its draft is no tree of tokens: {error}") from error
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Appends tokens."""
+        answer = self._process.call("observe", token_ids=np.asarray(token_ids).tolist())
+        self.elapsed_ns = answer["elapsed_ns"]
+
+    def finish(self) -> None:
+        """Ends the request."""
+        self._process.call("finish")

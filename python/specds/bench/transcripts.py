@@ -1,0 +1,139 @@
+"""Which tokens did a model once write, and after which prompt?"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from specds.corpora.files import decompressed, readable
+from specds.corpora.json_rows import line_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
+
+Order = Literal["file", "shuffled"]
+"""Requests as the files hold them, one file after the other; or all of them mixed by a seed."""
+
+
+class TranscriptError(ValueError):
+    """A row of transcripts cannot be replayed; the message names its file and line."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """An answer that a model once gave.
+
+    Attributes:
+        source: The name of its file without suffixes.
+        prompt_ids: Shape `(n,)`, n >= 1.
+        completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
+    """
+
+    source: str
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+
+
+def read_transcripts(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    vocab_size: int,
+    limit: int | None = None,
+) -> list[Transcript]:
+    """Reads a JSONL file, packed by gzip or zstd or not, of recorded answers.
+
+    A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
+    ids that were recorded; where it has both, the ids are taken.
+
+    Args:
+        path: The file.
+        tokenizer: Turns text into token ids.
+        vocab_size: Recorded ids are below this.
+        limit: Read so many rows at most.
+
+    Raises:
+        TranscriptError: A row lacks a field, holds an empty one, or an id outside the vocabulary.
+        CorpusError: The file is damaged.
+        OSError: It cannot be read.
+    """
+    source = path.name.split(".jsonl")[0].split(".ndjson")[0]
+    with readable(str(path)), path.open("rb") as file:
+        rows = line_rows(decompressed(file, path.name), lambda: 0)
+        transcripts = [
+            _transcript(source, row, f"{path}:{number}", tokenizer, vocab_size)
+            for number, row, _ in islice(rows, limit)
+        ]
+    if not transcripts:
+        raise TranscriptError(f"{path} holds no transcripts: give one JSON object a line")
+    return transcripts
+
+
+def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[Transcript]:
+    """The transcripts in the order in which they are replayed."""
+    if order not in get_args(Order):
+        raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not `{order}`")
+    shuffled = list(transcripts)
+    if order == "shuffled":
+        random.Random(seed).shuffle(shuffled)
+    return shuffled
+
+
+def _transcript(
+    source: str, row: Any, place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+) -> Transcript:
+    if isinstance(row, ValueError):
+        raise TranscriptError(f"{place}: {row}")
+    if not isinstance(row, dict):
+        raise TranscriptError(f"{place}: not a JSON object, but {type(row).__name__}")
+    parts = []
+    for name in ("prompt", "completion"):
+        field, value = _field(row, name, place)
+        if not value:
+            raise TranscriptError(f"{place}: `{field}` is empty: leave the row out")
+        if isinstance(value, str):
+            ids = list(_encoded(value, name, tokenizer))
+        else:
+            ids = _checked(value, f"{place}: `{field}`", vocab_size)
+        if not ids:
+            raise TranscriptError(f"{place}: `{field}` holds no token: leave the row out")
+        parts.append(np.array(ids, dtype=np.uint32))
+    return Transcript(source, *parts)
+
+
+def _field(row: dict[str, Any], name: str, place: str) -> tuple[str, str | list[Any]]:
+    """The recorded ids where the row has them, else the text."""
+    for field, kind in ((f"{name}_ids", list), (name, str)):
+        if row.get(field) is not None:
+            value = row[field]
+            if not isinstance(value, kind):
+                wanted = "a list of token ids" if kind is list else "a text"
+                raise TranscriptError(
+                    f"{place}: `{field}` must be {wanted}, not {type(value).__name__}"
+                )
+            return field, value
+    raise TranscriptError(f"{place}: neither `{name}` nor `{name}_ids`: a transcript needs one")
+
+
+def _encoded(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
+    is_prompt = name == "prompt"
+    yield from tokenizer.encode(text, add_special_tokens=is_prompt)
+    # The model stopped there, and had to be right about that as well.
+    if not is_prompt and isinstance(tokenizer.eos_token_id, int):
+        yield tokenizer.eos_token_id
+
+
+def _checked(ids: list[Any], place: str, vocab_size: int) -> list[int]:
+    for position, token in enumerate(ids):
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise TranscriptError(
+                f"{place} holds {token!r} at position {position}: ids are in 0..{vocab_size}, "
+                "is it the tokenizer of the model that wrote them?"
+            )
+    return ids

@@ -1,0 +1,148 @@
+"""ADED: drafts from tri-grams that adapt to the text, by Monte Carlo tree search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from os import PathLike
+
+    import numpy as np
+
+    from specds._core import DraftSession
+
+
+@dataclass(frozen=True)
+class AdedConfig:
+    """How ADED drafts and learns; the defaults are those of its paper, where it states them.
+
+    Attributes:
+        search: How sentences are found: ``mcts``, or the ablation ``greedy``, which takes the
+            likeliest word at each place.
+        searches: Iterations of a search (s).
+        depth: Tokens of a sentence (l).
+        candidates: Sentences of a draft (n).
+        c1: How much a search explores.
+        c2: How late it comes to explore more.
+        adaptive: Whether the tri-grams learn from the request (Algorithm 2).
+        across_requests: Whether what one request taught them is there for the next ones. With
+            several at the same time, drafts then depend on which comes first.
+        increment: What an observed tri-gram gains, and what a new one begins with. The paper does
+            not state it.
+        max_prob: No observed tri-gram is likelier. The paper does not state it.
+        max_length: Learn from so many tokens at the end of what is observed at a time; all by
+            default. The paper does not state it.
+        decay: The share of their probability that all words after the same two lose, each time that
+            one of them is observed. Not in the paper.
+        normalize: Whether probabilities that add up to more than 1 are divided by their sum. Not in
+            the paper.
+        seed: Of the search's random numbers.
+    """
+
+    search: Literal["mcts", "greedy"] = "mcts"
+    searches: int = 150
+    depth: int = 4
+    candidates: int = 24
+    c1: float = 32.0
+    c2: float = 8.0
+    adaptive: bool = True
+    across_requests: bool = False
+    increment: float = 0.5
+    max_prob: float = 1.0
+    max_length: int | None = None
+    decay: float = 0.0
+    normalize: bool = False
+    seed: int = 0
+
+
+class AdedDrafter:
+    """Drafting by tri-grams as in ADED (Liu et al. 2024).
+
+    Each tri-gram of the request makes its third word likelier after the other two; Monte Carlo tree
+    search finds sentences that are likely. Safe to share by threads.
+
+    Args:
+        source: Tri-grams, or a datastore to count them in; or the path of either.
+        config: The search and what is learned.
+        order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
+        progress: Called while a datastore is read: a stage, how far it has come, how far it has to
+            go.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        FormatError: What is there cannot be read.
+        ValueError: The tri-grams are of another order, or the configuration is not usable.
+    """
+
+    def __init__(
+        self,
+        source: Trigrams | Datastore | str | PathLike[str],
+        config: AdedConfig | None = None,
+        *,
+        order: int = 3,
+        progress: Callable[[str, int, int], Any] | None = None,
+    ) -> None:
+        opened = source if isinstance(source, (Trigrams, Datastore)) else _open(Path(source))
+        if isinstance(opened, Datastore):
+            opened = Trigrams.build(opened, order=order, progress=progress)
+        if opened.order != order:
+            raise ValueError(
+                f"n-grams of order {order} are needed, these are of order {opened.order}: make "
+                f"some with `specds trigrams --order {order}`"
+            )
+        self.trigrams = opened
+        self.config = config or AdedConfig()
+        self._shared = AdaptiveTrigrams(opened)
+        self._start()  # an unusable configuration is an error here, not at the first request
+
+    @property
+    def vocab_size(self) -> int:
+        """The vocabulary size of the tri-grams' tokenizer."""
+        return self.trigrams.vocab_size
+
+    @property
+    def max_nodes(self) -> int:
+        """The nodes of the paper's draft: n sentences of l tokens, or one where it is greedy."""
+        sentences = 1 if self.config.search == "greedy" else self.config.candidates
+        return sentences * self.config.depth
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+        """Starts a request.
+
+        Raises:
+            ValueError: The prompt is empty or holds an id outside the vocabulary.
+        """
+        if len(prompt_ids) == 0:
+            raise ValueError("the prompt is empty: give at least one token")
+        session = self._start()
+        session.observe(prompt_ids)
+        return session
+
+    def _start(self) -> DraftSession:
+        config = self.config
+        return aded_session(
+            self._shared if config.across_requests else AdaptiveTrigrams(self.trigrams),
+            search=config.search,
+            searches=config.searches,
+            depth=config.depth,
+            candidates=config.candidates,
+            c1=config.c1,
+            c2=config.c2,
+            adaptive=config.adaptive,
+            increment=config.increment,
+            max_prob=config.max_prob,
+            max_length=config.max_length,
+            decay=config.decay,
+            normalize=config.normalize,
+            seed=config.seed,
+        )
+
+
+def _open(path: Path) -> Trigrams | Datastore:
+    """What a path holds, by the file that each writes last."""
+    return Trigrams.open(path) if (path / "trigrams.json").exists() else Datastore.open(path)

@@ -1,0 +1,96 @@
+"""N-Grammys: drafts from the model's own bigrams and the request's own text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from specds._core import ModelTables, n_grammys_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from transformers import PreTrainedModel
+
+    from specds._core import DraftSession
+
+    Strategy = Literal["mixed", "context", "bigram", "extended-bigram", "unigram"]
+
+
+@dataclass(frozen=True)
+class NGrammysConfig:
+    """The size of a draft and what it is made of; the defaults are the paper's.
+
+    Attributes:
+        k: Rows of a draft; the paper goes up to 25.
+        w: Tokens of a row; the paper goes up to 14.
+        q: Tokens at the end of the context that are looked for earlier in it.
+        strategy: ``mixed`` takes what rows the context gives, and the rest from the extended
+            bigram; ``context``, ``extended-bigram``, ``bigram`` and ``unigram`` (these two one
+            token a row) take all from one source.
+    """
+
+    k: int = 10
+    w: int = 10
+    q: int = 1
+    strategy: Strategy = "mixed"
+
+    @property
+    def max_nodes(self) -> int:
+        """Tokens of a draft of k rows, the most that its tree can have."""
+        return self.k if self.strategy in ("bigram", "unigram") else self.k * self.w
+
+
+class NGrammysDrafter:
+    """Learning-free drafting as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
+
+    Its rows make a tree, which ``generate(..., verification="batched")`` verifies row by row, as
+    the paper does. Safe to share by threads.
+
+    Args:
+        tables: The target model, or its tables; None will do for the strategy ``context``.
+        config: The size and the strategy.
+
+    Raises:
+        ValueError: The strategy needs a model and there is none, or a number is out of range.
+    """
+
+    def __init__(
+        self, tables: PreTrainedModel | ModelTables | None, config: NGrammysConfig | None = None
+    ) -> None:
+        self.config = config or NGrammysConfig()
+        if tables is not None and not isinstance(tables, ModelTables):
+            from specds.model_tables import load_tables
+
+            tables = load_tables(tables, max(25, self.config.k))
+        self.tables = tables
+        self._start()  # refuses a configuration that no request could use
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The vocabulary size of the model; None without one."""
+        return None if self.tables is None else self.tables.vocab_size
+
+    @property
+    def max_nodes(self) -> int:
+        """The size of a draft: k times w."""
+        return self.config.max_nodes
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+        """Starts a request.
+
+        Raises:
+            ValueError: The prompt is empty or holds an id outside the vocabulary.
+        """
+        if len(prompt_ids) == 0:
+            raise ValueError("the prompt is empty: give at least one token")
+        session = self._start()
+        session.observe(prompt_ids)
+        return session
+
+    def _start(self) -> DraftSession:
+        config = self.config
+        return n_grammys_session(
+            self.tables, k=config.k, w=config.w, q=config.q, strategy=config.strategy
+        )

@@ -1,0 +1,58 @@
+"""Prompt lookup: drafts what followed the end of the context when it first came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specds._core import prompt_lookup_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from specds._core import DraftSession
+
+
+class PromptLookupDrafter:
+    """Prompt lookup decoding (Saxena 2023), with the published defaults.
+
+    The longest suffix of the context that came before in it is found, and the tokens after its
+    first occurrence are drafted, fewer than `num_tokens` where the context ends: the rule of
+    transformers 5.23. (The first published program asked for `num_tokens` of them, and else for a
+    shorter match.) Needs no datastore and no model. Safe to share by threads.
+
+    Args:
+        max_match: The longest suffix that is looked for.
+        num_tokens: Tokens of a draft.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    vocab_size = None
+
+    def __init__(self, max_match: int = 3, num_tokens: int = 10) -> None:
+        self.max_match = max_match
+        self.num_tokens = num_tokens
+        self._start()  # refuses numbers that no request could use
+
+    @property
+    def max_nodes(self) -> int:
+        """The size of a draft."""
+        return self.num_tokens
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+        """Starts a request.
+
+        Raises:
+            ValueError: The prompt is empty.
+        """
+        if len(prompt_ids) == 0:
+            raise ValueError("the prompt is empty: give at least one token")
+        session = self._start()
+        session.observe(prompt_ids)
+        return session
+
+    def _start(self) -> DraftSession:
+        return prompt_lookup_session(max_match=self.max_match, num_tokens=self.num_tokens)

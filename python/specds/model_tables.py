@@ -1,0 +1,197 @@
+"""What a model predicts by itself: its unigram and bigrams, computed once and kept on disk.
+
+Tables are files ``tables-FINGERPRINT-K.npz`` in the folder ``SPECDS_CACHE``, by default ``specds``
+in the user's cache folder. They may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.progress import track
+
+from specds import display
+from specds._core import ModelTables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel
+
+# Raised where the computation changes, so that what an older version has kept is not used.
+_VERSION = 1
+_MOST_VALUES = 64
+# Logits and vocabulary rows worked on at a time: 128 MiB of them in single precision.
+_BATCH_ELEMENTS = 1 << 25
+_MOST_TOKENS = 1024
+
+
+def load_tables(
+    model: PreTrainedModel, k: int = 25, folder: str | os.PathLike[str] | None = None
+) -> ModelTables:
+    """The tables of a model: read from the cache, or computed and kept there.
+
+    Args:
+        model: A decoder-only transformers model in eval mode.
+        k: How many tokens to know after each; at most the vocabulary's size are. 25 are the most
+            that the N-Grammys paper drafts.
+        folder: The cache; by default the one of the user.
+
+    Raises:
+        ValueError: `k` is not positive, the model is in training mode or has no embeddings to
+            compare.
+    """
+    if k < 1:
+        raise ValueError(f"k must be positive, got {k}")
+    k = min(k, _vocab_size(model))
+    path = Path(folder or cache_folder()) / f"tables-{fingerprint(model)}-{k}.npz"
+    found = _read(path)
+    if found is not None and (found.vocab_size, found.k) == (_vocab_size(model), k):
+        return found
+    tables = compute_tables(model, k)
+    try:
+        _write(path, tables)
+    except OSError as error:
+        warnings.warn(
+            f"tables of the model are not kept ({error}): set SPECDS_CACHE to a folder of yours",
+            stacklevel=2,
+        )
+    return tables
+
+
+def compute_tables(model: PreTrainedModel, k: int = 25) -> ModelTables:
+    """Computes the tables of a model, one forward pass for every thousand tokens or so.
+
+    Args:
+        model: As for `load_tables`.
+        k: As for `load_tables`.
+    """
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout is random: call eval()")
+    return ModelTables(*bigram_table(model, k), unigram_ranking(model))
+
+
+@torch.no_grad()
+def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
+    """The vocabulary by the model's unigram, best token first: section 4.1 of the N-Grammys paper.
+
+    That is ``p(x) ~ exp(-d(x))`` with ``d(x) = |u_x - mean u|``, for the rows `u` of the output
+    embedding, in the norm of ``<a, b> = a V^T V b^T``, for the input embedding `V`. The listing in
+    the paper's appendix B.1 ranks by the inner product ``<mean u, u_x>``, smallest first, which is
+    no distance; here it is the text's distance. Tied embeddings are the case ``U = V``.
+    """
+    inputs: Any = model.get_input_embeddings()
+    outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if outputs is None or inputs.weight.shape[1] != outputs.weight.shape[1]:
+        raise ValueError(
+            "the model's input and output embeddings differ in width, so it has no unigram: use a "
+            "strategy of the context alone"
+        )
+    vocab_size = _vocab_size(model)
+    inputs, outputs = (layer.weight[:vocab_size] for layer in (inputs, outputs))
+    dtype = torch.promote_types(outputs.dtype, torch.float32)
+    width = outputs.shape[1]
+    rows = max(1, _BATCH_ELEMENTS // width)
+    products = torch.zeros((width, width), dtype=dtype, device=outputs.device)
+    for part in inputs.to(outputs.device).split(rows):
+        products += part.to(dtype).T @ part.to(dtype)
+    mean = outputs.mean(dim=0, dtype=dtype)
+    differences = (part.to(dtype) - mean for part in outputs.split(rows))
+    squares = torch.cat([((part @ products) * part).sum(dim=1) for part in differences])
+    ranking: NDArray[np.int64] = squares.argsort(stable=True).cpu().numpy()
+    return ranking
+
+
+@torch.no_grad()
+def bigram_table(model: PreTrainedModel, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The `k` likeliest tokens after each token, best first, and how likely they are.
+
+    Each token is the whole context, as in the paper: nothing comes before it, neither text nor a
+    token that begins one.
+
+    Returns:
+        int32 and float32, both `(vocab_size, k)`.
+    """
+    vocab_size = _vocab_size(model)
+    num_tokens = max(1, min(_MOST_TOKENS, _BATCH_ELEMENTS // vocab_size))
+    token_ids = np.empty((vocab_size, k), dtype=np.int32)
+    probs = np.empty((vocab_size, k), dtype=np.float32)
+    batches = range(0, vocab_size, num_tokens)
+    # A tenth of a second of work is no reason to show a bar.
+    shown = display.err.is_terminal and len(batches) > 4
+    for start in track(batches, "bigrams of the model", console=display.err, disable=not shown):
+        rows = slice(start, min(start + num_tokens, vocab_size))
+        contexts = torch.arange(rows.start, rows.stop, device=model.device)[:, None]
+        logits = model(input_ids=contexts, use_cache=False).logits[:, -1, :vocab_size]
+        top = logits.float().softmax(dim=-1).topk(k, dim=-1)
+        token_ids[rows], probs[rows] = top.indices.cpu().numpy(), top.values.cpu().numpy()
+    return token_ids, probs
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """Names a model by its configuration and weights, 32 hexadecimal digits.
+
+    Of each parameter the name, the shape, the dtype and up to 64 evenly spaced values count: a
+    training step changes them, an edit of a few rows may not.
+    """
+    told_otherwise = ("_name_or_path", "architectures", "dtype", "transformers_version")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in told_otherwise}
+    digest = hashlib.sha256(f"{_VERSION} {type(model).__name__}".encode())
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        values = parameter.detach().reshape(-1)
+        sampled = values[:: max(1, -(-len(values) // _MOST_VALUES))].contiguous()
+        digest.update(sampled.view(torch.uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def cache_folder() -> Path:
+    """Where tables are kept: ``SPECDS_CACHE``, else ``specds`` in the user's cache folder."""
+    own = os.environ.get("SPECDS_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "specds"
+
+
+def _vocab_size(model: PreTrainedModel) -> int:
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def _read(path: Path) -> ModelTables | None:
+    """The tables of a file; None where there is none, or one that is damaged."""
+    try:
+        # An archive with checksums; nothing in it is run.
+        with path.open("rb") as file, np.load(file) as arrays:
+            return ModelTables(arrays["bigram"], arrays["bigram_probs"], arrays["unigram"])
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _write(path: Path, tables: ModelTables) -> None:
+    """Writes beside the target and renames: who reads sees all of a file or none of it."""
+    arrays: dict[str, Any] = {
+        "bigram": tables.bigram.astype(np.int32),
+        "bigram_probs": tables.bigram_probs,
+        "unigram": tables.unigram.astype(np.int32),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            np.savez(file, **arrays)
+            file.close()
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink()
+            raise

@@ -1,0 +1,69 @@
+"""How is a draft checked without a tree mask: as a batch of rows that share one prefix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specds.verify.attention import one_at_a_time, rows_share_the_prefix
+from specds.verify.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specds._core import TokenTree
+
+
+class BatchedRunner(Runner):
+    """`Runner` with each path of the tree as a row of its own: N-Grammys' (k, w + 1) batches.
+
+    A row is the last emitted token and one path from the root to a leaf, padded to the longest, so
+    a node is computed once for each leaf below it. The states of the context are those of a
+    single row, which all rows read where they are; commits keep the accepted row's.
+    """
+
+    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
+        """As `Runner.verify`, in one forward pass over a batch of rows."""
+        if tree is None:
+            return super().verify(token_id, None)
+        paths = tree.paths()
+        width = 1 + max(len(path) for path in paths)
+        rows = np.full((len(paths), width), token_id, dtype=np.int64)
+        # Where in the pass the token and each node are; of several places the first.
+        self._width, self._places = width, np.zeros(1 + len(tree), dtype=np.int64)
+        for row in reversed(range(len(paths))):
+            path = paths[row]
+            rows[row, 1 : 1 + len(path)] = tree.token_ids[path]
+            self._places[1 + path] = row * width + 1 + np.arange(len(path))
+        with rows_share_the_prefix(self._config):
+            logits = self._forward_rows(rows)
+        places = torch.from_numpy(self._places).to(logits.device)
+        return logits.flatten(0, 1).index_select(0, places)
+
+    def _forward_rows(self, rows: np.ndarray) -> torch.Tensor:
+        num_rows, width = rows.shape
+        depths = np.arange(width)
+        visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
+        mask = self._masks.build(visible, np.tile(depths, num_rows), self.cache.length)
+        positions = np.broadcast_to(self.cache.length + depths, rows.shape)
+        inputs = torch.from_numpy(np.stack((rows, positions)))
+        token_ids, position_ids = inputs.to(self._model.device)
+        return self._forward(token_ids, position_ids, mask)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with one_at_a_time:
+            return super()._forward(*args, **kwargs)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the states of the token and of the nodes `path`, from a row that has them all."""
+        if not path:
+            self.cache.commit([0])
+            return
+        first = int(self._places[1 + path[-1]]) // self._width * self._width
+        self.cache.commit(range(first, first + 1 + len(path)))
+
+
+RUNNERS: dict[str, type[Runner]] = {"tree": Runner, "batched": BatchedRunner}
+"""The ways to verify a draft, by name."""

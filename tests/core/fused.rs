@@ -1,0 +1,498 @@
+//! Drafts from all sources: what they hold to, what they learn, and how soon.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::datastore::Datastore;
+use specds::draft::{Session, draft_batch};
+use specds::error::Error;
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
+use specds::memory::{Memory, MemoryOptions};
+use specds::tree::{Source, TokenTree};
+use specds::weights::Weights;
+
+use crate::oracle::{Oracle, corpora, shift};
+use crate::{build, options, tempdir};
+
+fn drafter(
+    datastore: Option<&Arc<Datastore>>,
+    memory: Option<&Arc<Memory>>,
+    config: FusedConfig,
+) -> Arc<FusedDrafter> {
+    let (datastore, memory) = (datastore.cloned(), memory.cloned());
+    Arc::new(FusedDrafter::new(datastore, memory, config, Weights::default()).unwrap())
+}
+
+fn alone() -> Arc<FusedDrafter> {
+    drafter(None, None, FusedConfig::default())
+}
+
+fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
+    let mut session = FusedSession::new(Arc::clone(drafter), "").unwrap();
+    session.observe(prompt).unwrap();
+    session
+}
+
+fn memory(vocab_size: u32) -> Arc<Memory> {
+    Arc::new(Memory::new(MemoryOptions::new(vocab_size)).unwrap())
+}
+
+fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    // The files stay mapped when their folder is gone.
+    Arc::new(build(&path, options(vocab_size, vocab_size), documents).unwrap())
+}
+
+/// How many of `tokens` follow a path of the tree.
+fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
+    let mut parent = -1;
+    let child = |parent: i32, token: u32| {
+        let mut edges = tree.parents().iter().zip(tree.token_ids());
+        edges.position(|edge| edge == (&parent, &token))
+    };
+    let accepted = tokens.iter().map_while(|&token| {
+        parent = i32::try_from(child(parent, token)?).unwrap();
+        Some(())
+    });
+    accepted.count()
+}
+
+/// Drafts for a text as a model would write it: for each step, where it began, how many tokens it
+/// emitted, and how many were expected.
+fn replay(session: &mut FusedSession, text: &[u32], max_nodes: usize) -> Vec<(usize, usize, f32)> {
+    let mut steps = Vec::new();
+    let mut begin = 0;
+    while begin < text.len() {
+        let tree = session.draft(max_nodes).unwrap();
+        let rest = &text[begin..];
+        let emitted = (num_accepted(&tree, rest) + 1).min(rest.len());
+        session.observe(&rest[..emitted]).unwrap();
+        steps.push((begin, emitted, 1.0 + tree.probs().iter().sum::<f32>()));
+        begin += emitted;
+    }
+    steps
+}
+
+/// A random sequence that is the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from((self.0 >> 33) % u64::from(limit)).unwrap()
+    }
+
+    fn tokens(&mut self, length: usize, first: u32, num_tokens: u32) -> Vec<u32> {
+        (0..length)
+            .map(|_| first + self.below(num_tokens))
+            .collect()
+    }
+
+    /// Phrases one after the other.
+    fn phrases(&mut self, phrases: &[Vec<u32>], length: usize) -> Vec<u32> {
+        let mut text = Vec::new();
+        while text.len() < length {
+            let last = u32::try_from(phrases.len()).unwrap();
+            text.extend(&phrases[self.below(last) as usize]);
+        }
+        text
+    }
+}
+
+fn check_tree(tree: &TokenTree, max_nodes: usize) {
+    assert!(tree.len() <= max_nodes);
+    let (tokens, parents, probs) = tree.clone().into_parts();
+    TokenTree::new(tokens, parents.clone(), probs.clone()).unwrap();
+    assert!(probs.is_sorted_by(|a, b| a >= b), "{probs:?}");
+    for (node, parent) in parents.iter().enumerate() {
+        if let Ok(parent) = usize::try_from(*parent) {
+            assert!(probs[node] <= probs[parent]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_request_gets_trees_that_are_sound_and_the_same_in_every_run(
+        oracle in corpora(),
+        has_datastore in any::<bool>(),
+        requests in vec(vec(vec(0_u32..4, 0..9), 1..7), 1..4),
+        max_nodes in prop_oneof![Just(0_usize), Just(1), 2_usize..20, Just(64), Just(1000)],
+        k in 0_usize..4,
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let run = || {
+            let datastore = has_datastore.then_some(&datastore);
+            let memory = memory(oracle.vocab_size);
+            let drafter = drafter(datastore, Some(&memory), FusedConfig::default());
+            let mut trees = Vec::new();
+            for request in &requests {
+                let mut session = start(&drafter, &shift(&request[0], oracle.vocab_size));
+                session.expect_output(&shift(&request[0], oracle.vocab_size)).unwrap();
+                for piece in request {
+                    let tree = session.draft(max_nodes).unwrap();
+                    let predictions = vec![0; (tree.len() + 1) * k];
+                    session.recycle(&tree, &predictions, k).unwrap();
+                    session.observe(&shift(piece, oracle.vocab_size)).unwrap();
+                    trees.push(tree);
+                }
+                session.finish();
+            }
+            trees
+        };
+        let trees = run();
+        for tree in &trees {
+            check_tree(tree, max_nodes);
+            prop_assert!(tree.token_ids().iter().all(|&token| token < oracle.vocab_size));
+        }
+        prop_assert_eq!(trees, run());
+    }
+
+    #[test]
+    fn no_cut_into_shards_changes_a_fused_draft(
+        documents in vec(vec(0_u32..4, 1..200), 2..10),
+        (vocab_size, separator) in prop_oneof![Just((4, 4)), Just((4, 3)), Just((70_000, 70_000))],
+        num_shards in 2_u64..6,
+        contexts in vec(vec(0_u32..4, 1..6), 1..4),
+    ) {
+        let documents: Vec<_> = documents.iter().map(|one| shift(one, vocab_size)).collect();
+        let num_tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
+        let longest = documents.iter().map(|document| document.len() as u64 + 1).max().unwrap();
+        let max_shard_tokens = (num_tokens as u64 / num_shards).max(longest);
+        let cut = Oracle { vocab_size, separator, max_shard_tokens, documents };
+        let whole = Oracle { max_shard_tokens: 1 << 20, ..cut.clone() };
+        let folder = tempdir().unwrap();
+        let trees = |name: &str, oracle: &Oracle| {
+            let path = folder.path().join(name);
+            let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+            let drafter = drafter(Some(&datastore), None, FusedConfig::default());
+            let draft = |context: &Vec<u32>| {
+                start(&drafter, &shift(context, vocab_size)).draft(32).unwrap()
+            };
+            contexts.iter().map(draft).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(trees("cut", &cut), trees("whole", &whole));
+    }
+
+    #[test]
+    fn sessions_of_one_drafter_draft_the_same_in_a_batch(
+        contexts in vec(vec(0_u32..4, 0..30), 0..12),
+        num_threads in prop_oneof![Just(None), (1_usize..5).prop_map(Some)],
+    ) {
+        let drafter = alone();
+        let sessions = || contexts.iter().map(|context| start(&drafter, context));
+        let one_by_one: Vec<_> = sessions().map(|mut session| session.draft(16).unwrap()).collect();
+        let mut sessions: Vec<_> = sessions().collect();
+        let mut sessions: Vec<_> = sessions.iter_mut().collect();
+        prop_assert_eq!(draft_batch(&mut sessions, 16, num_threads).unwrap(), one_by_one);
+    }
+}
+
+#[test]
+fn a_request_without_tokens_drafts_nothing() {
+    let mut session = FusedSession::new(alone(), "").unwrap();
+    assert!(session.draft(64).unwrap().is_empty());
+    session.observe(&[]).unwrap();
+    assert!(session.draft(64).unwrap().is_empty());
+    assert_eq!(session.match_length(), 0);
+    session.finish();
+}
+
+#[test]
+fn what_came_before_in_a_request_is_drafted_from_its_own_text() {
+    let mut session = start(&alone(), &[1, 2, 3, 4, 9, 8, 7, 1, 2]);
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [3, 4]);
+    assert_eq!(tree.sources(), [Source::Context; 2]);
+    assert_eq!(session.match_length(), 2);
+}
+
+#[test]
+fn what_is_in_the_datastore_is_drafted_from_it() {
+    let datastore = build_one(&[vec![1, 2, 3, 4]], 9);
+    let mut session = start(
+        &drafter(Some(&datastore), None, FusedConfig::default()),
+        &[1, 2],
+    );
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [3, 4]);
+    assert_eq!(tree.sources(), [Source::Datastore; 2]);
+}
+
+#[test]
+fn no_source_that_is_left_out_is_drafted_from() {
+    let config = FusedConfig {
+        context: false,
+        ..FusedConfig::default()
+    };
+    let mut session = start(&drafter(None, None, config), &[1, 2, 3, 1, 2]);
+    assert!(session.draft(8).unwrap().is_empty());
+}
+
+#[test]
+fn earlier_requests_are_drafted_from_for_their_tenant_alone() {
+    let drafter = drafter(None, Some(&memory(100)), FusedConfig::default());
+    let session = |tenant| FusedSession::new(Arc::clone(&drafter), tenant).unwrap();
+    let mut first = session("ann");
+    first.observe(&[1, 2, 3]).unwrap();
+    first.observe(&[4, 5]).unwrap();
+    first.finish();
+    for (tenant, expected) in [("ann", &[4, 5][..]), ("bob", &[])] {
+        let mut session = session(tenant);
+        session.observe(&[7, 2, 3]).unwrap();
+        let tree = session.draft(2).unwrap();
+        assert_eq!(tree.token_ids(), expected);
+        assert!(
+            tree.sources()
+                .iter()
+                .all(|&source| source == Source::Memory)
+        );
+    }
+}
+
+#[test]
+fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
+    let memory = memory(1000);
+    let drafter = drafter(None, Some(&memory), FusedConfig::default());
+    let turns: Vec<u32> = (0..100).collect();
+    for length in [40, 70, 100] {
+        let mut session = start(&drafter, &turns[..length - 10]);
+        session.observe(&turns[length - 10..length]).unwrap();
+        session.finish();
+    }
+    assert_eq!(memory.read("").unwrap().tokens().len(), 100 + 3);
+}
+
+#[test]
+fn an_output_that_the_caller_expects_is_drafted() {
+    let mut session = start(&alone(), &[1, 2]);
+    session.expect_output(&[5, 1, 2, 6, 7]).unwrap();
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [6, 7]);
+    assert_eq!(tree.sources(), [Source::Predicted; 2]);
+}
+
+#[test]
+fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_there() {
+    let mut session = start(&alone(), &[1, 2]);
+    let tree = TokenTree::new(vec![3, 4], vec![-1, -1], vec![0.5, 0.4]).unwrap();
+    let predictions = [3, 4, 10, 11, 20, 21];
+    session.recycle(&tree, &predictions, 2).unwrap();
+    session.observe(&[3, 8, 2, 4]).unwrap();
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [20, 21]);
+    assert_eq!(tree.sources(), [Source::Recycled; 2]);
+}
+
+#[test]
+fn predictions_must_be_k_for_each_node() {
+    let mut session = start(&alone(), &[1, 2]);
+    let tree = session.draft(0).unwrap();
+    session.recycle(&tree, &[1, 2], 2).unwrap();
+    for (predictions, k) in [(&[1][..], 2), (&[1, 2, 3], 2), (&[1], 0)] {
+        let error = session.recycle(&tree, predictions, k).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::InvalidArgument {
+                name: "predictions",
+                ..
+            }
+        ));
+    }
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_and_what_does_not_belong_together_is_refused() {
+    let memory = memory(10);
+    let drafter = drafter(None, Some(&memory), FusedConfig::default());
+    assert_eq!(drafter.vocab_size(), Some(10));
+    let mut session = start(&drafter, &[1]);
+    let refused = [
+        session.observe(&[2, 10]).unwrap_err(),
+        session.expect_output(&[10]).unwrap_err(),
+        session
+            .recycle(&TokenTree::default(), &[10], 1)
+            .unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(
+            error,
+            Error::TokenOutOfRange {
+                token: 10,
+                vocab_size: 10
+            }
+        ));
+    }
+    let weights = Weights::default();
+    let datastore = Some(build_one(&[vec![1]], 9));
+    let error = FusedDrafter::new(datastore, Some(memory), FusedConfig::default(), weights);
+    assert!(matches!(
+        error.unwrap_err(),
+        Error::InvalidArgument { name: "memory", .. }
+    ));
+    let long = "n".repeat(Memory::MAX_NAME + 1);
+    assert!(FusedSession::new(drafter, &long).is_err());
+}
+
+#[test]
+fn only_nodes_of_enough_probability_are_drafted_until_a_gain() {
+    let mut random = Random(1);
+    let phrases: Vec<_> = (0..6).map(|_| random.tokens(6, 0, 30)).collect();
+    let mut session = start(&alone(), &random.phrases(&phrases, 300));
+    let all = session.draft(64).unwrap();
+    for min_gain in [0.0, 0.05, 0.3, 1.0] {
+        let tree = session.draft_until(min_gain, 64).unwrap();
+        assert!(tree.probs().iter().all(|&prob| prob >= min_gain));
+        // Where less is wanted, less is looked up: but what is drafted is the likeliest.
+        assert_eq!(tree, all.prefix(tree.len()));
+    }
+    assert!(session.draft_until(0.05, 64).unwrap().len() > 1);
+}
+
+#[test]
+fn a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is() {
+    let mut random = Random(2);
+    let phrases: Vec<_> = (0..6).map(|_| random.tokens(6, 0, 30)).collect();
+    let text = random.phrases(&phrases, 300);
+    for learns in [true, false] {
+        let config = FusedConfig {
+            learns,
+            ..FusedConfig::default()
+        };
+        let drafter = drafter(None, None, config);
+        replay(&mut start(&drafter, &text[..100]), &text[100..], 16);
+        assert_eq!(drafter.weights() != Weights::default(), learns);
+        assert!(drafter.accepted()[Source::Context as usize] > 50);
+    }
+}
+
+#[test]
+fn when_the_useful_source_changes_midway_the_new_one_is_trusted_within_some_tens_of_tokens() {
+    let mut random = Random(3);
+    // Both know how every pair of tokens goes on, and each is wrong in the other's domain.
+    let stored: Vec<_> = (0..40).map(|_| random.tokens(12, 0, 12)).collect();
+    let datastore = build_one(&vec![random.phrases(&stored, 4000); 4], 64);
+    let remembered: Vec<_> = (0..40).map(|_| random.tokens(12, 0, 12)).collect();
+    let memory = memory(64);
+    memory
+        .insert("", &random.phrases(&remembered, 4000))
+        .unwrap();
+    let text = [
+        random.phrases(&stored, 600),
+        random.phrases(&remembered, 600),
+        random.phrases(&stored, 600),
+    ]
+    .concat();
+    let config = FusedConfig {
+        context: false,
+        ..FusedConfig::default()
+    };
+    let drafter = drafter(Some(&datastore), Some(&memory), config);
+    let steps = replay(&mut start(&drafter, &text[..20]), &text[20..], 8);
+    let speed = |from: usize, to: usize| {
+        let steps = steps
+            .iter()
+            .filter(|(begin, ..)| (from..to).contains(begin));
+        let emitted: Vec<_> = steps.map(|&(_, emitted, _)| emitted as f32).collect();
+        emitted.iter().sum::<f32>() / emitted.len() as f32
+    };
+    for change in [580, 1180] {
+        let settled = speed(change + 300, change + 580);
+        let soon = speed(change + 50, change + 250);
+        assert!(
+            soon > 0.85 * settled,
+            "{soon} soon after {change}, {settled} later"
+        );
+    }
+}
+
+#[test]
+fn a_datastore_that_does_not_fit_the_text_costs_next_to_nothing() {
+    let mut random = Random(4);
+    let useless = build_one(&vec![random.tokens(20_000, 0, 40); 3], 64);
+    let phrases: Vec<_> = (0..60).map(|_| random.tokens(8, 0, 40)).collect();
+    let text = random.phrases(&phrases, 12_000);
+    let num_steps = |datastore: Option<&Arc<Datastore>>| {
+        let drafter = drafter(datastore, None, FusedConfig::default());
+        replay(&mut start(&drafter, &text[..10]), &text[10..], 16).len() as f32
+    };
+    let (with, without) = (num_steps(Some(&useless)), num_steps(None));
+    assert!(
+        with < 1.01 * without,
+        "{with} steps with it, {without} without"
+    );
+}
+
+#[test]
+fn the_expected_acceptance_length_is_what_comes() {
+    let mut random = Random(5);
+    let phrases: Vec<_> = (0..50).map(|_| random.tokens(6, 0, 30)).collect();
+    let text = random.phrases(&phrases, 12_000);
+    let steps = replay(&mut start(&alone(), &text[..10]), &text[10..], 16);
+    let steps = &steps[steps.len() / 3..];
+    let expected: f32 = steps.iter().map(|step| step.2).sum();
+    let emitted: f32 = steps.iter().map(|step| step.1 as f32).sum();
+    let ratio = expected / emitted;
+    assert!((0.97..1.03).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn fitted_weights_draft_better_from_the_start() {
+    let mut random = Random(6);
+    let phrases: Vec<_> = (0..80).map(|_| random.tokens(6, 0, 60)).collect();
+    let documents: Vec<_> = (0..30).map(|_| random.phrases(&phrases, 200)).collect();
+    let (held_out, stored) = documents.split_at(10);
+    let datastore = build_one(stored, 64);
+    let fitted = fit(Some(Arc::clone(&datastore)), held_out, Weights::default()).unwrap();
+    let text = random.phrases(&phrases, 150);
+    let num_steps = |weights: Weights| {
+        let config = FusedConfig::default();
+        let drafter = FusedDrafter::new(Some(Arc::clone(&datastore)), None, config, weights);
+        replay(
+            &mut start(&Arc::new(drafter.unwrap()), &text[..2]),
+            &text[2..],
+            8,
+        )
+        .len()
+    };
+    let (fitted, default) = (num_steps(fitted), num_steps(Weights::default()));
+    assert!(fitted < default, "{fitted} steps, {default} by default");
+}
+
+#[test]
+fn weights_come_back_from_their_bytes_and_no_others_do() {
+    let drafter = alone();
+    replay(&mut start(&drafter, &[1, 2, 1, 2]), &[1, 2, 1, 2, 3, 1], 8);
+    let weights = drafter.weights();
+    let bytes = weights.to_bytes();
+    assert_eq!(Weights::from_bytes(&bytes).unwrap(), weights);
+    let mut changed: Vec<Vec<u8>> = Vec::new();
+    for length in [0, 7, 8, 15, bytes.len() - 8, bytes.len() - 1] {
+        changed.push(bytes[..length].to_vec());
+    }
+    changed.push([&bytes[..], &[0]].concat());
+    for index in [0, 7, 8, 1000, bytes.len() - 9, bytes.len() - 1] {
+        let mut one = bytes.clone();
+        one[index] ^= 64;
+        changed.push(one);
+    }
+    for bytes in changed {
+        let error = Weights::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::InvalidArgument {
+                name: "weights",
+                ..
+            }
+        ));
+    }
+}

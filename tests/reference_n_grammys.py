@@ -1,0 +1,91 @@
+"""N-Grammys and prompt lookup in plain Python, written from the papers: slow, short, meant to be
+obviously right."""
+
+from __future__ import annotations
+
+import math
+
+from reference import paths
+
+
+def unigram(inputs, outputs):
+    """Section 4.1: the vocabulary by ``d(x) = |u_x - mean u|_V``, nearest first.
+
+    `inputs` and `outputs` are lists of rows: the embeddings v_x and u_x.
+    """
+    mean = [math.fsum(column) / len(outputs) for column in zip(*outputs, strict=True)]
+
+    def distance(u):
+        difference = [a - b for a, b in zip(u, mean, strict=True)]
+        # <a, a>_V is the sum over all tokens x of (a . v_x)^2.
+        return math.fsum(
+            math.fsum(a * b for a, b in zip(difference, v, strict=True)) ** 2 for v in inputs
+        )
+
+    distances = [distance(u) for u in outputs]
+    return sorted(range(len(outputs)), key=lambda token: distances[token])
+
+
+def extended_bigram(bigram, last, k, w):
+    """Section 4.1, Extensions: the k best tokens after `last`, each continued greedily to w."""
+    rows = []
+    for token in bigram[last][:k]:
+        row = [token]
+        while len(row) < w:
+            row.append(bigram[row[-1]][0])
+        rows.append(row)
+    return rows
+
+
+def context_ngrams(context, k, w, q):
+    """Section 4.2 and appendix B.2: the k most frequent of the w tokens after the last q tokens.
+
+    Ties are for the match that came later in the context.
+    """
+    query = context[-q:]
+    counts, latest = {}, {}
+    for start in range(len(context) - q - w + 1):  # `context.unfold(0, q + w, 1)`
+        gram = context[start : start + q + w]
+        if gram[:q] == query:
+            row = tuple(gram[q:])
+            counts[row] = counts.get(row, 0) + 1
+            latest[row] = start
+    return sorted(counts, key=lambda row: (-counts[row], -latest[row]))[:k]
+
+
+def rows(strategy, context, bigram, unigram, k, w, q):
+    """The rows of a draft, in the paper's order."""
+    if strategy == "unigram":
+        return [[token] for token in unigram[:k]]
+    if strategy == "bigram":
+        return extended_bigram(bigram, context[-1], k, 1)
+    if strategy == "extended-bigram":
+        return extended_bigram(bigram, context[-1], k, w)
+    found = context_ngrams(context, k, w, q)
+    if strategy == "mixed":  # section 4.3
+        found += extended_bigram(bigram, context[-1], k - len(found), w)
+    return found
+
+
+def prefixes(rows):
+    """The paths of the rows' prefix tree, in the order in which the rows add them."""
+    found = {}
+    for row in rows:
+        for length in range(1, len(row) + 1):
+            found.setdefault(tuple(row[:length]))
+    return list(found)
+
+
+def prompt_lookup(context, max_match, num_tokens):
+    """What followed the first occurrence of the longest suffix, as far as the context goes."""
+    for length in range(min(max_match, len(context) - 1), 0, -1):
+        suffix = context[-length:]
+        for start in range(len(context) - length):
+            if context[start : start + length] == suffix:
+                return context[start + length :][:num_tokens]
+    return []
+
+
+def tree_paths(tree):
+    """The paths of a draft's nodes, in their order."""
+    return list(paths(tree.token_ids.tolist(), tree.parents.tolist(), tree.probs))

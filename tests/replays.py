@@ -1,0 +1,24 @@
+"""What tests of replays are made of."""
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+
+from specds import DatastoreBuilder
+from specds.bench.transcripts import Transcript
+
+VOCAB_SIZE, SEPARATOR = 8, 7
+
+# Benchmarks run on machines that do other things beside, and stall.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def transcript(prompt, completion, source="a"):
+    return Transcript(source, np.array(prompt), np.array(completion))
+
+
+def build_tiny(path):
+    """A datastore of four documents of a hundred tokens below 4."""
+    flat = np.random.default_rng(5).integers(4, size=400)
+    with DatastoreBuilder(path, vocab_size=VOCAB_SIZE, separator=SEPARATOR) as builder:
+        builder.add_documents(flat, [100] * 4)
+        return builder.finish()

@@ -1,0 +1,351 @@
+"""ADED: the matrix, the search and what is learned, against a reference written from the paper."""
+
+import shutil
+import threading
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reference_aded
+from specds import (
+    SOURCES,
+    AdaptiveTrigrams,
+    AdedConfig,
+    AdedDrafter,
+    Datastore,
+    DatastoreBuilder,
+    FormatError,
+    Trigrams,
+    draft_batch,
+)
+from specds._core import aded_session
+from specds.drafters import DrafterInputs, DrafterName, make_drafter, open_drafter, require_inputs
+
+tokens = st.integers(0, 3)
+documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)
+separators = st.sampled_from([3, 4])
+orders = st.integers(2, 4)
+some = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def build(path, documents, *, vocab_size=4, separator=4, **options):
+    with DatastoreBuilder(
+        path, vocab_size=vocab_size, separator=separator, overwrite=True, **options
+    ) as builder:
+        flat = [token for document in documents for token in document]
+        builder.add_documents(flat, [len(document) for document in documents])
+        return builder.finish()
+
+
+def drafted(tree):
+    return list(zip(tree.token_ids, tree.parents, tree.probs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def datastore(tmp_path_factory):
+    """Words that a few others follow, at random and with a favourite."""
+    random = np.random.default_rng(0)
+    documents = [random.zipf(1.5, 400) % 30 for _ in range(20)]
+    return build(
+        tmp_path_factory.mktemp("aded") / "datastore",
+        [document.tolist() for document in documents],
+        vocab_size=31,
+        separator=31,
+        tokenizer_name="one",
+        tokenizer_fingerprint="f00d",
+        corpus=["somewhere"],
+    )
+
+
+@pytest.fixture(scope="module")
+def trigrams(datastore):
+    return Trigrams.build(datastore)
+
+
+@settings(some, max_examples=30)
+@given(
+    documents=documents,
+    separator=separators,
+    order=orders,
+    max_words=st.integers(1, 5),
+    min_count=st.integers(1, 4),
+    shard=st.sampled_from([25, 40, 1000]),
+)
+def test_the_matrix_is_equation_1(
+    tmp_path, documents, separator, order, max_words, min_count, shard
+):
+    built = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
+    limits = {"order": order, "max_words": max_words, "min_count": min_count}
+    trigrams = Trigrams.build(built, **limits)
+    expected = reference_aded.Matrix(documents, separator, 4, **limits)
+    for prefix in product(range(4), repeat=order - 1):
+        assert trigrams.words(prefix) == [tuple(word) for word in expected.words(prefix)]
+    assert trigrams.num_prefixes == len(expected.rows)
+    assert len(trigrams) == sum(map(len, expected.rows.values()))
+
+    shutil.rmtree(tmp_path / "t", ignore_errors=True)
+    trigrams.save(tmp_path / "t")
+    opened = Trigrams.open(tmp_path / "t")
+    for prefix in product(range(4), repeat=order - 1):
+        assert opened.words(prefix) == trigrams.words(prefix)
+
+
+@some
+@given(
+    documents=documents,
+    separator=separators,
+    order=orders,
+    max_words=st.integers(1, 5),
+    pieces=st.lists(st.lists(tokens, max_size=6), min_size=1, max_size=4),
+    search=st.sampled_from(["mcts", "mcts", "mcts", "greedy"]),
+    searches=st.integers(1, 60),
+    depth=st.integers(1, 5),
+    candidates=st.integers(1, 30),
+    c1=st.sampled_from([0.0, 0.5, 2.414, 32.0]),
+    c2=st.sampled_from([0.5, 8.0]),
+    seed=st.integers(0, 2**64 - 1),
+    adaptive=st.booleans(),
+    increment=st.sampled_from([0.05, 0.5]),
+    max_prob=st.sampled_from([0.5, 0.9, 1.0]),
+    max_length=st.sampled_from([None, 1, 3, 6]),
+    decay=st.sampled_from([0.0, 0.0, 0.3]),
+    normalize=st.booleans(),
+)
+def test_every_draft_is_that_of_the_paper_s_algorithms(
+    tmp_path, documents, separator, order, max_words, pieces, search, searches, depth, candidates,
+    c1, c2, seed, adaptive, increment, max_prob, max_length, decay, normalize,
+):  # fmt: skip
+    built = build(tmp_path / "d", documents, separator=separator)
+    trigrams = Trigrams.build(built, order=order, max_words=max_words)
+    how = {"searches": searches, "depth": depth, "candidates": candidates, "c1": c1, "c2": c2}
+    learning = {"increment": increment, "max_prob": max_prob}
+    learning |= {"decay": decay, "normalize": normalize}
+    session = aded_session(
+        AdaptiveTrigrams(trigrams), search=search, **how, seed=seed, adaptive=adaptive,
+        max_length=max_length, **learning,
+    )  # fmt: skip
+    reference = reference_aded.Session(
+        reference_aded.Matrix(documents, separator, 4, order, max_words), search,
+        learning if adaptive else None, max_length or float("inf"), **how, seed=seed,
+    )  # fmt: skip
+    for piece in pieces:
+        piece = [token for token in piece if token < 4]
+        session.observe(piece)
+        reference.observe(piece)
+        tree = session.draft(1000)
+        assert drafted(tree) == reference.draft()
+        assert session.match_length == (order - 1 if len(tree) else 0)
+        assert {SOURCES[source] for source in tree.sources} <= {"trigram"}
+        assert drafted(session.draft(5)) == drafted(tree)[:5]
+
+
+def test_a_full_search_of_the_paper_is_that_of_the_reference(datastore, trigrams):
+    documents = [datastore.document(0).token_ids.tolist()]
+    for _ in range(datastore.num_documents - 1):
+        documents.append(datastore.document(sum(len(d) + 1 for d in documents)).token_ids.tolist())
+    learning = {"increment": 0.5, "max_prob": 1.0, "decay": 0.0, "normalize": False}
+    reference = reference_aded.Session(
+        reference_aded.Matrix(documents, 31, 31), learning=learning, depth=4
+    )
+    session = AdedDrafter(trigrams).session(documents[0][:50])
+    reference.observe(documents[0][:50])
+    for token in (1, 2, 1, 3):
+        tree = session.draft(96)
+        assert len(tree) > 24
+        assert drafted(tree) == reference.draft()
+        session.observe([token])
+        reference.observe([token])
+
+
+def test_better_nodes_come_first(trigrams):
+    tree = AdedDrafter(trigrams).session([1, 2]).draft(96)
+    assert np.all(np.diff(tree.probs) <= 0)
+    below_root = tree.probs[tree.parents == -1]
+    assert 0.5 < below_root.sum() <= 1
+
+
+def test_drafts_are_the_same_in_every_run_and_on_every_thread(trigrams):
+    drafter = AdedDrafter(trigrams)
+    prompts = [[a, b] for a in range(5) for b in range(5)]
+    expected = [drafted(drafter.session(prompt).draft(64)) for prompt in prompts]
+    for num_threads in (1, 2, None):
+        sessions = [drafter.session(prompt) for prompt in prompts]
+        trees = draft_batch(sessions, 64, num_threads=num_threads)
+        assert [drafted(tree) for tree in trees] == expected
+    found = {}
+
+    def draft(number):
+        found[number] = [drafted(drafter.session(prompt).draft(64)) for prompt in prompts]
+
+    threads = [threading.Thread(target=draft, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[number] == expected for number in range(4))
+
+
+def test_the_seed_decides_what_is_left_to_chance(trigrams):
+    def draft(seed):
+        config = AdedConfig(seed=seed, searches=40)
+        return drafted(AdedDrafter(trigrams, config).session([1, 2]).draft(96))
+
+    assert draft(1) == draft(1)
+    assert len({str(draft(seed)) for seed in range(5)}) > 1
+
+
+def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):
+    new = [29, 28, 27, 26]
+    for across in (False, True):
+        drafter = AdedDrafter(trigrams, AdedConfig(across_requests=across))
+        first = drafter.session(new)
+        first.observe([29, 28])
+        assert first.draft(1).token_ids.tolist() == [27]
+        first.finish()
+        second = drafter.session([29, 28]).draft(96)
+        assert (27 in second.token_ids[second.parents == -1]) == across
+    still = AdedDrafter(trigrams, AdedConfig(adaptive=False)).session([*new, 29, 28]).draft(96)
+    assert drafted(still) == drafted(
+        AdedDrafter(trigrams, AdedConfig(adaptive=False)).session([29, 28]).draft(96)
+    )
+
+
+def test_nothing_is_drafted_or_learned_across_a_separator(tmp_path):
+    trigrams = Trigrams.build(build(tmp_path / "d", [[0, 1, 2], [0, 1]], separator=3))
+    assert trigrams.words([0, 1]) == [(2, 0.5), (3, 0.5)]
+    assert trigrams.words([1, 2]) == [(3, 1.0)]
+    assert trigrams.num_prefixes == 2
+    session = AdedDrafter(trigrams).session([1, 2, 3])
+    assert len(session.draft(9)) == 0
+    session.observe([0])
+    assert len(session.draft(9)) == 0
+    session.observe([1])
+    assert session.draft(9).token_ids[:2].tolist() == [2, 3]
+
+
+def test_facts_are_those_of_the_datastore(datastore, trigrams):
+    assert (trigrams.order, trigrams.max_words, trigrams.min_count) == (3, 12, 1)
+    assert (trigrams.vocab_size, trigrams.separator) == (31, 31)
+    assert trigrams.tokenizer_name == "one"
+    assert trigrams.tokenizer_fingerprint == "f00d"
+    assert trigrams.corpus == ["somewhere"]
+    assert repr(trigrams) == f"Trigrams(order=3, {len(trigrams)} entries)"
+    assert trigrams.words([1]) == trigrams.words([1, 2, 3]) == trigrams.words([31, 1]) == []
+
+
+def test_a_drafter_opens_what_a_path_holds(tmp_path, datastore, trigrams):
+    trigrams.save(tmp_path / "saved")
+    stages = []
+
+    def report(*now):
+        stages.append(now)
+
+    sources = (trigrams, datastore, datastore.path, str(datastore.path), tmp_path / "saved")
+    drafters = [AdedDrafter(source, progress=report) for source in sources]
+    drafts = [drafted(drafter.session([1, 2]).draft(9)) for drafter in drafters]
+    assert all(draft == drafts[0] for draft in drafts)
+    assert stages[-1] == ("read", 2 * datastore.num_tokens, 2 * datastore.num_tokens)
+    assert AdedDrafter(trigrams).vocab_size == 31
+    with pytest.raises(FileExistsError, match="choose another path"):
+        trigrams.save(tmp_path / "saved")
+    with pytest.raises(FileNotFoundError):
+        AdedDrafter(tmp_path / "nothing")
+    with pytest.raises(FormatError, match="holds no tri-grams"):
+        Trigrams.open(datastore.path)
+    with pytest.raises(FormatError, match="is not a datastore"):
+        Datastore.open(tmp_path / "saved")
+
+
+def test_progress_can_stop_a_count(datastore):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trigrams.build(datastore, progress=stop)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"order": 1}, r"`order` must lie in 2\.\.=4, not 1"),
+        ({"order": 5}, r"`order` must lie in 2\.\.=4, not 5"),
+        ({"max_words": 0}, "`max_words` must be at least 1"),
+        ({"min_count": 0}, "`min_count` must be at least 1"),
+    ],
+)
+def test_bad_counts_are_refused(datastore, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Trigrams.build(datastore, **arguments)
+
+
+def test_a_vocabulary_that_fits_no_matrix_is_refused(tmp_path):
+    large = (1 << 21) + 1
+    datastore = build(tmp_path / "d", [[0]], vocab_size=large, separator=large)
+    with pytest.raises(ValueError, match=r"`vocab_size` must lie in 1\.\.=2097152 for tri-grams"):
+        Trigrams.build(datastore)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"searches": 0},
+        {"searches": 65_537},
+        {"depth": 0},
+        {"depth": 1025},
+        {"candidates": 0},
+        {"c1": -1.0},
+        {"c1": float("inf")},
+        {"c2": 0.0},
+        {"c2": float("nan")},
+        {"increment": 0.0},
+        {"increment": 0.6, "max_prob": 0.5},
+        {"max_prob": 1.5},
+        {"max_prob": float("nan")},
+        {"decay": 1.0},
+        {"decay": -0.1},
+        {"max_length": 0},
+        {"search": "beam"},
+    ],
+)
+def test_bad_configurations_are_refused_by_name_when_a_drafter_is_made(trigrams, arguments):
+    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}` must "):
+        AdedDrafter(trigrams, AdedConfig(**arguments))
+
+
+def test_bad_prompts_are_refused(trigrams):
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        AdedDrafter(trigrams).session([])
+    session = AdedDrafter(trigrams).session([1, 2])
+    before = drafted(session.draft(9))
+    with pytest.raises(ValueError, match="token 31 is outside the vocabulary of 31"):
+        session.observe([5, 31])
+    assert drafted(session.draft(9)) == before
+    assert len(AdedDrafter(trigrams).session([1]).draft(9)) == 0
+
+
+def test_names_make_the_ablations(datastore, trigrams):
+    made = {
+        name: make_drafter(name, DrafterInputs(datastore))
+        for name in DrafterName
+        if name.takes_trigrams
+    }
+    orders = {name.value: drafter.trigrams.order for name, drafter in made.items()}
+    assert orders == {"aded": 3, "aded-greedy": 3, "aded-bigram": 2, "aded-4gram": 4}
+    assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 96]
+    assert [n.value for n, d in made.items() if d.config.search == "greedy"] == ["aded-greedy"]
+    assert make_drafter(DrafterName.ADED, DrafterInputs(trigrams=trigrams)).trigrams is trigrams
+    empty = Trigrams.build(datastore, min_count=10**9)
+    assert (
+        make_drafter(DrafterName.ADED, DrafterInputs(datastore, trigrams=empty)).trigrams is empty
+    )
+    with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
+        make_drafter(DrafterName.ADED_BIGRAM, DrafterInputs(trigrams=trigrams))
+    with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore, or"):
+        open_drafter(DrafterName.ADED)
+    with pytest.raises(ValueError, match="`rest` takes no tri-grams: leave out --trigrams"):
+        require_inputs(DrafterName.REST, datastore=True, model=True, trigrams=True)

@@ -1,0 +1,496 @@
+"""Replays: the loop against a naive one, what is read, and what is reported."""
+
+import gzip
+import json
+import sys
+from contextlib import nullcontext
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specds
+from replays import build_tiny, patient, transcript
+from specds import FusedDrafter, RestDrafter, TokenTree, cli
+from specds.bench.engines import Engine, check_names
+from specds.bench.measure import measure
+from specds.bench.replay import Trace, replay
+from specds.bench.report import figures, rows_of
+from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
+from specds.loading import load_tokenizer
+from specds.tokenization import vocab_size
+
+tokens = st.integers(0, 3)
+texts = st.lists(tokens, min_size=1, max_size=20)
+
+
+@pytest.fixture(scope="module")
+def datastore(tmp_path_factory):
+    return build_tiny(tmp_path_factory.mktemp("replay") / "tiny.specds")
+
+
+def engine(make, name="fake"):
+    return Engine(name, None, lambda: nullcontext(make))
+
+
+# Fakes.
+
+
+class Fake:
+    """Drafts what `choose(context, max_nodes)` says: tokens, parents, probabilities."""
+
+    vocab_size = None
+
+    def __init__(self, choose):
+        self.choose = choose
+        self.finished = 0
+
+    def session(self, prompt_ids):
+        return FakeSession(self, list(map(int, prompt_ids)))
+
+
+class FakeSession:
+    def __init__(self, drafter, context):
+        self.drafter, self.context = drafter, context
+
+    def draft(self, max_nodes):
+        return TokenTree(*self.drafter.choose(self.context, max_nodes))
+
+    def observe(self, token_ids):
+        self.context += list(map(int, token_ids))
+
+    def finish(self):
+        self.drafter.finished += 1
+
+
+def chain(token_ids, probs=None):
+    return token_ids, list(range(-1, len(token_ids) - 1)), probs
+
+
+class Learner(Fake):
+    """Drafts the token that followed the last one when it came in any request before."""
+
+    def __init__(self):
+        super().__init__(
+            lambda context, _: chain([self.next[t] for t in context[-1:] if t in self.next])
+        )
+        self.next = {}
+
+    def session(self, prompt_ids):
+        session = super().session(prompt_ids)
+        observe = session.observe
+
+        def learn(token_ids):
+            observe(token_ids)
+            self.next |= dict(zip(session.context, session.context[1:], strict=False))
+
+        session.observe = learn
+        return session
+
+
+def random_trees(seed):
+    """A drafter whose trees are random, deep and shallow nodes mixed."""
+
+    def choose(context, max_nodes):
+        random = np.random.default_rng([seed, len(context)])
+        edges = {}
+        for _ in range(max_nodes):
+            parent = int(random.integers(-1, len(edges)))
+            edges.setdefault((parent, int(random.integers(4))), None)
+        return [token for _, token in edges], [parent for parent, _ in edges]
+
+    return Fake(choose)
+
+
+# The loop.
+
+
+def naive_replay(drafter, prompt, completion, max_nodes):
+    """The accepted tokens and the nodes of each step."""
+    session, rest, steps = drafter.session(prompt), list(completion), []
+    while rest:
+        paths = []
+        if len(rest) > 1:
+            tree = session.draft(max_nodes)
+            for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
+                path = [*(paths[parent] if parent >= 0 else []), token]
+                if len(path) == len(rest):
+                    break
+                paths.append(path)
+        accepted = max((len(path) for path in paths if path == rest[: len(path)]), default=0)
+        steps.append((accepted, len(paths)))
+        session.observe(rest[: accepted + 1])
+        rest = rest[accepted + 1 :]
+    return steps
+
+
+@patient
+@given(texts, texts, st.integers(1, 12), st.integers(0, 99))
+def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nodes, seed):
+    answer = transcript(prompt, completion)
+    for drafter in (RestDrafter(datastore), FusedDrafter(datastore), random_trees(seed)):
+        trace = replay(lambda d=drafter: d.session(prompt), answer, max_nodes)
+        steps = naive_replay(drafter, prompt, completion, max_nodes)
+        stats = trace.stats
+        assert stats.num_drafts == len(steps)
+        assert stats.num_accepted_tokens == sum(accepted for accepted, _ in steps)
+        assert stats.num_draft_tokens == sum(nodes for _, nodes in steps)
+        assert stats.num_emitted_tokens == len(completion)
+        # Every token of the answer was accepted or the target's own, and tells which.
+        assert stats.num_accepted_tokens + stats.num_drafts == len(completion)
+        assert trace.sources["target"] == stats.num_drafts
+        assert sum(trace.sources.values()) == len(completion)
+        # At the last token there is nothing to gain, and nothing is drafted.
+        asked = len(steps) - (steps[-1] == (0, 0) and len(trace.draft_ns) < len(steps))
+        assert len(trace.draft_ns) == len(trace.accepted) == len(trace.expected) == asked
+        assert len(trace.observe_ns) == len(steps)
+
+
+def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
+    prompt, completion = [9], list(range(30))
+    known = Fake(lambda context, n: chain(completion[len(context) - 1 :][:n]))
+    trace = replay(lambda: known.session(prompt), transcript(prompt, completion), 5)
+    row = figures(trace)
+    assert row["num_drafts"] == 5
+    assert row["mean_acceptance_length"] == 6
+    assert row["nodes_per_draft"] == 5
+    assert row["acceptance_by_position"] == [1, 1, 1, 1, 1]
+    assert row["emitted_by_source"] == {"target": 5, "other": 25}
+    assert known.finished == 1
+
+
+def test_a_budget_of_nothing_drafts_nothing():
+    trace = replay(lambda: Fake(None).session([1]), transcript([1], [1, 2, 3]), 0)
+    assert figures(trace)["mean_acceptance_length"] == 1
+    assert trace.draft_ns == []
+
+
+def test_a_session_ends_also_when_it_fails():
+    broken = Fake(lambda _context, _n: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        replay(lambda: broken.session([1]), transcript([1], [1, 2]), 4)
+    assert broken.finished == 1
+
+
+def test_time_is_what_the_session_measured_where_it_did():
+    class Remote(FakeSession):
+        elapsed_ns = 7_000
+
+    trace = replay(
+        lambda: Remote(Fake(lambda _c, _n: chain([1])), [1]), transcript([1], [1] * 4), 1
+    )
+    assert figures(trace)["draft_p50_us"] == figures(trace)["observe_p99_us"] == 7
+
+
+# Figures.
+
+
+def test_times_are_told_in_microseconds_by_percentile():
+    row = figures(Trace(draft_ns=[*range(1000, 102_000, 1000)], observe_ns=[500]))
+    names = ("draft_p50_us", "draft_p99_us", "observe_p50_us", "observe_p99_us")
+    assert [row[name] for name in names] == [51, 100, 0.5, 0.5]
+
+
+def test_what_was_expected_is_held_against_what_was_accepted():
+    # Every second draft is sure of one right token, the others half expect a wrong one.
+    completion = [0, 0] * 20
+
+    def choose(context, _n):
+        return chain([0], [1.0]) if len(context) % 4 == 1 else chain([1], [0.5])
+
+    trace = replay(lambda: Fake(choose).session([3]), transcript([3], completion), 4)
+    row = figures(trace)
+    assert row["expected_accepted_tokens"] == pytest.approx(sum(trace.expected))
+    assert row["accepted_over_expected"] == pytest.approx(
+        row["num_accepted_tokens"] / sum(trace.expected)
+    )
+    low, high = row["reliability"][0], row["reliability"][-1]
+    assert (low["expected"], low["accepted"]) == (0.5, 0)
+    assert (high["expected"], high["accepted"]) == (1, 1)
+    assert sum(part["num_drafts"] for part in row["reliability"]) == len(trace.accepted)
+
+
+def test_a_drafter_without_probabilities_has_no_reliability():
+    trace = replay(lambda: random_trees(1).session([1]), transcript([1], [1, 2, 3, 0]), 4)
+    row = figures(trace)
+    assert row["reliability"] is row["accepted_over_expected"] is None
+    assert row["acceptance_by_match_length"] is None
+
+
+def test_acceptance_is_told_by_match_length(datastore):
+    trace = replay(
+        lambda: RestDrafter(datastore).session([1]), transcript([1], [1, 2, 3, 0] * 5), 8
+    )
+    parts = figures(trace)["acceptance_by_match_length"]
+    assert [part["match_length"] for part in parts] == sorted(set(trace.match_lengths))
+    accepted = sum((p["mean_acceptance_length"] - 1) * p["num_drafts"] for p in parts)
+    assert accepted == pytest.approx(trace.stats.num_accepted_tokens)
+
+
+# Cells.
+
+
+def test_files_are_told_apart_and_taken_together():
+    requests = [transcript([1], [1] * 4, "b"), transcript([1], [2] * 6, "a")]
+    [cell] = measure([engine(lambda: random_trees(1))], [4], requests, warm_memory=True)
+    rows = rows_of(cell)
+    assert [row["transcripts"] for row in rows] == ["a", "b", "all"]
+    emitted = [row["num_emitted_tokens"] for row in rows]
+    assert emitted == [6, 4, 10]
+
+
+def test_memory_and_order_matter_as_told():
+    taught, again = transcript([0], [1, 2, 3, 4]), transcript([0], [1, 2, 3, 4], "b")
+
+    def accepted(requests, warm):
+        [cell] = measure([engine(Learner)], [4], requests, warm_memory=warm)
+        return {name: trace.stats.num_accepted_tokens for name, trace in cell.traces.items()}
+
+    assert accepted([taught, again], warm=True) == {"a": 0, "b": 2, "all": 2}
+    assert accepted([again, taught], warm=True) == {"a": 2, "b": 0, "all": 2}
+    assert accepted([taught, again], warm=False) == {"a": 0, "b": 0, "all": 0}
+
+
+def test_no_cell_profits_from_another():
+    cells = list(measure([engine(Learner)], [1, 4], [transcript([0], [1, 2, 3])], warm_memory=True))
+    assert [cell.traces["a"].stats.num_accepted_tokens for cell in cells] == [0, 0]
+
+
+def test_an_order_is_that_of_the_files_or_of_a_seed():
+    rows = [transcript([i], [i]) for i in range(20)]
+    assert ordered(rows, "file", 3) == rows
+    assert ordered(rows, "shuffled", 3) == ordered(rows, "shuffled", 3) != rows
+    assert ordered(rows, "shuffled", 4) != ordered(rows, "shuffled", 3)
+    with pytest.raises(ValueError, match="not `sorted`"):
+        ordered(rows, "sorted", 0)
+
+
+# What is read.
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("demo")
+
+
+def read(path, tokenizer, limit=None):
+    return read_transcripts(path, tokenizer, vocab_size(tokenizer), limit)
+
+
+GOOD = {"id": "1", "prompt": "def add(", "completion": "a, b):\n    return a + b\n"}
+
+
+def test_text_is_tokenised_and_an_answer_ends(tmp_path, tokenizer):
+    (tmp_path / "good.jsonl").write_text(json.dumps(GOOD) + "\n\n" + json.dumps(GOOD))
+    first, second = read(tmp_path / "good.jsonl", tokenizer)
+    assert first.source == second.source == "good"
+    assert first.prompt_ids.tolist() == tokenizer.encode(GOOD["prompt"])
+    body = tokenizer.encode(GOOD["completion"], add_special_tokens=False)
+    assert first.completion_ids.tolist() == [*body, tokenizer.eos_token_id]
+    assert len(read(tmp_path / "good.jsonl", tokenizer, limit=1)) == 1
+
+
+def test_recorded_ids_are_taken_as_they_are(tmp_path, tokenizer):
+    row = {**GOOD, "prompt_ids": [1, 2], "completion_ids": [3, 4]}
+    with gzip.open(tmp_path / "ids.jsonl.gz", "wt") as file:
+        file.write(json.dumps(row))
+    [one] = read(tmp_path / "ids.jsonl.gz", tokenizer)
+    assert (one.source, one.prompt_ids.tolist(), one.completion_ids.tolist()) == (
+        "ids",
+        [1, 2],
+        [3, 4],
+    )
+
+
+BAD_ROWS = {
+    "no completion": ({"prompt": "a"}, r"neither `completion` nor `completion_ids`"),
+    "no prompt": ({"completion": "a"}, r"neither `prompt` nor `prompt_ids`"),
+    "null": ({"prompt": None, "completion": "a"}, r"neither `prompt` nor"),
+    "empty completion": ({"prompt": "a", "completion": ""}, r"`completion` is empty"),
+    "empty ids": ({"prompt": "a", "completion_ids": []}, r"`completion_ids` is empty"),
+    "empty prompt": ({"prompt": "", "completion": "a"}, r"`prompt` is empty"),
+    "a number": ({"prompt": 3, "completion": "a"}, r"`prompt` must be a text, not int"),
+    "text for ids": ({"prompt_ids": "a", "completion": "a"}, r"must be a list of token ids"),
+    "large id": ({"prompt_ids": [1, 10**6], "completion": "a"}, r"holds 1000000 at position 1"),
+    "negative id": ({"prompt": "a", "completion_ids": [-1]}, r"holds -1 at position 0"),
+    "half an id": ({"prompt": "a", "completion_ids": [1.5]}, r"holds 1\.5 at position 0"),
+    "true": ({"prompt": "a", "completion_ids": [True]}, r"holds True at position 0"),
+    "a list": ([], r"not a JSON object, but list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_bad_row_is_told_with_its_place(tmp_path, tokenizer, name):
+    row, message = BAD_ROWS[name]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n" + json.dumps(row))
+    with pytest.raises(TranscriptError, match=r"rows\.jsonl:2: .*" + message) as error:
+        read(path, tokenizer)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_no_transcripts_is_told(tmp_path, tokenizer):
+    (tmp_path / "broken.jsonl").write_text("{")
+    with pytest.raises(TranscriptError, match=r"broken\.jsonl:1: not JSON"):
+        read(tmp_path / "broken.jsonl", tokenizer)
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(TranscriptError, match="holds no transcripts"):
+        read(tmp_path / "empty.jsonl", tokenizer)
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(json.dumps(GOOD).encode())[:-4])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        read(tmp_path / "cut.jsonl.gz", tokenizer)
+
+
+# The command.
+
+
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, tokenizer):
+    """A folder with two datastores and two files of transcripts."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, copies in (("small", 1), ("large", 3)):
+        (folder / f"{name}.txt").write_text(TEXT * copies)
+        corpus = specds.open_corpus(str(folder / f"{name}.txt"))
+        specds.build_datastore(corpus, tokenizer, folder / f"{name}.specds")
+    for name in ("one", "two"):
+        (folder / f"{name}.jsonl").write_text(json.dumps(GOOD))
+    return folder
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs `specds bench replay`: `run(*arguments) -> (exit code, stdout, stderr)`."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["specds", "bench", "replay", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_the_command_prints_a_row_for_each_cell(run, files):
+    code, out, _ = run(
+        *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
+        *("--datastore", f"{files}/small.specds,{files}/large.specds"),
+        *("--drafter", "fused,rest,transformers-prompt-lookup,tokengrams", "--budget", "4,8"),
+        *("--order", "shuffled", "--seed", 3, "--no-warm-memory", "--json"),
+    )
+    report = json.loads(out)
+    assert code == 0
+    about = {"order": "shuffled", "seed": 3, "warm_memory": False, "limit": None}
+    assert about.items() <= report.items()
+    rows = report["rows"]
+    cells = [(r["drafter"], r["datastore"], r["budget"]) for r in rows if r["transcripts"] == "all"]
+    # Prompt lookup takes no datastore; tokengrams is absent from each.
+    assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1 + 2)
+    assert len(rows) == 3 * 2 * (2 + 2 + 1) + 2 * 2
+    assert {r["status"] for r in rows if r["drafter"] == "tokengrams"} == {"absent"}
+    for row in rows:
+        assert row.keys() == rows[0].keys()
+        if row["status"] == "ok":
+            assert row["num_drafts"] + row["num_accepted_tokens"] == row["num_emitted_tokens"]
+    groups = [row["transcripts"] for row in rows]
+    assert groups == sorted(groups, key=lambda name: (name == "all", name))
+
+
+def test_the_command_prints_a_table_for_people(run, files):
+    code, out, err = run(
+        *("--transcripts", files / "one.jsonl", "--tokenizer", "demo"),
+        *("--drafter", "transformers-prompt-lookup,arctic-suffix", "--budget", "4"),
+    )
+    assert code == 0
+    for words in ("Replay of one", "one drafter for all requests", "requests in file", "absent"):
+        assert words in " ".join(out.split())
+    assert "arctic-suffix: no interpreter given" in err
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.references, self.cells = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.ids += [named["id"]] if tag == "div" and "id" in named else []
+        if tag in {"script", "link", "img", "iframe"}:
+            self.references += [named[name] for name in ("src", "href") if name in named]
+
+    def handle_data(self, data):
+        self.cells.append(data)
+
+
+def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
+    page = tmp_path / "report.html"
+    code, _, _ = run(
+        *("--transcripts", files / "one.jsonl"),
+        *("--datastore", files / "small.specds", "--datastore", files / "large.specds"),
+        *("--drafter", "rest,infini-gram", "--budget", "2,4", "--html", page, "--json"),
+    )
+    assert code == 0
+    text = page.read_text(encoding="utf-8")
+    parsed = Page(text)
+    assert parsed.ids == [
+        "acceptance-by-nodes",
+        "acceptance-by-match-length",
+        "acceptance-by-datastore-size",
+        "emitted-by-source",
+        "reliability",
+    ]
+    assert parsed.references == []
+    assert "absent" in parsed.cells
+    for name in ("rest, small.specds", "rest, large.specds", "in file order"):
+        assert name in text
+
+
+def test_a_page_without_the_plotting_library_is_refused_first(run, files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    page = tmp_path / "report.html"
+    code, _, err = run("--transcripts", "none.jsonl", "--html", page)
+    assert code == 1
+    assert "pip install 'specds[bench]'" in err
+    assert not page.exists()
+
+
+def test_bench_alone_shows_its_help(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["specds", "bench"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    captured = capsys.readouterr()
+    assert "replay" in captured.out
+    assert "error" not in captured.err
+
+
+def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
+    one = ("--transcripts", files / "one.jsonl")
+    small = ("--datastore", files / "small.specds")
+    for arguments, message, expected in (
+        ((*one,), "drafter `fused` needs a datastore", 1),
+        ((*one, "--drafter", "tokengrams"), "rival `tokengrams` needs a datastore", 1),
+        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest", 1),
+        ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),
+        ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
+        ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
+        ((*one, *small, "--order", "best"), "'best' is not one of", 2),
+        (("--transcripts", tmp_path / "none.jsonl", *small), "No such file", 1),
+        ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (expected, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+
+
+def test_a_drafter_that_needs_a_model_is_refused_without_one(monkeypatch):
+    monkeypatch.setattr(specds.drafters.DrafterName, "needs_model", property(lambda _: True))
+    with pytest.raises(ValueError, match="needs the target model: give one by --model"):
+        check_names(["rest"], datastore=True, model=False)
+    check_names(["rest"], datastore=True, model=True)

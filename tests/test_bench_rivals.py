@@ -1,0 +1,249 @@
+"""Rivals of the replay benchmark: checked, timed, absent, refused."""
+
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
+from specds import TokenTree
+from specds.bench.engines import engines_of
+from specds.bench.measure import measure
+from specds.bench.report import rows_of
+from specds.bench.rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs
+from specds.bench.rivals.answers import prompt_lookup
+from specds.bench.rivals.prompt_lookup import PromptLookupDrafter
+from specds.bench.rivals.rival_engines import as_tree
+
+tokens = st.integers(0, 3)
+texts = st.lists(tokens, min_size=1, max_size=20)
+
+
+@pytest.fixture(scope="module")
+def datastore(tmp_path_factory):
+    return build_tiny(tmp_path_factory.mktemp("rivals") / "tiny.specds")
+
+
+@patient
+@given(texts, st.integers(1, 5))
+def test_prompt_lookup_of_transformers_is_the_naive_one(context, max_nodes):
+    drafted = PROMPT_LOOKUP.session(context[:1])
+    drafted.observe(context[1:])
+    assert drafted.draft(max_nodes).token_ids.tolist() == prompt_lookup(context, max_nodes)
+
+
+PROMPT_LOOKUP = PromptLookupDrafter()
+
+
+def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
+    inputs = RivalInputs(VOCAB_SIZE, [[1, 2, 3, 1, 2]])
+    rival = RIVALS["transformers-prompt-lookup"]
+    with rival.open(inputs) as make:
+        assert make().session([1, 2, 1]).draft(4).token_ids.tolist() == [2, 1]
+    module = "transformers.generation.candidate_generator"
+    wrong = "PromptLookupCandidateGenerator.get_candidates"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module}.{wrong}", lambda _self, context: (context, None))
+        with (
+            pytest.raises(RivalAnswerError, match=r"\[\] drafted, \[3, 1, 2\] came"),
+            rival.open(inputs),
+        ):
+            pass
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RivalAbsentError, match="pip install"), rival.open(inputs):
+        pass
+
+
+@patient
+@given(st.lists(st.lists(tokens, max_size=5), max_size=8), st.integers(1, 50))
+def test_paths_make_a_tree_of_their_prefixes(paths, max_nodes):
+    tree = TokenTree(*as_tree(paths, max_nodes))
+    prefixes = list(dict.fromkeys(tuple(p[: n + 1]) for p in paths for n in range(len(p))))
+    ids = tree.token_ids.tolist()
+    found = {
+        tuple(ids[node] for node in path[: n + 1])
+        for path in tree.paths()
+        for n in range(len(path))
+    }
+    assert len(tree) == min(len(prefixes), max_nodes)
+    assert found <= set(prefixes)
+
+
+FAKE_TOKENGRAMS = """
+class MemmapIndex:
+    def __init__(self, tokens, *_args, **_options):
+        with open(tokens, "rb") as file:
+            text = file.read()
+        self.text = [int.from_bytes(text[i : i + 2], "little") for i in range(0, len(text), 2)]
+
+    @classmethod
+    def build(cls, tokens, index, vocab):
+        open(index, "w").close()
+        print("rivals print what they like")
+        return cls(tokens)
+
+    def places(self, pattern):
+        ends = range(len(pattern), len(self.text) + 1)
+        return [end for end in ends if self.text[end - len(pattern) : end] == pattern]
+
+    def contains(self, pattern):
+        return bool(self.places(pattern))
+
+    def count(self, pattern):
+        return len(self.places(pattern)) + WRONG
+
+    def count_next(self, pattern):
+        counts = [0] * 65536
+        for end in self.places(pattern):
+            if end < len(self.text):
+                counts[self.text[end]] += 1
+        return counts
+"""
+
+FAKE_DRAFTRETRIEVER = """
+class Writer:
+    def __init__(self, path, vocab_size):
+        self.path, self.documents = path, []
+
+    def add_entry(self, token_ids):
+        self.documents.append(token_ids)
+
+    def finalize(self):
+        with open(self.path, "w") as file:
+            file.write(repr(self.documents))
+
+
+class Reader:
+    def __init__(self, path):
+        with open(path) as file:
+            self.documents = eval(file.read())
+
+    def search(self, context, choices):
+        DRAFT
+"""
+
+
+@contextmanager
+def installed(monkeypatch, folder, name, code):
+    """A rival that an interpreter finds."""
+    (folder / f"{name}.py").write_text(code)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    yield sys.executable
+
+
+def run_rival(name, datastore, python, requests, folder):
+    inputs = RivalInputs(VOCAB_SIZE, [[1, 2]], python)
+    folder.mkdir()
+    engines = engines_of([name], [datastore], None, inputs, folder)
+    return list(measure(engines, [3, 6], requests, warm_memory=True))
+
+
+REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 3])]
+
+
+def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path, datastore):
+    code = FAKE_TOKENGRAMS.replace("WRONG", "0")
+    with installed(monkeypatch, tmp_path, "tokengrams", code) as python:
+        cells = run_rival("tokengrams", datastore, python, REQUESTS, tmp_path / "rivals")
+    assert [(cell.status, cell.reason) for cell in cells] == [("ok", None)] * 2
+    chains = [naive_chain(datastore, [1, 2], budget) for budget in (3, 6)]
+    nodes = [cell.traces["a"].stats.num_draft_tokens for cell in cells]
+    assert nodes[0] > 0
+    assert len(chains[0]) == 3
+    for cell, drafted in zip(cells, chains, strict=True):
+        truth = REQUESTS[0].completion_ids.tolist()
+        wrong = [a != b for a, b in zip(drafted, truth[:-1], strict=False)]
+        right = wrong.index(True) if True in wrong else len(wrong)
+        assert cell.traces["a"].accepted[0] == right
+        assert all(elapsed > 0 for elapsed in cell.traces["a"].draft_ns)
+
+
+def naive_chain(datastore, context, length):
+    """The likeliest next token after the longest suffix that occurs, and again after it."""
+    text = []
+    while len(text) < datastore.num_tokens:
+        text += [*datastore.document(len(text)).token_ids.tolist(), SEPARATOR]
+    drafted = []
+    while len(drafted) < length:
+        whole = [*context, *drafted]
+        for start in range(len(whole)):
+            suffix = whole[start:]
+            ends = range(len(suffix), len(text))
+            following = [text[end] for end in ends if text[end - len(suffix) : end] == suffix]
+            best = max(range(VOCAB_SIZE), key=following.count)
+            if following and best != SEPARATOR:
+                drafted.append(best)
+                break
+        else:
+            break
+    return drafted
+
+
+def test_a_rival_that_counts_wrong_is_refused_before_it_is_timed(monkeypatch, tmp_path, datastore):
+    code = FAKE_TOKENGRAMS.replace("WRONG", "1").replace("def contains", "def contains_not")
+    with installed(monkeypatch, tmp_path, "tokengrams", code) as python:
+        cells = run_rival("tokengrams", datastore, python, REQUESTS, tmp_path / "rivals")
+    for cell in cells:
+        [row] = rows_of(cell)
+        assert row["status"] == "refused"
+        assert "wrong counts" in row["reason"]
+        assert row["mean_acceptance_length"] is row["draft_p50_us"] is None
+
+
+WRONG_DRAFTS = {
+    "beyond the vocabulary": ("return [[[9]]]", "refused", "token 9 drafted"),
+    "text": ("return [[['a']]]", "failed", "not supported"),
+    "half a token": ("return [[[1.5]]]", "refused", "no tree of tokens"),
+    "breaks down": ("raise SystemExit('out of luck')", "failed", "out of luck"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_DRAFTS)
+def test_a_rival_whose_drafts_are_none_is_refused(monkeypatch, tmp_path, datastore, name):
+    draft, status, reason = WRONG_DRAFTS[name]
+    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", draft)
+    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
+        cells = run_rival("draftretriever", datastore, python, REQUESTS, tmp_path / "rivals")
+    assert {cell.status for cell in cells} == {status}
+    assert reason in cells[0].reason
+
+
+def test_a_rival_indexes_whole_documents(monkeypatch, tmp_path, datastore):
+    lengths = "return [[[len(self.documents), *(len(d) % 7 for d in self.documents)]]]"
+    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", lengths)
+    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
+        inputs = RivalInputs(VOCAB_SIZE, [], python)
+        from specds.bench.engines import engines_of
+
+        [one] = engines_of(["draftretriever"], [datastore], None, inputs, tmp_path)
+        with one.open() as make:
+            drafted = make().session([1]).draft(8).token_ids.tolist()
+    assert drafted == [4, 2, 2, 2, 2]
+
+
+def test_a_new_drafter_of_a_rival_has_learned_nothing(monkeypatch, tmp_path, datastore):
+    counted = "self.searches = getattr(self, 'searches', 0) + 1; return [[[self.searches]]]"
+    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", counted)
+    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
+        inputs = RivalInputs(VOCAB_SIZE, [], python)
+        [one] = engines_of(["draftretriever"], [datastore], None, inputs, tmp_path)
+        with one.open() as make:
+            drafts = []
+            for _ in range(2):
+                drafter = make()
+                for _ in range(2):
+                    drafts += drafter.session([1]).draft(8).token_ids.tolist()
+    assert drafts == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
+def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
+    names = [name for name, rival in RIVALS.items() if rival.takes_datastore]
+    for name in names:
+        cells = run_rival(name, datastore, python, REQUESTS, tmp_path / name)
+        assert {cell.status for cell in cells} == {"absent"}
+        assert cells[0].reason

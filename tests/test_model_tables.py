@@ -1,0 +1,218 @@
+"""A model's tables are those of brute force, and what is kept of them is never of another model."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig
+
+import reference_n_grammys as reference
+from models import VOCAB_SIZE, build, tiny_model
+from specds import load_tables
+from specds.model_tables import (
+    bigram_table,
+    cache_folder,
+    compute_tables,
+    fingerprint,
+    unigram_ranking,
+)
+
+_SMALL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 40,
+    "eos_token_id": None,
+}
+
+
+def small_model(tied, dtype=torch.float32):
+    return build("LlamaConfig", {**_SMALL, "tie_word_embeddings": tied}, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_the_unigram_is_the_distance_of_the_papers_text(tied, dtype):
+    model = small_model(tied, dtype)
+    embeddings = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    assert (embeddings[0] is embeddings[1]) is tied
+    inputs, outputs = (weight.detach().double().tolist() for weight in embeddings)
+    assert unigram_ranking(model).tolist() == reference.unigram(inputs, outputs)
+
+
+def test_the_unigram_is_not_the_inner_product_of_the_papers_listing():
+    model = small_model(tied=False)
+    inputs = model.get_input_embeddings().weight.detach()
+    outputs = model.get_output_embeddings().weight.detach()
+    products = (outputs.mean(dim=0, keepdim=True) @ inputs.T @ inputs @ outputs.T).squeeze()
+    assert unigram_ranking(model).tolist() != products.argsort().tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch_elements", [1 << 25, 7 * VOCAB_SIZE, 1])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "opt"])
+def test_bigrams_are_those_of_a_pass_for_each_token(monkeypatch, family, batch_elements):
+    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", batch_elements)
+    model = tiny_model(family, torch.float64)
+    token_ids, probs = bigram_table(model, 5)
+    assert (token_ids.dtype, probs.dtype) == (np.int32, np.float32)
+    for token in range(VOCAB_SIZE):
+        expected = model(torch.tensor([[token]])).logits[0, -1].softmax(dim=-1)
+        ranking = expected.argsort(descending=True)[:5]
+        assert token_ids[token].tolist() == ranking.tolist()
+        assert np.allclose(probs[token], expected[ranking], atol=1e-6)
+
+
+def test_tables_are_computed_once(monkeypatch, tmp_path):
+    model = tiny_model("llama")
+    computed = load_tables(model, 5, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
+    monkeypatch.setattr("specds.model_tables.compute_tables", None)
+    for found in (load_tables(model, 5, tmp_path), load_tables(copy.deepcopy(model), 5, tmp_path)):
+        for name in ("bigram", "bigram_probs", "unigram"):
+            assert np.array_equal(getattr(found, name), getattr(computed, name))
+    with pytest.raises(TypeError):
+        load_tables(model, 6, tmp_path)
+
+
+def test_no_more_tokens_are_known_than_there_are(tmp_path):
+    assert load_tables(small_model(True), 99, tmp_path).k == 40
+    with pytest.raises(ValueError, match="k must be positive, got 0"):
+        load_tables(small_model(True), 0, tmp_path)
+
+
+def damage(kind, path):
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(
+        {
+            "empty": b"",
+            "text": b"no archive",
+            "cut": content[:-50],
+            "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        }[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "cut", "flipped", "foreign", "pickled", "other"])
+def test_a_damaged_file_is_computed_again(tmp_path, kind):
+    model = tiny_model("llama")
+    expected = load_tables(model, 3, tmp_path)
+    (path,) = tmp_path.iterdir()
+    good = path.read_bytes()
+    if kind == "foreign":
+        np.savez(path, bigram=np.zeros(3))
+    elif kind == "pickled":
+        np.savez(path, bigram=np.array([[object()]]), bigram_probs=[[0.5]], unigram=[0])
+    elif kind == "other":
+        np.savez(path, bigram=[[0]], bigram_probs=[[0.5]], unigram=[0])
+    else:
+        damage(kind, path)
+    assert path.read_bytes() != good
+    found = load_tables(model, 3, tmp_path)
+    assert np.array_equal(found.bigram, expected.bigram)
+    assert len(path.read_bytes()) == len(good)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def changed(change):
+    model = small_model(tied=False)
+    with torch.no_grad():
+        change(model)
+    return model
+
+
+CHANGES = {
+    "dtype": lambda model: model.double(),
+    "weights": lambda model: model.model.layers[0].mlp.up_proj.weight.mul_(1.001),
+    "norm": lambda model: model.model.norm.weight.add_(0.01),
+    "config": lambda model: setattr(model.config, "rms_norm_eps", 1e-3),
+    "embedding": lambda model: model.lm_head.weight.neg_(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_model_with_other_weights_has_another_name(name):
+    names = [fingerprint(small_model(tied=False)), fingerprint(changed(CHANGES[name]))]
+    assert len(set(names)) == 2
+    assert all(len(bytes.fromhex(name)) == 16 for name in names)
+
+
+def test_a_model_has_the_same_name_wherever_it_comes_from(tmp_path):
+    model = small_model(tied=True)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert fingerprint(loaded) == fingerprint(model) == fingerprint(small_model(tied=True))
+    assert fingerprint(small_model(tied=False)) != fingerprint(model)
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "own"))
+    load_tables(small_model(True), 2)
+    assert [path.parent.name for path in tmp_path.rglob("*.npz")] == ["own"]
+    monkeypatch.delenv("SPECDS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "specds"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "specds"
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.touch()
+    with pytest.warns(UserWarning, match="are not kept .*: set SPECDS_CACHE"):
+        assert load_tables(small_model(True), 2, occupied).k == 2
+
+
+def test_what_fails_while_it_is_written_leaves_nothing(monkeypatch, tmp_path):
+    def fail(*_args, **_arrays):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.warns(UserWarning, match="the disk is full"):
+        load_tables(small_model(True), 2, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_may_write_at_a_time(tmp_path):
+    model = small_model(True)
+    threads = [threading.Thread(target=load_tables, args=(model, 2, tmp_path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert load_tables(model, 2, tmp_path).k == 2
+
+
+def test_models_that_have_no_tables_are_refused():
+    with pytest.raises(ValueError, match=r"in training mode.*: call eval\(\)"):
+        compute_tables(small_model(True).train())
+    settings = {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    projected = OPTConfig(**settings, vocab_size=40, word_embed_proj_dim=16)
+    model = AutoModelForCausalLM.from_config(projected)
+    unigram_ranking(model)  # both of its embeddings have the smaller width
+    model.lm_head = torch.nn.Linear(32, 40)
+    with pytest.raises(ValueError, match="input and output embeddings differ in width"):
+        unigram_ranking(model)
+    config = LlamaConfig(**_SMALL)
+    headless = AutoModelForCausalLM.from_config(config)
+    headless.lm_head = None
+    with pytest.raises(ValueError, match="so it has no unigram"):
+        unigram_ranking(headless)
+
+
+def test_a_bar_is_shown_on_a_terminal_where_it_takes_long(monkeypatch, capsys):
+    from specds import display
+
+    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", 10 * 40)
+    bigram_table(small_model(True), 2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(display, "err", display.Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", 5 * 40)
+    bigram_table(small_model(True), 2)
+    assert "bigrams of the model" in capsys.readouterr().err

@@ -1,0 +1,196 @@
+"""N-Grammys and prompt lookup draft what plain Python, written from the papers, drafts."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+import reference_n_grammys as reference
+import specds
+from models import VOCAB_SIZE, prompt, tiny_model
+from specds import ModelTables, NGrammysConfig, NGrammysDrafter, PromptLookupDrafter, RestConfig
+from specds.drafters import DrafterInputs, DrafterName, make_drafter
+
+STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
+tokens = st.lists(st.integers(0, 3), max_size=12)
+
+
+@st.composite
+def small_tables(draw):
+    """Tables of four tokens, three after each."""
+    bigram = [draw(st.permutations(range(4)))[:3] for _ in range(4)]
+    probs = [sorted(draw(st.tuples(*[st.floats(0, 0.5, width=32)] * 3)))[::-1] for _ in range(4)]
+    return bigram, probs, draw(st.permutations(range(4)))
+
+
+@given(
+    small_tables(),
+    st.lists(tokens, min_size=1, max_size=5),
+    st.sampled_from(STRATEGIES),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 14),
+)
+@settings(max_examples=300, deadline=None)
+def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max_nodes):
+    bigram, probs, unigram = arrays
+    config = NGrammysConfig(k, w, q, strategy)
+    context = [0, *pieces[0]]
+    session = NGrammysDrafter(ModelTables(bigram, probs, unigram), config).session(context)
+    for piece in pieces[1:]:
+        session.observe(piece)
+        context += piece
+        rows = reference.rows(strategy, context, bigram, unigram, k, w, q)
+        expected = reference.prefixes(rows)
+        tree = session.draft(k * w)
+        assert reference.tree_paths(tree) == expected
+        assert len(tree) <= config.max_nodes
+        check_probs(tree, bigram, probs, reference.prefixes(reference.context_ngrams(
+            context, k, w, q
+        )) if strategy in ("mixed", "context") else [])  # fmt: skip
+        cut = session.draft(max_nodes)
+        assert reference.tree_paths(cut) == expected[:max_nodes]
+        assert cut.probs.tolist() == tree.probs.tolist()[:max_nodes]
+
+
+def check_probs(tree, bigram, probs, of_context):
+    """A bigram's node has its parent's probability times the bigram's; a unigram's has none."""
+    sources = [specds.SOURCES[source] for source in tree.sources]
+    for path, source, parent, prob in zip(
+        reference.tree_paths(tree), sources, tree.parents, tree.probs, strict=True
+    ):
+        assert (source == "context") == (path in of_context)
+        if source == "unigram":
+            assert prob == 0
+        if source == "bigram" and len(path) > 1:
+            by_bigram = probs[path[-2]][bigram[path[-2]].index(path[-1])]
+            assert prob == pytest.approx(tree.probs[parent] * by_bigram)
+
+
+def test_the_shares_of_the_context_are_its_probabilities():
+    drafter = NGrammysDrafter(None, NGrammysConfig(k=2, w=2, strategy="context"))
+    tree = drafter.session([0, 1, 2, 0, 1, 2, 0, 3, 3, 0, 1, 1, 0]).draft(9)
+    assert reference.tree_paths(tree) == [(1,), (1, 2), (1, 1)]
+    assert tree.probs.tolist() == [0.75, 0.5, 0.25]
+
+
+@given(st.lists(tokens, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 5))
+@settings(max_examples=200, deadline=None)
+def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
+    """Held against the class of the installed release; the rule is that of 5.17 to 5.23."""
+    theirs = PromptLookupCandidateGenerator(
+        num_output_tokens=num_tokens, max_matching_ngram_size=max_match, max_length=1000
+    )
+    context = [0, *pieces[0]]
+    session = PromptLookupDrafter(max_match, num_tokens).session(context)
+    for piece in [[], *pieces[1:]]:
+        session.observe(piece)
+        context += piece
+        candidates, _ = theirs.get_candidates(torch.tensor([context]))
+        tree = session.draft(num_tokens)
+        assert tree.token_ids.tolist() == candidates[0, len(context) :].tolist()
+        assert tree.token_ids.tolist() == reference.prompt_lookup(context, max_match, num_tokens)
+        assert tree.parents.tolist() == list(range(-1, len(tree) - 1))
+
+
+def test_a_text_that_repeats_itself_has_one_row():
+    context = np.tile(np.arange(50), 40)
+    drafter = NGrammysDrafter(None, NGrammysConfig(k=25, w=14, strategy="context"))
+    tree = drafter.session(context).draft(350)
+    assert tree.token_ids.tolist() == list(range(14))
+    assert tree.probs[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (NGrammysConfig(k=0), "`k` must lie in 1..=1024, not 0"),
+        (NGrammysConfig(w=0), "`w` must lie in 1..=1024, not 0"),
+        (NGrammysConfig(q=0), "`q` must lie in 1..=1024, not 0"),
+        (NGrammysConfig(), "`k` must not exceed the 2 tokens that the tables know after each"),
+        (NGrammysConfig(strategy="trigram"), "`strategy` must be one of mixed, context, bigram"),
+    ],
+)
+def test_unusable_configurations_are_refused_when_the_drafter_is_made(config, message):
+    tables = ModelTables([[1, 0], [0, 1]], [[0.5, 0.5]] * 2, [0, 1])
+    with pytest.raises(ValueError, match=message):
+        NGrammysDrafter(tables, config)
+
+
+@pytest.mark.parametrize("arguments", [(0, 10), (3, 0), (3, 1025)])
+def test_unusable_numbers_of_prompt_lookup_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"must lie in 1\.\.=1024"):
+        PromptLookupDrafter(*arguments)
+
+
+def test_a_strategy_that_needs_a_model_says_so():
+    for strategy in set(STRATEGIES) - {"context"}:
+        with pytest.raises(ValueError, match=f"`tables` are needed for the strategy {strategy}"):
+            NGrammysDrafter(None, NGrammysConfig(strategy=strategy))
+    for name in DrafterName:
+        if name.needs_model and not name.needs_datastore:
+            with pytest.raises(ValueError, match="needs the target model: give one by --model"):
+                make_drafter(name, DrafterInputs())
+
+
+def test_prompts_that_cannot_be_drafted_for_are_refused():
+    tables = ModelTables([[1], [0]], [[0.5]] * 2, [0, 1])
+    drafters = [NGrammysDrafter(tables, NGrammysConfig(k=1)), PromptLookupDrafter()]
+    for drafter in drafters:
+        with pytest.raises(ValueError, match="the prompt is empty"):
+            drafter.session([])
+    with pytest.raises(ValueError, match="token 2 is outside the vocabulary of 2"):
+        drafters[0].session([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (([[1, 0]], [[0.5, 0.5]], [0, 1]), "a row for each of 2 tokens"),
+        (([[1], [0]], [[0.5, 0.5]] * 2, [0, 1]), "a row for each of 2 tokens"),
+        (([[1], [2]], [[0.5]] * 2, [0, 1]), "token 2 is outside the vocabulary of 2"),
+        (([[1], [0]], [[0.5], [np.nan]], [0, 1]), "`bigram_probs` must lie in"),
+        (([[1], [-1]], [[0.5]] * 2, [0, 1]), "`bigram` holds -1"),
+        ((np.zeros((0, 1), int), np.zeros((0, 1)), []), "`unigram` must have one element"),
+    ],
+)
+def test_tables_that_contradict_themselves_are_refused(arrays, message):
+    with pytest.raises(ValueError, match=message):
+        ModelTables(*arrays)
+
+
+def test_tables_give_back_their_arrays():
+    arrays = ([[1, 0], [0, 1], [2, 2]], [[0.5, 0.25]] * 3, [2, 0, 1])
+    tables = ModelTables(*arrays)
+    found = (tables.bigram, tables.bigram_probs, tables.unigram)
+    assert [array.tolist() for array in found] == list(arrays)
+    assert (tables.vocab_size, tables.k) == (3, 2)
+    assert repr(tables) == "ModelTables(3 tokens, 2 after each)"
+
+
+def test_budgets_are_those_of_the_papers():
+    tables = ModelTables([list(range(25))] * 25, [[0.0] * 25] * 25, range(25))
+    assert NGrammysDrafter(tables).max_nodes == 100
+    assert NGrammysDrafter(tables, NGrammysConfig(25, 14)).max_nodes == 350
+    for strategy in ("bigram", "unigram"):
+        assert NGrammysConfig(strategy=strategy).max_nodes == 10
+    assert PromptLookupDrafter().max_nodes == 10
+    assert RestConfig.paper() == RestConfig(16, 1, 10, exact=True, max_nodes=64)
+    assert RestConfig().max_nodes is None
+
+
+@pytest.mark.parametrize("verification", ["tree", "batched"])
+def test_the_whole_of_k_rows_of_w_tokens_is_verified(monkeypatch, tmp_path, verification):
+    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
+    model = tiny_model("llama")
+    drafter = NGrammysDrafter(model, NGrammysConfig(k=25, w=14, strategy="extended-bigram"))
+    expected = model.generate(prompt(), max_new_tokens=24, do_sample=False)
+    output = specds.generate(
+        model, prompt(), drafter, max_new_tokens=24, do_sample=False, verification=verification
+    )
+    assert output.sequences.tolist() == expected.tolist()
+    assert output.stats.num_draft_tokens > 64 * output.stats.num_drafts
+    assert drafter.vocab_size == VOCAB_SIZE
