@@ -140,29 +140,6 @@ class Datastore:
         shares = {path: count / len(sample) for path, count in counts.items()}
         return tree_of(best[:max_nodes], shares)
 
-    def fused(
-        self, context, max_nodes, max_match=16, continuation=10, max_samples=256, exact=False
-    ):
-        """The draft of datastore and context together as `(token_ids, parents, probs)`."""
-        length, _ = self.lookup(context, max_match)
-        limits = {"continuation": continuation, "max_samples": max_samples, "exact": exact}
-        looked_up = self.rest(context, max(max_nodes, 64), max_match, **limits)
-        own_length, own = prompt_lookup(context, max_match, continuation)
-        if self.separator in own:
-            own = own[: own.index(self.separator) + 1]
-        likelihoods = Counter()
-        for match_length, source in (
-            (length, paths(*looked_up)),
-            (own_length, {tuple(own[: n + 1]): 1.0 for n in range(len(own))}),
-        ):
-            for path, prob in source.items():
-                trust = 1.0
-                for _ in path:
-                    trust *= (match_length + 1) / (match_length + 2)
-                likelihoods[path] += prob * trust / 2
-        best = sorted(likelihoods, key=lambda path: (-likelihoods[path], len(path), path))
-        return tree_of(best[:max_nodes], likelihoods)
-
 
 def prompt_lookup(context, max_match, continuation):
     """The longest suffix that came before, and what followed it the last time."""

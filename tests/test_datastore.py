@@ -68,7 +68,6 @@ def test_lookup_and_counts_equal_the_oracle(
         assert list(zip(ids.tolist(), counts.tolist(), strict=True)) == expected
 
 
-@pytest.mark.parametrize("drafter", [RestDrafter, FusedDrafter])
 @on_disk
 @given(
     documents=documents,
@@ -82,7 +81,6 @@ def test_lookup_and_counts_equal_the_oracle(
 )
 def test_drafts_of_a_session_equal_the_oracle_at_every_step(
     tmp_path,
-    drafter,
     documents,
     separator,
     pieces,
@@ -100,15 +98,14 @@ def test_drafts_of_a_session_equal_the_oracle_at_every_step(
         "max_samples": max_samples,
         "exact": exact,
     }
-    session = drafter(store, RestConfig(**limits)).session(pieces[0])
-    expected_draft = oracle.rest if drafter is RestDrafter else oracle.fused
+    session = RestDrafter(store, RestConfig(**limits)).session(pieces[0])
     context = []
     for number, piece in enumerate(pieces):
         context += piece
         if number:
             session.observe(piece)
         tree = session.draft(max_nodes)
-        token_ids, parents, probs = expected_draft(context, max_nodes, **limits)
+        token_ids, parents, probs = oracle.rest(context, max_nodes, **limits)
         assert tree.token_ids.tolist() == token_ids
         assert tree.parents.tolist() == parents
         np.testing.assert_allclose(tree.probs, np.array(probs, np.float32))

@@ -698,7 +698,20 @@ def fit_weights(
         ValueError: A token id is not in the vocabulary, or `weights` are not weights.
     """
 
-def __new__(cls, bigram: ArrayLike, bigram_probs: ArrayLike, unigram: ArrayLike) -> Self: ...
+@final
+class ModelTables:
+    """What a model predicts without a context, or after a single token; see `load_tables`.
+
+    Args:
+        bigram: Shape `(vocab_size, k)`: the tokens held likeliest after each token, best first.
+        bigram_probs: Shape `(vocab_size, k)`, in [0, 1]: how likely each of them is.
+        unigram: Shape `(vocab_size,)`: the vocabulary, best token first.
+
+    Raises:
+        ValueError: The shapes do not fit, or a value is out of range.
+    """
+
+    def __new__(cls, bigram: ArrayLike, bigram_probs: ArrayLike, unigram: ArrayLike) -> Self: ...
     @property
     def vocab_size(self) -> int: ...
     @property

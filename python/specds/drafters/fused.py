@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specds._core import SOURCES, Datastore, FusedState, Memory
@@ -37,7 +37,8 @@ class FusedDrafter:
     What each source says at each node of the tree is mixed by what that kind of evidence has been
     worth, which is learned from what the model accepts, and the tree grows best-first by the
     probability of its paths. A node's probability is calibrated: 1 plus the sum over a tree is the
-    acceptance length to be expected of it. Sessions share what they learn. Safe to share by threads.
+    acceptance length to be expected of it. Sessions share what they learn. Safe to share by
+    threads.
 
     Args:
         datastore: An open datastore, or the path of one.
@@ -66,7 +67,14 @@ class FusedDrafter:
         self.datastore = datastore
         self.config = config or FusedConfig()
         self.memory = memory
-        self._state = FusedState(datastore, memory, weights=weights, **asdict(self.config))
+        self._state = FusedState(
+            datastore,
+            memory,
+            context=self.config.context,
+            recycled=self.config.recycled,
+            learns=self.config.learns,
+            weights=weights,
+        )
 
     @property
     def vocab_size(self) -> int | None:
