@@ -132,7 +132,8 @@ def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nod
     answer = transcript(prompt, completion)
     # One for each replay: the fused drafter learns.
     for drafter in (RestDrafter, FusedDrafter, lambda _: random_trees(seed)):
-        trace = replay(lambda d=drafter(datastore): d.session(prompt), answer, max_nodes)
+        one = drafter(datastore)
+        trace = replay(lambda one=one: one.session(prompt), answer, max_nodes)
         steps = naive_replay(drafter(datastore), prompt, completion, max_nodes)
         stats = trace.stats
         assert stats.num_drafts == len(steps)

@@ -671,9 +671,7 @@ class FusedState:
         learns: bool = True,
         weights: bytes | None = None,
     ) -> Self: ...
-    def session(
-        self, tenant: str = "", predicted_output: ArrayLike | None = None
-    ) -> DraftSession:
+    def session(self, tenant: str = "", predicted_output: ArrayLike | None = None) -> DraftSession:
         """Starts a request."""
     def weights(self) -> bytes:
         """What is learned so far."""

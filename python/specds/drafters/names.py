@@ -31,7 +31,8 @@ class DrafterName(str, Enum):
     ``fused``: datastore, the request's own text and earlier requests. ``rest``: the datastore
     alone, its nodes ranked by an even sample of 256 occurrences. ``rest-paper``: the same ranked by
     every occurrence, 64 nodes, as the paper's text has it. ``aded``: tri-grams that adapt to the
-    text, by Monte Carlo tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its ablations.
+    text, by Monte Carlo tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its
+    ablations.
     ``prompt-lookup``: the request's own text alone.
     ``n-grammys``: the request's own text and the model's bigrams; ``n-grammys-context``,
     ``n-grammys-bigram``, ``n-grammys-extended-bigram`` and ``n-grammys-unigram`` are its parts.

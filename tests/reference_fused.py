@@ -1,0 +1,368 @@
+"""A naive twin of the fused drafter: dictionaries and double precision, node by node.
+
+It says what the core should draft from a datastore, the request's own text and one earlier text, as
+long as these are so short that nothing is sampled. Its words are those of `rust/core`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from math import exp, floor, log, log2
+
+KINDS = ("datastore", "context", "memory", "predicted", "recycled")
+GAPS = {"datastore": "datastore gap", "context": "context gap", "memory": "memory gap"}
+ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+MIN_PROB = 1 / 2048
+
+
+class Weights:
+    """What was learned, by key."""
+
+    def __init__(self):
+        self.learned = defaultdict(float)
+        self.knots = [float(knot - 8) for knot in range(17)]
+
+    def __getitem__(self, key):
+        table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
+        prior = 0.0
+        if table == "order":
+            prior = -1.0 if kind.endswith("gap") else 0.9 * (order - 1)
+            prior += 1.5 if kind in ("context", "memory") else 0
+        return prior + self.learned[key]
+
+    def add(self, key, change):
+        self.learned[key] += change
+
+    def place(self, prob):
+        prob = min(max(prob, 1e-6), 1 - 1e-6)
+        odds = min(max(log(prob / (1 - prob)), -8), 8) + 8
+        knot = min(int(odds), 15)
+        return knot, odds - knot
+
+    def calibrated(self, prob):
+        knot, part = self.place(prob)
+        return 1 / (1 + exp(-(self.knots[knot] * (1 - part) + self.knots[knot + 1] * part)))
+
+
+class Text:
+    """Where the last tokens of a path came before in a text."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def ends(self, suffix):
+        size = len(suffix)
+        ends = range(len(self.tokens) - 1, size - 2, -1)
+        return [end for end in ends if self.tokens[end - size + 1 : end + 1] == suffix]
+
+    def latest(self, suffix, limit):
+        ends = [end for end in self.ends(suffix) if end + 1 < len(self.tokens)]
+        return ends[:limit], len(ends) > limit
+
+    def find(self, parent, tail, prob):
+        pairs = min(max(int(prob * 256), 8), 128)
+        found, is_cut = [], True
+        if parent is not None:
+            found = [
+                (next_ + 1, length + 1)
+                for next_, length in parent[0]
+                if self.tokens[next_] == tail[-1] and next_ + 1 < len(self.tokens)
+            ]
+            is_cut = parent[1]
+        if is_cut and len(found) < 4:
+            found, is_cut = [], False
+            if len(tail) > 1:
+                ends, is_cut = self.latest(tail[-2:], pairs)
+                found = [(end + 1, self.length(end, tail)) for end in ends]
+        if len(found) >= 4:
+            return found, True
+        ends, more = self.latest(tail[-1:], pairs // 4)
+        before = tail[-2] if len(tail) > 1 else None
+        singles = [end for end in ends if end == 0 or self.tokens[end - 1] != before]
+        return found + [(end + 1, 1) for end in singles], is_cut or more
+
+    def length(self, end, tail):
+        length = 0
+        while (
+            length < min(16, end + 1, len(tail)) and self.tokens[end - length] == tail[-1 - length]
+        ):
+            length += 1
+        return length
+
+    def experts(self, kind, places):
+        lengths = sorted({length for _, length in places}, reverse=True)[:3]
+        for rank, length in enumerate(lengths):
+            nexts = [next_ for next_, other in places if other >= length]
+            counts = Counter()
+            for number, next_ in enumerate(nexts):
+                counts[self.tokens[next_]] += 0.95**number
+            yield Expert(kind, length, rank, len(nexts), counts)
+
+    def gap(self, kind, places, token):
+        nexts = [n for n, length in places if length >= 2 and self.tokens[n] != token]
+        after = [self.tokens[n + 1] for n in nexts if n + 1 < len(self.tokens)]
+        yield Expert(kind, 1, 0, len(nexts), Counter(after))
+
+
+class Expert:
+    def __init__(self, kind, order, rank, num_matches, counts, total=None):
+        self.kind, self.order, self.rank, self.num_matches = kind, order, rank, num_matches
+        self.counts = {token: count for token, count in counts.items() if token is not None}
+        self.total = total or sum(self.counts.values())
+        self.top = min(self.counts, key=lambda t: (-self.counts[t], t), default=None)
+
+    def ratio(self, token, share):
+        smoothing = 0.3 * len(self.counts)
+        ratio = (self.counts.get(token, 0) / share + smoothing) / (self.total + smoothing)
+        return min(max(log(ratio), -3), 3)
+
+
+class Passages:
+    """What followed the longest matches in a corpus, as groups of `(order, count, passages)`."""
+
+    def __init__(self, documents, separator, vocab_size):
+        self.texts = [[*document, separator] for document in documents if document]
+        self.separator = separator
+        self.vocab_size = vocab_size
+
+    def occurrences(self, pattern, length=12):
+        if self.separator in pattern or not pattern:
+            return []
+        found = []
+        for text in self.texts:
+            for start in range(len(text) - len(pattern)):
+                if text[start : start + len(pattern)] == pattern:
+                    passage = text[start + len(pattern) :][:length]
+                    found.append([token for token in passage if token < self.vocab_size])
+        return found
+
+    def suffix(self, tail, order):
+        return self.occurrences(tail[-order:]) if order <= len(tail) else []
+
+    def look_up(self, tail):
+        longest = 3
+        while longest < len(ORDERS) and self.suffix(tail, ORDERS[longest]):
+            longest += 1
+        groups = []
+        for order in reversed(ORDERS[1:longest]):
+            found = self.suffix(tail, order)
+            if len(found) > (groups[-1][1] if groups else 0) and len(groups) < 3:
+                groups.append((order, len(found), found))
+        return groups
+
+    def follow(self, groups, token):
+        followed = [
+            (order + 1, [p[1:] for p in found if p[:1] == [token]]) for order, _, found in groups
+        ]
+        return [(order, len(found), found) for order, found in followed if found]
+
+    def refresh(self, groups, tail):
+        for order in (3, 2):
+            if order <= len(tail) and (not groups or groups[-1][0] > order):
+                found = self.suffix(tail, order)
+                if len(found) > (groups[-1][1] if groups else 0):
+                    groups = [*groups, (order, len(found), found)]
+        return groups
+
+    def experts(self, groups, token, min_share):
+        rank, last = 0, 0
+        for order, number, found in groups:
+            if number > last:
+                last = number
+                expert = Expert("datastore", order, rank, number, nexts(found, 0))
+                rank += bool(expert.counts)
+                yield expert
+        found = self.occurrences([token], 1)
+        counts = {t: c for t, c in nexts(found, 0).items() if c >= min_share * len(found)}
+        yield Expert("datastore", 1, rank, len(found), counts, len(found))
+
+    def gap(self, groups):
+        large = [group for group in groups if len(group[2]) >= 4]
+        if large:
+            order, _, found = large[0]
+            found = [passage for passage in found if passage]
+            yield Expert("datastore gap", order, 0, len(found), nexts(found, 1))
+
+
+def hopes(prob, likeliest, free):
+    """Whether a child may be among so many nodes that are still free."""
+    return len(likeliest) < free or 0.5 * prob > likeliest[-1]
+
+
+def nexts(passages, skipped):
+    return Counter(passage[skipped] for passage in passages if len(passage) > skipped)
+
+
+class Request:
+    """One request, with weights of its own."""
+
+    def __init__(self, documents=(), separator=None, earlier=(), vocab_size=4):
+        self.weights = Weights()
+        self.passages = Passages(documents, separator, vocab_size) if documents else None
+        self.separator = separator
+        self.context, self.uses = [], Counter()
+        self.memory = list(earlier)
+        self.frequencies = Counter(
+            token for document in documents for token in document if token < vocab_size
+        )
+        self.tree, self.known = {}, {}
+
+    def observe(self, tokens):
+        self.learn(tokens)
+        for token in tokens[-400:]:
+            self.uses[token] += 2 if self.context else 1
+        self.context = [*self.context, *tokens]
+        self.tree, self.known = {}, {}
+
+    def draft(self, max_nodes):
+        """The probability of each path, before calibration; the likeliest first."""
+        self.tree, self.known, pending = {}, {}, {}
+        self.is_close, last = False, []
+        if max_nodes and self.context:
+            self.expand((), 1.0, pending)
+        while pending and len(self.tree) < max_nodes:
+            path = max(pending, key=pending.get)
+            self.tree[path] = prob = pending.pop(path)
+            free = max_nodes - len(self.tree)
+            likeliest = sorted(pending.values(), reverse=True)
+            is_hopeful = free and hopes(prob, likeliest[:free], free)
+            # Rounding may decide another way, or take what is as likely first: the tree is then
+            # another one.
+            twins = [other for other in (*likeliest, *last) if abs(other - prob) < 1e-4 * prob]
+            for other in range(max(free - len(twins), 0), free + len(twins) + 1):
+                for hope in (0.9999 * prob, 1.0001 * prob):
+                    outcome = other and hopes(hope, likeliest[:other], other)
+                    self.is_close |= bool(outcome) != bool(is_hopeful)
+            last.append(prob)
+            if is_hopeful and path[-1] != self.separator and len(path) < 20:
+                self.expand(path, prob, pending)
+        return self.tree
+
+    def expand(self, path, prob, pending):
+        tail = [*self.context[-16:], *path]
+        parent = self.known.get(path[:-1]) if path else None
+        experts, groups, places = [], [], {}
+        if self.passages:
+            within = tail
+            if self.separator in tail:
+                within = tail[len(tail) - tail[::-1].index(self.separator) :]
+            if parent is None:
+                groups = self.passages.look_up(within)
+            else:
+                groups = self.passages.follow(parent["groups"], tail[-1])
+                groups = self.passages.refresh(groups, within) if prob >= 0.1 else groups
+            experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
+        texts = {"context": Text(self.context), "memory": Text(self.memory)}
+        for kind, text in texts.items():
+            places[kind] = text.find(parent and parent["places"][kind], tail, prob)
+            experts += text.experts(kind, places[kind][0])
+        if parent is not None:
+            experts += self.passages.gap(parent["groups"]) if self.passages else ()
+            for kind, text in texts.items():
+                experts += text.gap(GAPS[kind], parent["places"][kind][0], tail[-1])
+        experts = [expert for expert in experts if expert.counts]
+        self.known[path] = node = self.mix(experts, tail, MIN_PROB / prob)
+        node.update(groups=groups, places=places)
+        for token, likelihood in node["probs"].items():
+            if prob * likelihood >= MIN_PROB:
+                pending[(*path, token)] = prob * likelihood
+
+    def mix(self, experts, tail, min_share):
+        favourites = {}
+        for expert in experts:
+            favourites.setdefault(expert.kind, expert.top)
+        for expert in experts:
+            expert.keys = self.expert_keys(expert, favourites, tail[-1])
+        raw = [exp(sum(self.weights[key] for key in expert.keys[:3])) for expert in experts]
+        total = 1 + sum(raw)
+        shares = Counter()
+        for expert, weight in zip(experts, raw, strict=True):
+            expert.weight = weight / total
+            for token, count in expert.counts.items():
+                shares[token] += expert.weight * count / expert.total
+        chosen = {token: share for token, share in shares.items() if share >= min_share}
+        favourite = min(chosen, key=lambda token: (-chosen[token], token), default=None)
+        keys = {t: self.candidate_keys(t, s, t == favourite, tail) for t, s in chosen.items()}
+        scores = {}
+        for token, share in chosen.items():
+            score = sum(self.weights[key] for key in keys[token])
+            score += sum(self.weights[e.keys[3]] * e.ratio(token, share) for e in experts)
+            scores[token] = share * exp(score)
+        rest = max(1 - sum(chosen.values()), 1e-6)
+        norm = rest + sum(scores.values())
+        probs = {token: score / norm for token, score in scores.items()}
+        return {
+            "experts": experts,
+            "none": 1 / total,
+            "shares": shares,
+            "keys": keys,
+            "probs": probs,
+        }
+
+    def expert_keys(self, expert, favourites, last):
+        size = log2(expert.num_matches)
+        order = min(expert.order, 8)
+        distinct = len(expert.counts)
+        spread = 0 if distinct == 1 else 1 if distinct < 0.3 * expert.num_matches else 2
+        others = {"datastore": ("context", "memory"), "context": ("datastore", "memory")}
+        compared = [
+            0 if other not in favourites else 1 if favourites[other] == expert.top else 2
+            for other in others.get(expert.kind, ("datastore", "context"))
+        ]
+        is_alone = favourites[expert.kind] != expert.top
+        return (
+            ("order", expert.kind, order, min(floor(size / 2), 7), spread),
+            ("agreement", expert.kind, min(expert.rank, 4), *compared, is_alone),
+            ("last", expert.kind, last),
+            ("trust", expert.kind, min(expert.rank, 2), order, min(floor(size / 1.5), 3)),
+        )
+
+    def candidate_keys(self, token, share, is_favourite, tail):
+        unlikeliness = min(floor(-1.5 * log2(min(share, 1))), 15)
+        use = sum(self.uses[token] > limit for limit in (0, 2, 6, 15))
+        frequency = (self.frequencies[token] + 1).bit_length() - 1
+        recent = tail[::-1][:8]
+        place = recent.index(token) + 1 if token in recent else 0
+        return (
+            ("use", use, min(frequency // 2, 12), unlikeliness // 4, is_favourite),
+            ("token", token),
+            ("recent", place, unlikeliness),
+        )
+
+    def learn(self, tokens):
+        self.learn_calibration(tokens)
+        path = ()
+        for token in tokens:
+            if path not in self.known:
+                return
+            self.learn_node(self.known[path], token)
+            path = (*path, token)
+
+    def learn_node(self, node, token):
+        weights, experts = self.weights, node["experts"]
+        shares = [e.weight * e.counts.get(token, 0) / e.total for e in experts]
+        total = node["none"] * 1e-3 + sum(shares)
+        for expert, share in zip(experts, shares, strict=True):
+            gradient = share / total - expert.weight
+            for key, rate in zip(expert.keys, (0.3, 0.09, 0.09), strict=False):
+                weights.add(key, rate * gradient)
+        gradients = {t: (t == token) - prob for t, prob in node["probs"].items()}
+        gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
+        for candidate, gradient in gradients.items():
+            for key in node["keys"][candidate]:
+                weights.add(key, 0.03 * gradient)
+        for expert in experts:
+            ratios = (g * expert.ratio(t, node["shares"][t]) for t, g in gradients.items())
+            weights.add(expert.keys[3], 0.006 * sum(ratios))
+
+    def learn_calibration(self, tokens):
+        weights = self.weights
+        for path, prob in self.tree.items():
+            is_known = path[: len(tokens)] != tuple(tokens) or len(path) == len(tokens)
+            if is_known:
+                change = 0.02 * ((path == tuple(tokens[: len(path)])) - weights.calibrated(prob))
+                knot, part = weights.place(prob)
+                weights.knots[knot] += change * (1 - part)
+                weights.knots[knot + 1] += change * part
+        for knot in range(1, 17):
+            weights.knots[knot] = max(weights.knots[knot], weights.knots[knot - 1])
