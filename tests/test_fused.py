@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference_fused import Request
 
+from reference_fused import Request
 from specds import (
     DatastoreBuilder,
     FusedConfig,
