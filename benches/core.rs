@@ -6,6 +6,7 @@
     reason = "the figures that divan has no place for"
 )]
 
+mod fused;
 mod memory;
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ fn main() {
         return print_sorts();
     }
     check_answers();
+    fused::check_answers();
     print_sizes();
     print_replays();
     memory::print_figures();

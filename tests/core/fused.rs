@@ -1,5 +1,7 @@
 //! Drafts from all sources: what they hold to, what they learn, and how soon.
 
+#![expect(clippy::cast_precision_loss, reason = "numbers of steps are small")]
+
 use std::sync::Arc;
 
 use proptest::collection::vec;
