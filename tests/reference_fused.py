@@ -125,7 +125,7 @@ class Passages:
         self.separator = separator
         self.vocab_size = vocab_size
 
-    def occurrences(self, pattern, length=12):
+    def occurrences(self, pattern, length=8):
         if self.separator in pattern or not pattern:
             return []
         found = []
@@ -250,7 +250,7 @@ class Request:
                 groups = self.passages.look_up(within)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= 0.1 else groups
+                groups = self.passages.refresh(groups, within) if prob >= 0.2 else groups
             experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():

@@ -689,7 +689,7 @@ def fit_weights(
     Args:
         datastore: What the drafter will draft from.
         documents: Token ids each. They should be like what will be written, and not be in the
-            datastore. It takes some 50 µs a token.
+            datastore. It takes some 20 µs a token.
         weights: What to start from.
 
     Raises:

@@ -314,7 +314,7 @@ fn num_known(texts: &Reader<'_>, prompt: &[u32]) -> usize {
 }
 
 /// Learns weights from documents, as if a model had written them: the prior of drafters with this
-/// datastore. The documents should not be in it. About 50 µs a token.
+/// datastore. The documents should not be in it. Some 20 µs a token.
 ///
 /// # Errors
 ///

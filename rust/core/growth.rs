@@ -24,7 +24,7 @@ const MAX_DEPTH: u32 = 20;
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-const LIKELY: f32 = 0.1;
+const LIKELY: f32 = 0.2;
 
 /// What a child's probability is at most, for a guess of whether it is worth a look: below its
 /// parent's times this. Half of all nodes are leaves that are then never looked up, and what that

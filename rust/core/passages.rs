@@ -8,7 +8,7 @@ use crate::followers::AllFollowers;
 use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
-const LENGTH: usize = 12;
+const LENGTH: usize = 8;
 
 /// How many passages are read of a match of the context, and of a likely node's.
 const MAX_PASSAGES: usize = 64;
