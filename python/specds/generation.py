@@ -7,12 +7,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specds.drafters.protocol import node_budget
+from specds.drafters.protocol import node_budget, within
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.batched import RUNNERS
@@ -271,15 +270,9 @@ class _Request:
         max_depth = self.max_length - self.emitter.length - 1
         if self.max_nodes == 0 or max_depth <= 0:
             return None
-        tree = self.session.draft(self.max_nodes)
-        num_nodes = min(len(tree), self.max_nodes)
-        if num_nodes > max_depth:
-            too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
-            num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
-        if num_nodes == 0:
+        tree = within(self.session.draft(self.max_nodes), self.max_nodes, max_depth)
+        if len(tree) == 0:
             return None
-        if num_nodes < len(tree):
-            tree = tree.prefix(num_nodes)
         _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
         return tree
 

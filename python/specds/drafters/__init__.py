@@ -9,6 +9,7 @@ from specds.drafters.names import (
     make_drafter,
     open_drafter,
     require_inputs,
+    with_trigrams,
 )
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.protocol import Drafter, Session, node_budget
@@ -31,4 +32,5 @@ __all__ = [
     "node_budget",
     "open_drafter",
     "require_inputs",
+    "with_trigrams",
 ]
