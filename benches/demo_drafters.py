@@ -1,8 +1,9 @@
 """Every drafter by name on the demo's model: tokens a forward and speed, greedy and sampled.
 
 Completes held-out prompts with `model.generate` and with each drafter in turn, over a datastore of
-the standard library; `tokens` are those a forward. Run it by `make bench-demo`; it takes minutes. Speeds are ratios of two runs
-that alternate prompt by prompt; tokens a forward are the same on every machine.
+the standard library; `tokens` are those a forward. Run it by `make bench-demo`; it takes minutes.
+Speeds are ratios of two runs that alternate prompt by prompt; tokens a forward are the same on
+every machine.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specds.drafters.protocol import node_budget, within
+from specds._core import TokenTree
+from specds.drafters.protocol import RecyclingSession, node_budget, within
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.batched import RUNNERS
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds._core import TokenTree
     from specds.drafters import Drafter, Session
     from specds.verify.runner import Runner
+
+
+_EMPTY_TREE = TokenTree([], [])
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,14 @@ def _run(
     session = options.drafter.session(input_ids[0].tolist())
     try:
         request = _Request(
-            runner, emitter, sampler, session, max_length, options.max_nodes, vocab_size
+            runner,
+            emitter,
+            sampler,
+            session,
+            max_length,
+            options.max_nodes,
+            vocab_size,
+            options.drafter.vocab_size or vocab_size,
         )
         clock = _clock(model.device, options.profile)
         request.decode(input_ids, generation_config.prefill_chunk_size, clock)
@@ -226,7 +236,10 @@ def _run(
 
 @dataclass
 class _Request:
-    """The loop over one request, and what it has come to so far."""
+    """The loop over one request, and what it has come to so far.
+
+    Token ids from `known_tokens` on are not in the drafter's vocabulary: models have spare ones.
+    """
 
     runner: Runner
     emitter: Emitter
@@ -235,6 +248,7 @@ class _Request:
     max_length: int
     max_nodes: int
     vocab_size: int
+    known_tokens: int
     stats: GenerationStats = field(default_factory=GenerationStats)
     drafted: list[bool] = field(default_factory=list)
 
@@ -247,6 +261,7 @@ class _Request:
         watch.lap("prefill_s")
         _, emitted = self._accept(logits, None)
         watch.lap("accept_s")
+        self._recycle(logits, None)
         self.session.observe(emitted)
         watch.lap("observe_s")
         while not emitter.finished:
@@ -258,6 +273,7 @@ class _Request:
             watch.lap("accept_s")
             self.runner.commit(path[: len(emitted) - 1])
             watch.lap("compact_s")
+            self._recycle(logits, tree)
             self.session.observe(emitted)
             watch.lap("observe_s")
             stats.record_draft(0 if tree is None else len(tree), len(path))
@@ -275,6 +291,15 @@ class _Request:
             return None
         _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
         return tree
+
+    def _recycle(self, logits: torch.Tensor, tree: TokenTree | None) -> None:
+        """Tells the session what the target predicts at every node, where it wants to know."""
+        session = self.session
+        num_predictions = int(getattr(session, "num_predictions", 0))
+        if num_predictions and isinstance(session, RecyclingSession):
+            known = logits[:, : self.known_tokens]
+            top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
+            session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
 
     def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> tuple[list[int], list[int]]:
         """Emits what the target chose; returns the accepted nodes and the emitted tokens."""

@@ -12,7 +12,7 @@ from specds.drafters.names import (
     with_trigrams,
 )
 from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.protocol import Drafter, Session, node_budget
+from specds.drafters.protocol import Drafter, RecyclingSession, Session, node_budget
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "NGrammysConfig",
     "NGrammysDrafter",
     "PromptLookupDrafter",
+    "RecyclingSession",
     "RestConfig",
     "RestDrafter",
     "Session",

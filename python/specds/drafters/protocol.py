@@ -33,6 +33,26 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class RecyclingSession(Session, Protocol):
+    """A session that also wants to know what the target predicts at every node of a draft."""
+
+    @property
+    def num_predictions(self) -> int:
+        """How many of the target's likeliest tokens it wants to know; 0 where none."""
+        ...
+
+    def recycle(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        """Takes what the target predicts, before `observe` tells what it emitted.
+
+        Args:
+            tree: The draft that was verified.
+            predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
+                context, row ``1 + i`` after node `i`, whether it was accepted or not.
+        """
+        ...
+
+
+@runtime_checkable
 class Drafter(Protocol):
     """Shared by requests, one session each.
 
