@@ -482,7 +482,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
         ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
         ((*one, *small, "--order", "best"), "'best' is not one of", 2),
-        (("--transcripts", tmp_path / "none.jsonl", *small), "No such file", 1),
+        (("--transcripts", tmp_path / "none.jsonl", *small), "no such file", 1),
         ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
     ):
         code, out, err = run(*arguments)

@@ -419,7 +419,7 @@ def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
         preexec_fn=limit_file_size,
     )
     assert done.returncode == 1
-    assert "File too large" in done.stderr
+    assert "file too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert names(tmp_path) == ["code.txt"]
 

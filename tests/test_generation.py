@@ -24,6 +24,7 @@ from models import (
     SAMPLING,
     VOCAB_SIZE,
     Drafter,
+    Session,
     mixed_drafter,
     oracle_drafter,
     plain_generate,
@@ -401,6 +402,54 @@ def test_sessions_are_finished_when_drafting_fails():
     with pytest.raises(RuntimeError, match="out of ideas"):
         tree_generate(tiny_model("llama"), drafter)
     assert drafter.sessions[0].finished == 1
+
+
+class Recycling(Session):
+    """Wants the target's two likeliest tokens, and keeps them beside what is emitted."""
+
+    num_predictions = 2
+
+    def __init__(self, grow, prompt_ids):
+        super().__init__(grow, prompt_ids)
+        self.recycled = []
+
+    def recycle(self, tree, predictions):
+        assert predictions.shape == (1 + len(tree), 2)
+        self.recycled.append([tree, predictions])
+
+    def observe(self, token_ids):
+        self.recycled[-1].append(token_ids)
+        super().observe(token_ids)
+
+
+@pytest.mark.parametrize("verification", ["tree", "batched"])
+def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(expected, num_wrong=1)
+    sessions = []
+
+    def session(prompt_ids):
+        sessions.append(Recycling(drafter.grow, prompt_ids))
+        return sessions[-1]
+
+    drafter.session = session
+    output = tree_generate(model, drafter, verification=verification, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    (session,) = sessions
+    assert len(session.recycled) == 1 + output.stats.num_drafts
+    assert len(session.recycled[0][0]) == 0
+    assert max(len(tree) for tree, _, _ in session.recycled) > 4
+    for tree, predictions, emitted in session.recycled:
+        edges = list(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
+        node = -1
+        for token in emitted:
+            assert predictions[1 + node, 0] == token
+            node = edges.index((node, token)) if (node, token) in edges else None
+
+    drafter.vocab_size = 7
+    tree_generate(model, drafter, max_nodes=0, **GREEDY)
+    assert all(predictions.max() < 7 for _, predictions, _ in sessions[-1].recycled)
 
 
 def test_negative_budgets_are_an_error():

@@ -7,12 +7,12 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specds.drafters.protocol import node_budget
+from specds._core import TokenTree
+from specds.drafters.protocol import RecyclingSession, node_budget, within
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.batched import RUNNERS
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds._core import TokenTree
     from specds.drafters import Drafter, Session
     from specds.verify.runner import Runner
+
+
+_EMPTY_TREE = TokenTree([], [])
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,14 @@ def _run(
     session = options.drafter.session(input_ids[0].tolist())
     try:
         request = _Request(
-            runner, emitter, sampler, session, max_length, options.max_nodes, vocab_size
+            runner,
+            emitter,
+            sampler,
+            session,
+            max_length,
+            options.max_nodes,
+            vocab_size,
+            options.drafter.vocab_size or vocab_size,
         )
         clock = _clock(model.device, options.profile)
         request.decode(input_ids, generation_config.prefill_chunk_size, clock)
@@ -227,7 +236,10 @@ def _run(
 
 @dataclass
 class _Request:
-    """The loop over one request, and what it has come to so far."""
+    """The loop over one request, and what it has come to so far.
+
+    Token ids from `known_tokens` on are not in the drafter's vocabulary: models have spare ones.
+    """
 
     runner: Runner
     emitter: Emitter
@@ -236,6 +248,7 @@ class _Request:
     max_length: int
     max_nodes: int
     vocab_size: int
+    known_tokens: int
     stats: GenerationStats = field(default_factory=GenerationStats)
     drafted: list[bool] = field(default_factory=list)
 
@@ -248,6 +261,7 @@ class _Request:
         watch.lap("prefill_s")
         _, emitted = self._accept(logits, None)
         watch.lap("accept_s")
+        self._recycle(logits, None)
         self.session.observe(emitted)
         watch.lap("observe_s")
         while not emitter.finished:
@@ -259,6 +273,7 @@ class _Request:
             watch.lap("accept_s")
             self.runner.commit(path[: len(emitted) - 1])
             watch.lap("compact_s")
+            self._recycle(logits, tree)
             self.session.observe(emitted)
             watch.lap("observe_s")
             stats.record_draft(0 if tree is None else len(tree), len(path))
@@ -271,17 +286,20 @@ class _Request:
         max_depth = self.max_length - self.emitter.length - 1
         if self.max_nodes == 0 or max_depth <= 0:
             return None
-        tree = self.session.draft(self.max_nodes)
-        num_nodes = min(len(tree), self.max_nodes)
-        if num_nodes > max_depth:
-            too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
-            num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
-        if num_nodes == 0:
+        tree = within(self.session.draft(self.max_nodes), self.max_nodes, max_depth)
+        if len(tree) == 0:
             return None
-        if num_nodes < len(tree):
-            tree = tree.prefix(num_nodes)
         _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
         return tree
+
+    def _recycle(self, logits: torch.Tensor, tree: TokenTree | None) -> None:
+        """Tells the session what the target predicts at every node, where it wants to know."""
+        session = self.session
+        num_predictions = int(getattr(session, "num_predictions", 0))
+        if num_predictions and isinstance(session, RecyclingSession):
+            known = logits[:, : self.known_tokens]
+            top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
+            session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
 
     def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> tuple[list[int], list[int]]:
         """Emits what the target chose; returns the accepted nodes and the emitted tokens."""

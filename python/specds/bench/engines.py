@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from specds.bench.rivals import RIVALS, RivalInputs
 from specds.bench.rivals.corpus import RivalCorpus
-from specds.drafters import DrafterInputs, DrafterName, make_drafter, require_inputs
+from specds.drafters import (
+    DrafterInputs,
+    DrafterName,
+    make_drafter,
+    require_inputs,
+    with_trigrams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +100,7 @@ def engines_of(
 
 @contextmanager
 def _open_own(name: DrafterName, inputs: DrafterInputs) -> Iterator[Callable[[], Drafter]]:
-    yield partial(make_drafter, name, inputs)
+    yield partial(make_drafter, name, with_trigrams(name, inputs))
 
 
 def _corpus(datastore: Datastore, folder: Path) -> Callable[[], RivalCorpus]:

@@ -10,7 +10,7 @@ from specds.bench.measure import ALL
 from specds.bench.report import label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from specds.bench.report import Row, Settings
 
@@ -72,11 +72,15 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
     graphs = require_plotly()
     together = [row for row in rows if row["transcripts"] == ALL] or list(rows)
     largest = [row for row in together if row["budget"] == _largest_budget(together)]
+    # Where datastores are on the x axis, a line is named by its drafter alone.
+    colors = _colors(_name(row, named, together) for named in ([], rows) for row in together)
 
     def lines(title: str, x: str, y: str, series: Series) -> Any:
         figure = graphs.Figure(
             [
-                graphs.Scatter(x=xs, y=ys, name=name, mode="lines+markers")
+                graphs.Scatter(
+                    x=xs, y=ys, name=name, mode="lines+markers", line={"color": colors[name]}
+                )
                 for name, (xs, ys) in series.items()
             ]
         )
@@ -103,7 +107,12 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
         _TOKENS,
         _series(with_datastore, [], "datastore_tokens", "mean_acceptance_length"),
     )
-    yield "acceptance-by-datastore-size", by_size.update_xaxes(type="log")
+    sizes = sorted({row["datastore_tokens"] for row in with_datastore})
+    shown = [f"{size / 1e6:.3g} M" for size in sizes]
+    yield (
+        "acceptance-by-datastore-size",
+        by_size.update_xaxes(type="log", tickvals=sizes, ticktext=shown),
+    )
     yield "emitted-by-source", _by_source(graphs, largest, rows)
     reliability = lines(
         f"Tokens accepted against tokens expected, by tenths of the drafts{_at_budget(largest)}",
@@ -112,6 +121,14 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
         _nested(largest, rows, "reliability", "expected", "accepted"),
     )
     yield "reliability", _with_diagonal(reliability)
+
+
+def _colors(names: Iterable[str]) -> dict[str, str]:
+    """A drafter has one color in all plots."""
+    palette = import_module("plotly.colors").qualitative.Plotly
+    return {
+        name: palette[number % len(palette)] for number, name in enumerate(dict.fromkeys(names))
+    }
 
 
 _MEAN = "mean_acceptance_length"
@@ -130,7 +147,7 @@ def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str, y: str) -> Serie
     """A line a drafter through its rows, in the order of x."""
     series: Series = {}
     for row in sorted(chosen, key=lambda row: row[x]):
-        name = f"{label(row, rows)}{_group(row, chosen)}"
+        name = _name(row, rows, chosen)
         xs, ys = series.setdefault(name, ([], []))
         xs.append(row[x])
         ys.append(row[y])
@@ -140,7 +157,7 @@ def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str, y: str) -> Serie
 def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: str) -> Series:
     """A line a row through what one of its fields lists."""
     return {
-        f"{label(row, rows)}{_group(row, chosen)}": (
+        _name(row, rows, chosen): (
             [point[x] for point in row[field]],
             [point[y] for point in row[field]],
         )
@@ -149,9 +166,10 @@ def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: s
     }
 
 
-def _group(row: Row, chosen: Sequence[Row]) -> str:
+def _name(row: Row, rows: Sequence[Row], chosen: Sequence[Row]) -> str:
     several = len({other["transcripts"] for other in chosen}) > 1
-    return f", {row['transcripts']}" if several else ""
+    name = label(row, rows)
+    return f"{name}, {row['transcripts']}" if several else name
 
 
 def _by_source(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specds._core import SOURCES
+from specds.drafters.protocol import within
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -106,15 +107,6 @@ def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -
         start = perf_counter_ns()
         session.observe(emitted)
         trace.observe_ns.append(_own_time(session, perf_counter_ns() - start))
-
-
-def within(tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
-    """The tree up to its first node that is beyond the budget or deeper than `max_depth`."""
-    num_nodes = min(len(tree), max_nodes)
-    if num_nodes > max_depth:
-        too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
-        num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
-    return tree if num_nodes == len(tree) else tree.prefix(num_nodes)
 
 
 def right_path(tree: TokenTree, truth: np.ndarray) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -65,6 +66,8 @@ def main() -> None:
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.errno:
+        return f"{error.filename}: {os.strerror(error.errno).lower()}"
     text = " ".join(str(error).split())
     expected = isinstance(error, (ValueError, OSError, ImportError)) and text
     return text if expected else f"{type(error).__name__}: {text}"

@@ -9,9 +9,10 @@ from specds.drafters.names import (
     make_drafter,
     open_drafter,
     require_inputs,
+    with_trigrams,
 )
 from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.protocol import Drafter, Session, node_budget
+from specds.drafters.protocol import Drafter, RecyclingSession, Session, node_budget
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "NGrammysConfig",
     "NGrammysDrafter",
     "PromptLookupDrafter",
+    "RecyclingSession",
     "RestConfig",
     "RestDrafter",
     "Session",
@@ -32,4 +34,5 @@ __all__ = [
     "node_budget",
     "open_drafter",
     "require_inputs",
+    "with_trigrams",
 ]

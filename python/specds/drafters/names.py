@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from specds._core import Datastore
+from specds._core import Datastore, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from specds._core import Trigrams
     from specds.drafters.n_grammys import Strategy
     from specds.drafters.protocol import Drafter
 
@@ -61,7 +60,7 @@ class DrafterName(str, Enum):
     @property
     def takes_trigrams(self) -> bool:
         """Whether tri-grams serve it as well as the datastore that they were counted in."""
-        return self.value.startswith("aded")
+        return self in _ADED
 
     @property
     def takes_datastore(self) -> bool:
@@ -73,6 +72,13 @@ class DrafterName(str, Enum):
         """Whether it is made of the target model's weights."""
         return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
 
+
+_ADED: dict[DrafterName, tuple[int, Literal["mcts", "greedy"]]] = {
+    DrafterName.ADED: (3, "mcts"),
+    DrafterName.ADED_GREEDY: (3, "greedy"),
+    DrafterName.ADED_BIGRAM: (2, "mcts"),
+    DrafterName.ADED_4GRAM: (4, "mcts"),
+}
 
 _STRATEGIES: dict[DrafterName, Strategy] = {
     DrafterName.N_GRAMMYS: "mixed",
@@ -149,13 +155,19 @@ _MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
     DrafterName.FUSED: _fused,
     DrafterName.REST: _rest,
     DrafterName.REST_PAPER: _rest_paper,
-    DrafterName.ADED: partial(_aded, 3, "mcts"),
-    DrafterName.ADED_GREEDY: partial(_aded, 3, "greedy"),
-    DrafterName.ADED_BIGRAM: partial(_aded, 2, "mcts"),
-    DrafterName.ADED_4GRAM: partial(_aded, 4, "mcts"),
     DrafterName.PROMPT_LOOKUP: _prompt_lookup,
+    **{name: partial(_aded, *ablation) for name, ablation in _ADED.items()},
     **{name: partial(_n_grammys, strategy) for name, strategy in _STRATEGIES.items()},
 }
+
+
+def with_trigrams(name: DrafterName, inputs: DrafterInputs) -> DrafterInputs:
+    """Counts the tri-grams that a drafter takes, so that several of them need not."""
+    if name not in _ADED or inputs.trigrams is not None or inputs.datastore is None:
+        return inputs
+    order, _ = _ADED[name]
+    trigrams = Trigrams.build(inputs.datastore, order=order, progress=inputs.progress)
+    return replace(inputs, trigrams=trigrams)
 
 
 def make_drafter(name: DrafterName, inputs: DrafterInputs) -> Drafter:

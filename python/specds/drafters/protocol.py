@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from specds._core import TokenTree
 
@@ -29,6 +29,26 @@ class Session(Protocol):
 
     def finish(self) -> None:
         """Ends the request. Called once, also when generation fails."""
+        ...
+
+
+@runtime_checkable
+class RecyclingSession(Session, Protocol):
+    """A session that also wants to know what the target predicts at every node of a draft."""
+
+    @property
+    def num_predictions(self) -> int:
+        """How many of the target's likeliest tokens it wants to know; 0 where none."""
+        ...
+
+    def recycle(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        """Takes what the target predicts, before `observe` tells what it emitted.
+
+        Args:
+            tree: The draft that was verified.
+            predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
+                context, row ``1 + i`` after node `i`, whether it was accepted or not.
+        """
         ...
 
 
@@ -56,3 +76,12 @@ def node_budget(drafter: Drafter, max_nodes: int | None, otherwise: int = 64) ->
         return max_nodes
     own: int | None = getattr(drafter, "max_nodes", None)
     return otherwise if own is None else own
+
+
+def within(tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
+    """The tree up to its first node that is beyond the budget or deeper than `max_depth`."""
+    num_nodes = min(len(tree), max_nodes)
+    if num_nodes > max_depth:
+        too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
+        num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
+    return tree if num_nodes == len(tree) else tree.prefix(num_nodes)
