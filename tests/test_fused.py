@@ -126,8 +126,10 @@ def test_a_predicted_output_and_recycled_predictions_are_drafted():
     drafter = FusedDrafter()
     session = drafter.session([1, 2], predicted_output=[9, 1, 2, 8])
     assert session.draft(1).token_ids.tolist() == [8]
-    session = drafter.session([1, 2])
-    session.recycle(TokenTree([3, 4], [-1, -1]), [3, 4, 10, 11, 20, 21], 2)
+    assert session.num_predictions == 0
+    session = FusedDrafter(config=FusedConfig(recycled=True)).session([1, 2])
+    assert session.num_predictions == 8
+    session.recycle(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])
     assert session.draft(2).token_ids.tolist() == [20, 21]
 
@@ -155,8 +157,13 @@ def test_bad_arguments_are_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="tenant"):
         drafter.session([1], tenant="n" * 2000)
     session = drafter.session([1])
-    with pytest.raises(ValueError, match="`predictions` must hold k = 2 tokens"):
-        session.recycle(TokenTree([], []), [1], 2)
+    for predictions, message in (
+        ([[1], [2]], "`predictions` must hold k = 1 tokens"),
+        ([1], "`predictions` must have two dimensions"),
+        ([[4]], "4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            session.recycle(TokenTree([], []), predictions)
 
 
 def test_threads_share_a_drafter():

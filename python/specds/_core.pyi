@@ -524,19 +524,19 @@ class DraftSession:
         """
     def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
         """Drafts only nodes of a probability of `min_gain` or more."""
-    def recycle(self, tree: TokenTree, predictions: ArrayLike, k: int) -> None:
-        """Tells what the model itself predicted where it verified a tree.
-
-        To be called before what was emitted is observed. Only the fused drafter makes use of it.
+    @property
+    def num_predictions(self) -> int:
+        """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""
+    def recycle(self, tree: TokenTree, predictions: ArrayLike) -> None:
+        """Takes what the model predicted at a tree, before what it emitted is observed.
 
         Args:
             tree: What was verified.
-            predictions: The model's `k` likeliest tokens after the context, then those after each
-                node: one row after the other.
-            k: The length of a row.
+            predictions: Token ids of shape `(1 + num_nodes, k)`, likeliest first: row 0 after the
+                context, then one row for each node.
 
         Raises:
-            ValueError: There are not `k` for each, or a token id is not in the vocabulary.
+            ValueError: There is not a row for each, or a token id is not in the vocabulary.
         """
     @property
     def match_length(self) -> int:
@@ -667,7 +667,7 @@ class FusedState:
         memory: Memory | None = None,
         *,
         context: bool = True,
-        recycled: bool = True,
+        recycled: bool = False,
         learns: bool = True,
         weights: bytes | None = None,
     ) -> Self: ...

@@ -36,6 +36,12 @@ pub trait Session: Send {
         Ok(tree.prefix(tree.probs().iter().take_while(is_worth_it).count()))
     }
 
+    /// How many of the target model's likeliest tokens at each verified node the session wants to know
+    /// by [`recycle`](Self::recycle); 0 where it has no use for them.
+    fn num_predictions(&self) -> usize {
+        0
+    }
+
     /// Tells the session what the target model itself predicted where it verified a draft, before
     /// what it emitted is observed: its `k` likeliest tokens after the context, then after each node
     /// of the tree. Drafters that have no use for it ignore it.

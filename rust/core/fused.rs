@@ -12,7 +12,7 @@ use crate::growth::{Growth, Limits, Sources};
 use crate::history::History;
 use crate::memory::{Memory, Reader, check_name};
 use crate::mixer::Uses;
-use crate::recycled::Recycled;
+use crate::recycled::{KEPT, Recycled};
 use crate::tree::{Source, TokenTree};
 use crate::weights::Weights;
 
@@ -21,7 +21,7 @@ use crate::weights::Weights;
 pub struct FusedConfig {
     /// The request's own text.
     pub context: bool,
-    /// The target model's own predictions, where [`Session::recycle`] is told of them.
+    /// The target model's own predictions at verified nodes, which cost the target some time to tell.
     pub recycled: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
@@ -31,7 +31,7 @@ impl Default for FusedConfig {
     fn default() -> Self {
         Self {
             context: true,
-            recycled: true,
+            recycled: false,
             learns: true,
         }
     }
@@ -266,6 +266,14 @@ impl Session for FusedSession {
             max_nodes,
             min_gain,
         }))
+    }
+
+    fn num_predictions(&self) -> usize {
+        if self.drafter.config.recycled {
+            KEPT
+        } else {
+            0
+        }
     }
 
     fn recycle(&mut self, tree: &TokenTree, predictions: &[u32], k: usize) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::evidence::{Evidence, Kind, Matched};
 use crate::tree::TokenTree;
 
 /// How many predictions are kept of each place.
-const KEPT: usize = 8;
+pub(crate) const KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
 

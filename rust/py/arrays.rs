@@ -15,10 +15,7 @@ pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<
 where
     T: TryFrom<i64>,
 {
-    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let asarray = ASARRAY.import(value.py(), "numpy", "asarray")?;
-    let array = asarray.call1((value,))?;
-    let array = array.cast_into::<PyUntypedArray>()?;
+    let array = as_array(value)?;
     if array.ndim() != 1 {
         let shape = array.shape();
         return Err(PyValueError::new_err(format!(
@@ -44,6 +41,28 @@ where
     }
     let array: PyArrayLike1<'_, i64, AllowTypeChange> = array.extract()?;
     checked(array.as_array().iter().copied(), name)
+}
+
+/// Reads a two-dimensional array-like of integers as [`integers`] does, row after row; gives the length
+/// of a row as well.
+pub(crate) fn rows_of_integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<(usize, Vec<T>)>
+where
+    T: TryFrom<i64>,
+{
+    let array = as_array(value)?;
+    let &[_, length] = array.shape() else {
+        let shape = array.shape();
+        return Err(PyValueError::new_err(format!(
+            "`{name}` must have two dimensions, its shape is {shape:?}"
+        )));
+    };
+    Ok((length, integers(&array.call_method0("ravel")?, name)?))
+}
+
+fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let asarray = ASARRAY.import(value.py(), "numpy", "asarray")?;
+    Ok(asarray.call1((value,))?.cast_into::<PyUntypedArray>()?)
 }
 
 fn checked<T, S>(values: impl Iterator<Item = S>, name: &str) -> PyResult<Vec<T>>

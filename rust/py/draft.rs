@@ -10,7 +10,7 @@ use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::rest::{RestConfig, RestSession};
 
-use crate::arrays::integers;
+use crate::arrays::{integers, rows_of_integers};
 use crate::datastore::Datastore;
 use crate::error::py_err;
 use crate::model_tables::ModelTables;
@@ -53,15 +53,20 @@ impl DraftSession {
         draft.map(TokenTree).map_err(py_err)
     }
 
+    /// How many of the model's likeliest tokens at each node it wants to know.
+    #[getter]
+    fn num_predictions(&self) -> usize {
+        self.lock().num_predictions()
+    }
+
     /// Tells what the model itself predicted at the context and at each node of a tree.
     fn recycle(
         &self,
         py: Python<'_>,
         tree: &Bound<'_, TokenTree>,
         predictions: &Bound<'_, PyAny>,
-        k: usize,
     ) -> PyResult<()> {
-        let predictions: Vec<u32> = integers(predictions, "predictions")?;
+        let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
         let tree = &tree.get().0;
         py.detach(|| self.lock().recycle(tree, &predictions, k))
             .map_err(py_err)

@@ -22,7 +22,7 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 impl FusedState {
     #[new]
     #[pyo3(signature = (
-        datastore = None, memory = None, *, context = true, recycled = true, learns = true,
+        datastore = None, memory = None, *, context = true, recycled = false, learns = true,
         weights = None
     ))]
     fn new(

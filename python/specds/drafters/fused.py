@@ -22,12 +22,13 @@ class FusedConfig:
 
     Attributes:
         context: The request's own text.
-        recycled: What the model itself predicted at other nodes, where the session is told.
+        recycled: What the model itself predicted at other nodes, rejected ones included. It takes
+            the model's 8 likeliest tokens at every node.
         learns: Whether what is accepted changes what the sources are held to be worth.
     """
 
     context: bool = True
-    recycled: bool = True
+    recycled: bool = False
     learns: bool = True
 
 
