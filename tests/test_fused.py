@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_fused import Request
 from specds import (
     DatastoreBuilder,
@@ -132,6 +133,20 @@ def test_a_predicted_output_and_recycled_predictions_are_drafted():
     session.recycle(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])
     assert session.draft(2).token_ids.tolist() == [20, 21]
+
+
+@pytest.mark.parametrize("recycled", [False, True])
+def test_texts_are_those_of_plain_decoding_and_learned_from(recycled):
+    model = tiny_model("llama")
+    drafter = FusedDrafter(config=FusedConfig(recycled=recycled), memory=Memory(VOCAB_SIZE))
+    lengths = []
+    for _ in range(2):
+        output = tree_generate(model, drafter, return_dict_in_generate=True, **GREEDY)
+        assert output.sequences.tolist() == [plain_generate(model, **GREEDY)]
+        lengths.append(output.stats.mean_acceptance_length)
+    # The second request is the first one again.
+    assert lengths[1] > max(lengths[0], 4)
+    assert ("recycled" in drafter.stats()) <= recycled
 
 
 def test_only_likely_nodes_are_drafted_until_a_gain():
