@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from math import exp, floor, log, log2
 
-KINDS = ("datastore", "context", "memory", "predicted", "recycled")
-GAPS = {"datastore": "datastore gap", "context": "context gap", "memory": "memory gap"}
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
 
@@ -26,8 +24,7 @@ class Weights:
         table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
         prior = 0.0
         if table == "order":
-            prior = -1.0 if kind.endswith("gap") else 0.9 * (order - 1)
-            prior += 1.5 if kind in ("context", "memory") else 0
+            prior = 0.9 * (order - 1) + (0 if kind == "datastore" else 1.5)
         return prior + self.learned[key]
 
     def add(self, key, change):
@@ -98,11 +95,6 @@ class Text:
                 counts[self.tokens[next_]] += 0.95**number
             yield Expert(kind, length, rank, len(nexts), counts)
 
-    def gap(self, kind, places, token):
-        nexts = [n for n, length in places if length >= 2 and self.tokens[n] != token]
-        after = [self.tokens[n + 1] for n in nexts if n + 1 < len(self.tokens)]
-        yield Expert(kind, 1, 0, len(nexts), Counter(after))
-
 
 class Expert:
     def __init__(self, kind, order, rank, num_matches, counts, total=None):
@@ -169,19 +161,12 @@ class Passages:
         for order, number, found in groups:
             if number > last:
                 last = number
-                expert = Expert("datastore", order, rank, number, nexts(found, 0))
+                expert = Expert("datastore", order, rank, number, nexts(found))
                 rank += bool(expert.counts)
                 yield expert
         found = self.occurrences([token], 1)
-        counts = {t: c for t, c in nexts(found, 0).items() if c >= min_share * len(found)}
+        counts = {t: c for t, c in nexts(found).items() if c >= min_share * len(found)}
         yield Expert("datastore", 1, rank, len(found), counts, len(found))
-
-    def gap(self, groups):
-        large = [group for group in groups if len(group[2]) >= 4]
-        if large:
-            order, _, found = large[0]
-            found = [passage for passage in found if passage]
-            yield Expert("datastore gap", order, 0, len(found), nexts(found, 1))
 
 
 def hopes(prob, likeliest, free):
@@ -189,8 +174,8 @@ def hopes(prob, likeliest, free):
     return len(likeliest) < free or 0.5 * prob > likeliest[-1]
 
 
-def nexts(passages, skipped):
-    return Counter(passage[skipped] for passage in passages if len(passage) > skipped)
+def nexts(passages):
+    return Counter(passage[0] for passage in passages if passage)
 
 
 class Request:
@@ -256,10 +241,6 @@ class Request:
         for kind, text in texts.items():
             places[kind] = text.find(parent and parent["places"][kind], tail, prob)
             experts += text.experts(kind, places[kind][0])
-        if parent is not None:
-            experts += self.passages.gap(parent["groups"]) if self.passages else ()
-            for kind, text in texts.items():
-                experts += text.gap(GAPS[kind], parent["places"][kind][0], tail[-1])
         experts = [expert for expert in experts if expert.counts]
         self.known[path] = node = self.mix(experts, tail, MIN_PROB / prob)
         node.update(groups=groups, places=places)

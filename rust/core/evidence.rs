@@ -17,22 +17,17 @@ pub(crate) enum Kind {
     Memory,
     Predicted,
     Recycled,
-    /// What came two tokens after a match in the datastore whose next token was another one.
-    DatastoreGap,
-    ContextGap,
-    MemoryGap,
-    PredictedGap,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const COUNT: usize = 5;
 
     pub(crate) fn source(self) -> Source {
         match self {
-            Self::Datastore | Self::DatastoreGap => Source::Datastore,
-            Self::Context | Self::ContextGap => Source::Context,
-            Self::Memory | Self::MemoryGap => Source::Memory,
-            Self::Predicted | Self::PredictedGap => Source::Predicted,
+            Self::Datastore => Source::Datastore,
+            Self::Context => Source::Context,
+            Self::Memory => Source::Memory,
+            Self::Predicted => Source::Predicted,
             Self::Recycled => Source::Recycled,
         }
     }

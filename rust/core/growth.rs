@@ -31,12 +31,8 @@ const LIKELY: f32 = 0.2;
 /// loses is not measurable.
 const HOPE: f32 = 0.5;
 
-/// Kinds of texts, each with its gaps.
-const TEXTS: [(Kind, Kind); 3] = [
-    (Kind::Context, Kind::ContextGap),
-    (Kind::Memory, Kind::MemoryGap),
-    (Kind::Predicted, Kind::PredictedGap),
-];
+/// Kinds of texts.
+const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 
 /// What a draft is made of.
 pub(crate) struct Sources<'a> {
@@ -208,19 +204,15 @@ impl Growth {
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let (kind, _) = TEXTS[slot];
                 let reach = Reach::of(prob);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
-                    .count(text, &places[slot], kind, &mut self.evidence);
+                    .count(text, &places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
         if let Some(recycled) = sources.recycled {
             recycled.count(&self.tail, &mut self.evidence);
-        }
-        if let Some(parent) = parent {
-            self.count_gaps(sources, &parent);
         }
         let request = Request {
             tail: &self.tail,
@@ -273,19 +265,6 @@ impl Growth {
             &mut self.evidence,
         );
         found
-    }
-
-    fn count_gaps(&mut self, sources: &Sources<'_>, parent: &Node) {
-        self.passages
-            .count_gap(&parent.passages, &mut self.evidence);
-        let token = self.tail[self.tail.len() - 1];
-        for (slot, text) in sources.texts.iter().enumerate() {
-            if let Some(text) = text {
-                let found = &parent.places[slot];
-                self.places
-                    .count_gap(text, found, token, TEXTS[slot].1, &mut self.evidence);
-            }
-        }
     }
 
     fn set_tail(&mut self, index: i32) {

@@ -44,7 +44,7 @@ pub(crate) struct Passages {
     groups: Vec<Group>,
     /// For each passage of each group, where in `tokens` it goes on.
     rows: Vec<u32>,
-    /// Passages one after the other, each with two ends: a token may be skipped.
+    /// Passages one after the other, each with its end.
     tokens: Vec<u32>,
     found: Vec<Match>,
     samples: Samples,
@@ -110,7 +110,7 @@ impl Passages {
         for row in self.samples.iter() {
             self.rows.push(small(self.tokens.len()));
             self.tokens.extend_from_slice(row);
-            self.tokens.extend([END, END]);
+            self.tokens.push(END);
         }
         self.groups.push(Group {
             order: found.length,
@@ -193,28 +193,6 @@ impl Passages {
             }
         }
         rank
-    }
-
-    /// Adds an expert for what came after the next token, whatever that was, where the longest match
-    /// that occurs some times led to the parent.
-    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
-    pub(crate) fn count_gap(&self, parent: &Found, evidence: &mut Evidence) {
-        const MIN_PASSAGES: usize = 4;
-        let mut groups = self.groups[parent.clone()].iter();
-        if let Some(group) = groups.find(|group| group.rows.len() >= MIN_PASSAGES) {
-            let rows = || {
-                let rows = self.rows[group.rows.clone()].iter();
-                rows.filter(|&&row| self.tokens[row as usize] != END)
-            };
-            let matched = Matched {
-                kind: Kind::DatastoreGap,
-                order: group.order,
-                rank: 0,
-                num_matches: rows().count() as f32,
-            };
-            let after = rows().map(|&row| (self.tokens[row as usize + 1], 1.0));
-            evidence.add(matched, None, after);
-        }
     }
 
     pub(crate) fn longest(&self, found: &Found) -> usize {

@@ -204,28 +204,6 @@ impl Places {
         }
     }
 
-    /// Adds an expert for what came after another token than `token` where a pair led to the parent.
-    pub(crate) fn count_gap(
-        &self,
-        text: &History,
-        parent: &Found,
-        token: u32,
-        kind: Kind,
-        evidence: &mut Evidence,
-    ) {
-        let tokens = text.tokens();
-        let differs = |place: &&Place| place.length >= 2 && tokens[place.next as usize] != token;
-        let places = || self.0[parent.range.clone()].iter().filter(differs);
-        let matched = Matched {
-            kind,
-            order: 1,
-            rank: 0,
-            num_matches: float(places().count()),
-        };
-        let after = places().filter_map(|place| tokens.get(place.next as usize + 1));
-        evidence.add(matched, None, after.map(|&token| (token, 1.0)));
-    }
-
     /// Where the latest of the longest matches of a node goes on.
     pub(crate) fn place_of_longest(&self, found: &Found) -> Option<usize> {
         let places = self.0[found.range.clone()].iter().rev();

@@ -86,12 +86,12 @@ impl Default for Weights {
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
-            let own = Kind::Context as usize..=Kind::Recycled as usize;
-            *weight = if kind > Kind::Recycled as usize {
-                -1.0
+            let own = if kind == Kind::Datastore as usize {
+                0.0
             } else {
-                0.9 * order as f32 + if own.contains(&kind) { 1.5 } else { 0.0 }
+                1.5
             };
+            *weight = 0.9 * order as f32 + own;
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = knot as f32 - (NUM_KNOTS / 2) as f32;
