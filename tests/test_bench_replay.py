@@ -475,7 +475,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
     one = ("--transcripts", files / "one.jsonl")
     small = ("--datastore", files / "small.specds")
     for arguments, message, expected in (
-        ((*one,), "drafter `fused` needs a datastore", 1),
+        ((*one,), "drafter `rest` needs a datastore", 1),
         ((*one, "--drafter", "tokengrams"), "rival `tokengrams` needs a datastore", 1),
         ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest", 1),
         ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),

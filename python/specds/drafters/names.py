@@ -54,8 +54,7 @@ class DrafterName(str, Enum):
     @property
     def needs_datastore(self) -> bool:
         """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
-        from_datastore = {DrafterName.FUSED, DrafterName.REST, DrafterName.REST_PAPER}
-        return self in from_datastore or self.takes_trigrams
+        return self in {DrafterName.REST, DrafterName.REST_PAPER} or self.takes_trigrams
 
     @property
     def takes_trigrams(self) -> bool:
