@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
+from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,11 +118,7 @@ class AdedDrafter:
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
         """
-        if len(prompt_ids) == 0:
-            raise ValueError("the prompt is empty: give at least one token")
-        session = self._start()
-        session.observe(prompt_ids)
-        return session
+        return begin(self._start(), prompt_ids)
 
     def _start(self) -> DraftSession:
         config = self.config

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specds._core import SOURCES, Datastore, FusedState, Memory
+from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,11 +100,7 @@ class FusedDrafter:
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
         """
-        if len(prompt_ids) == 0:
-            raise ValueError("the prompt is empty: give at least one token")
-        session = self._state.session(tenant, predicted_output)
-        session.observe(prompt_ids)
-        return session
+        return begin(self._state.session(tenant, predicted_output), prompt_ids)
 
     def weights(self) -> bytes:
         """What was learned so far; `Memory.save` keeps it beside the texts."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from specds._core import ModelTables, n_grammys_session
+from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,11 +84,7 @@ class NGrammysDrafter:
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
         """
-        if len(prompt_ids) == 0:
-            raise ValueError("the prompt is empty: give at least one token")
-        session = self._start()
-        session.observe(prompt_ids)
-        return session
+        return begin(self._start(), prompt_ids)
 
     def _start(self) -> DraftSession:
         config = self.config

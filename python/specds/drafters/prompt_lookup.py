@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specds._core import prompt_lookup_session
+from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,11 +49,7 @@ class PromptLookupDrafter:
         Raises:
             ValueError: The prompt is empty.
         """
-        if len(prompt_ids) == 0:
-            raise ValueError("the prompt is empty: give at least one token")
-        session = self._start()
-        session.observe(prompt_ids)
-        return session
+        return begin(self._start(), prompt_ids)
 
     def _start(self) -> DraftSession:
         return prompt_lookup_session(max_match=self.max_match, num_tokens=self.num_tokens)

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specds._core import TokenTree
+    from specds._core import DraftSession, TokenTree
 
 
 @runtime_checkable
@@ -68,6 +68,18 @@ class Drafter(Protocol):
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
         """Starts a request with its prompt, a non-empty sequence of token ids."""
         ...
+
+
+def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+    """Gives a session of the core its prompt.
+
+    Raises:
+        ValueError: The prompt is empty or holds an id outside the vocabulary.
+    """
+    if len(prompt_ids) == 0:
+        raise ValueError("the prompt is empty: give at least one token")
+    session.observe(prompt_ids)
+    return session
 
 
 def node_budget(drafter: Drafter, max_nodes: int | None, otherwise: int = 64) -> int:

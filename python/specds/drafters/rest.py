@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specds._core import Datastore, rest_session
+from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +85,6 @@ class RestDrafter:
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
         """
-        if len(prompt_ids) == 0:
-            raise ValueError("the prompt is empty: give at least one token")
         session = self._start(
             self.datastore,
             max_match=self.config.max_match,
@@ -94,5 +93,4 @@ class RestDrafter:
             max_samples=self.config.max_samples,
             exact=self.config.exact,
         )
-        session.observe(prompt_ids)
-        return session
+        return begin(session, prompt_ids)
