@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::adaptation::{Adaptation, AdaptiveTrigrams};
+use crate::checks::check_tokens;
 use crate::draft::Session;
 use crate::error::{Error, Result};
 use crate::mcts::{self, Search};
@@ -103,22 +104,19 @@ impl Session for AdedSession {
     fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         let trigrams = Arc::clone(&self.trigrams);
         let facts = trigrams.trigrams().facts();
-        let (order, vocab_size) = (facts.order, facts.vocab_size);
-        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-            return Err(Error::TokenOutOfRange { token, vocab_size });
-        }
+        check_tokens(tokens, facts.vocab_size)?;
         let mut learner = trigrams.learner();
         for (&token, num_after) in tokens.iter().zip((0..tokens.len()).rev()) {
             if let Some(prefix) = self.prefix()
                 && let Some(adaptation) = &self.config.adaptation
-                && order + num_after <= self.config.max_length
+                && facts.order + num_after <= self.config.max_length
             {
                 learner.learn(prefix, token, adaptation);
             }
             if token == facts.separator {
                 self.context.clear();
             } else {
-                let surplus = (self.context.len() + 1).saturating_sub(order - 1);
+                let surplus = (self.context.len() + 1).saturating_sub(facts.order - 1);
                 self.context.drain(..surplus);
                 self.context.push(token);
             }

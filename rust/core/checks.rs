@@ -15,10 +15,20 @@ pub(crate) fn check_documents(
     limit: u64,
 ) -> Result<()> {
     check_lengths(tokens, lengths)?;
-    if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-        return Err(Error::TokenOutOfRange { token, vocab_size });
-    }
+    check_tokens(tokens, vocab_size)?;
     check_fits(lengths, limit)
+}
+
+/// Whether all tokens are of the vocabulary; the first that is not is the error.
+pub(crate) fn check_tokens<'a>(
+    tokens: impl IntoIterator<Item = &'a u32>,
+    vocab_size: u32,
+) -> Result<()> {
+    let mut tokens = tokens.into_iter();
+    match tokens.find(|&&token| token >= vocab_size) {
+        Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
+        None => Ok(()),
+    }
 }
 
 /// The documents that these lengths, which add up, cut the tokens into.

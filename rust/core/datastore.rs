@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::checks::check_tokens;
 use crate::error::{Error, Result};
 use crate::shard::Shard;
 use crate::split::{Node, Splitter};
@@ -390,11 +391,7 @@ impl Datastore {
 
     /// Whether a session may see these tokens.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
-        let vocab_size = self.vocab_size();
-        match tokens.iter().find(|&&token| token >= vocab_size) {
-            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
-            None => Ok(()),
-        }
+        check_tokens(tokens, self.vocab_size())
     }
 
     fn check_pattern(&self, name: &'static str, pattern: &[u32]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::numeric::small;
 use crate::tree::Source;
 
 /// Stands for the end of a text, where no token comes next.
@@ -201,10 +202,6 @@ impl Evidence {
             });
         }
     }
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 const NUM_ENTRIES: usize = 1024;

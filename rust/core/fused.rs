@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use crate::checks::check_tokens;
 use crate::datastore::Datastore;
 use crate::draft::Session;
 use crate::error::{Error, Result};
@@ -121,11 +122,7 @@ impl FusedDrafter {
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
-        let vocab_size = self.vocab_size().unwrap_or(History::BOUNDARY);
-        match tokens.iter().find(|&&token| token >= vocab_size) {
-            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
-            None => Ok(()),
-        }
+        check_tokens(tokens, self.vocab_size().unwrap_or(History::BOUNDARY))
     }
 }
 

@@ -92,7 +92,7 @@ impl SearchConfig {
 const MAX_SEARCHES: usize = 1 << 16;
 
 /// A sentence of the search, in the tree that a draft is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Node<'a> {
     token: u32,
     prob: f64,
@@ -154,20 +154,11 @@ impl<'a> Search<'a> {
             nodes: Vec::with_capacity(2 * config.searches + 1),
         };
         search.nodes.push(Node {
-            token: 0,
             prob: 1.0,
-            parent: NONE,
-            depth: 0,
             row: reader.row(root),
             prefix: root,
-            num_children: 0,
-            first_child: NONE,
-            last_child: NONE,
-            next_sibling: NONE,
-            visits: 0,
-            passes: 0,
-            score: 0.0,
             path_score: 1.0,
+            ..Node::default()
         });
         for _ in 0..config.searches {
             let leaf = search.descend();
@@ -235,14 +226,8 @@ impl<'a> Search<'a> {
                 Row::default()
             },
             prefix,
-            num_children: 0,
-            first_child: NONE,
-            last_child: NONE,
-            next_sibling: NONE,
-            visits: 0,
-            passes: 0,
-            score: 0.0,
             path_score: node.path_score + prob,
+            ..Node::default()
         };
         let before = std::mem::replace(&mut node.last_child, index);
         node.num_children += 1;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::checks::check_tokens;
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::manifest::MAX_VOCAB_SIZE;
@@ -238,11 +239,7 @@ impl Memory {
 
     fn check(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_name(tenant)?;
-        let vocab_size = self.options.vocab_size;
-        match tokens.iter().find(|&&token| token >= vocab_size) {
-            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
-            None => Ok(()),
-        }
+        check_tokens(tokens, self.options.vocab_size)
     }
 
     /// What follows changes the memory, or reads for long: then nobody waits to write meanwhile,

@@ -1,5 +1,6 @@
 //! What does the target model itself predict, without a context or after a single token?
 
+use crate::checks::check_tokens;
 use crate::error::{Error, Result};
 
 /// The unigram and the bigrams of one model, made once for its vocabulary and shared by requests.
@@ -49,10 +50,7 @@ impl ModelTables {
             let reason = format!("must lie in 0.0..=1.0, not {prob}");
             return Err(Error::invalid("bigram_probs", reason));
         }
-        let mut tokens = bigram.iter().chain(&unigram);
-        if let Some(&token) = tokens.find(|&&token| token >= vocab_size) {
-            return Err(Error::TokenOutOfRange { token, vocab_size });
-        }
+        check_tokens(bigram.iter().chain(&unigram), vocab_size)?;
         Ok(Self {
             vocab_size,
             k,

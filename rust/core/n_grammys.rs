@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::iter::successors;
 use std::sync::Arc;
 
+use crate::checks::check_tokens;
 use crate::draft::Session;
 use crate::error::{Error, Result};
 use crate::history::History;
@@ -192,10 +193,7 @@ impl NGrammysSession {
 impl Session for NGrammysSession {
     fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         if let Some(tables) = &self.tables {
-            let vocab_size = tables.vocab_size();
-            if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
-                return Err(Error::TokenOutOfRange { token, vocab_size });
-            }
+            check_tokens(tokens, tables.vocab_size())?;
         }
         self.history.extend(tokens);
         Ok(())

@@ -1,4 +1,4 @@
-//! Exponentials and logarithms that are the same on every machine.
+//! Exponentials and logarithms that are the same on every machine, and small numbers.
 
 /// e to the power of `x`, for |x| below 80; relative error below 1e-6.
 pub(crate) fn exp(x: f32) -> f32 {
@@ -31,6 +31,11 @@ pub(crate) fn ln(x: f32) -> f32 {
 /// The logarithm to base 2, like [`ln`].
 pub(crate) fn log2(x: f32) -> f32 {
     ln(x) * std::f32::consts::LOG2_E
+}
+
+/// A place or a number of a draft, of which there are few.
+pub(crate) fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

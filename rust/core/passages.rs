@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::datastore::{Datastore, Match, Samples};
 use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::followers::AllFollowers;
+use crate::numeric::small;
 use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
@@ -228,8 +229,4 @@ pub(crate) fn count_followers(
         let counts = followers.counts.iter().take_while(matter).copied();
         evidence.add(matched, Some(followers.num_samples), counts);
     }
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

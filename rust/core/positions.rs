@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::evidence::{Evidence, Kind, Matched};
 use crate::history::History;
+use crate::numeric::small;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
@@ -215,10 +216,6 @@ impl Places {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
