@@ -16,13 +16,13 @@ from specds import (
     AdedConfig,
     AdedDrafter,
     Datastore,
-    DatastoreBuilder,
     FormatError,
     Trigrams,
     draft_batch,
 )
 from specds._core import aded_session
 from specds.drafters import DrafterInputs, DrafterName, make_drafter, open_drafter, require_inputs
+from stores import build
 
 tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)
@@ -31,15 +31,6 @@ orders = st.integers(2, 4)
 some = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def build(path, documents, *, vocab_size=4, separator=4, **options):
-    with DatastoreBuilder(
-        path, vocab_size=vocab_size, separator=separator, overwrite=True, **options
-    ) as builder:
-        flat = [token for document in documents for token in document]
-        builder.add_documents(flat, [len(document) for document in documents])
-        return builder.finish()
 
 
 def drafted(tree):

@@ -24,6 +24,7 @@ from specds import (
     draft_batch,
 )
 from specds.drafters import RestConfig
+from stores import build
 
 GOLDEN = Path(__file__).parent / "data"
 
@@ -33,16 +34,6 @@ separators = st.sampled_from([3, 4])
 on_disk = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def build(path, documents, *, vocab_size=4, separator=4, **options):
-    with DatastoreBuilder(
-        path, vocab_size=vocab_size, separator=separator, overwrite=True, **options
-    ) as builder:
-        builder.add_documents(
-            [token for document in documents for token in document], [len(d) for d in documents]
-        )
-        return builder.finish()
 
 
 @on_disk

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_fused import Request
 from specds import (
-    DatastoreBuilder,
     FusedConfig,
     FusedDrafter,
     Memory,
@@ -18,19 +17,10 @@ from specds import (
     draft_batch,
     fit_weights,
 )
+from stores import build
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
-
-
-def build(path, documents, *, separator, vocab_size=4):
-    with DatastoreBuilder(
-        path, vocab_size=vocab_size, separator=separator, overwrite=True
-    ) as builder:
-        builder.add_documents(
-            [token for document in documents for token in document], [len(d) for d in documents]
-        )
-        return builder.finish()
 
 
 def paths_of(tree):
