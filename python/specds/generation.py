@@ -12,7 +12,13 @@ from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds._core import TokenTree
-from specds.drafters.protocol import RecyclingSession, node_budget, within
+from specds.drafters.protocol import (
+    ProposingSession,
+    RecyclingSession,
+    RequestRules,
+    node_budget,
+    within,
+)
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.batched import RUNNERS
@@ -208,6 +214,8 @@ def _run(
         options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     session = options.drafter.session(input_ids[0].tolist())
     try:
+        if isinstance(session, ProposingSession):
+            session.join(_rules(model, logits_processor, generation_config))
         request = _Request(
             runner,
             emitter,
@@ -279,6 +287,7 @@ class _Request:
             stats.record_draft(0 if tree is None else len(tree), len(path))
         watch.stop()
         stats.num_emitted_tokens = len(emitter.emitted)
+        stats.levels = dict(getattr(self.session, "level_stats", {}))
 
     def _draft(self) -> TokenTree | None:
         """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
@@ -307,10 +316,29 @@ class _Request:
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
-            path = walk(logits, tree, self.emitter, self.sampler)
+            session = self.session
+            # The first token follows no draft, so there is nothing of one to accept either.
+            is_proposed = tree is not None and isinstance(session, ProposingSession)
+            proposals = session.proposals if is_proposed else None
+            path = walk(logits, tree, self.emitter, self.sampler, proposals)
         emitted = self.emitter.emitted[num_before:]
         self.drafted += [index < len(path) for index in range(len(emitted))]
         return path, emitted
+
+
+def _rules(
+    model: PreTrainedModel,
+    logits_processor: LogitsProcessorList,
+    generation_config: GenerationConfig,
+) -> RequestRules:
+    eos = generation_config.eos_token_id
+    return RequestRules(
+        model,
+        logits_processor,
+        generation_config.do_sample,
+        generation_config.max_length,
+        frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos),
+    )
 
 
 class _Stopwatch:

@@ -83,7 +83,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class TreeCache(Cache):
-    """A KV cache whose length moves only by `commit`, so that a rejected tree leaves no trace.
+    """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
     A forward pass writes its states behind the committed ones; `commit` keeps some of them, in
     place. Slots that were not kept are overwritten by the next pass. Slots are allocated when the
@@ -147,6 +147,10 @@ class TreeCache(Cache):
                 # Selected states are copied out before any is written, so this is safe in place.
                 block[:, :, :, start:end] = block.index_select(3, sources.to(block.device))
         self.advance(len(keep))
+
+    def roll_back(self, length: int) -> None:
+        """Forgets all but the first `length` committed tokens: O(1)."""
+        self._length.value = min(length, self.length)
 
     def committed(self) -> DynamicCache:
         """A copy of the committed states in a cache that plain decoding can go on from."""
