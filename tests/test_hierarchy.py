@@ -1,10 +1,11 @@
-"""Hierarchies of real models: the text is the target's, caches are rolled back, failures are told."""
+"""Hierarchies of real models: the text is the target's, caches roll back, failures are told."""
 
 import copy
 import itertools
 from collections import Counter
-from functools import cache
+from functools import cache, wraps
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,12 +23,12 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds import TokenTree, UnsupportedModelError
+from specds import TokenTree, UnsupportedModelError, generate
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import TRIAL, Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
-from specds.verify import rejection
+from specds.verify import accept
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 
@@ -51,7 +52,7 @@ def levels(family="llama", dtype=torch.float32):
 # A model with a cache -----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),
     steps=st.lists(
@@ -61,7 +62,7 @@ def levels(family="llama", dtype=torch.float32):
     ),
 )
 def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, steps):
-    model, rng = tiny_model(family), __import__("numpy").random.default_rng(1)
+    model, rng = tiny_model(family), np.random.default_rng(1)
     cached, tokens = CachedModel(model), prompt()[0].tolist()
     for taken_back, num_new, num_nodes, leaf in steps:
         tokens = tokens[: max(len(tokens) - taken_back, 3)]
@@ -105,15 +106,16 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_that_of_plain_decoding(family, name):
     model = tiny_model(family)
     for seed, settings_ in enumerate([{}, {"repetition_penalty": 1.3}]):
-        expected = plain_generate(model, seed, **GREEDY, **settings_)
+        mode = {**GREEDY, **settings_, "num_tokens": 20}
+        expected = plain_generate(model, seed, **mode)
         below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
         drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
-        output = tree_generate(model, drafter, seed, max_nodes=None, **GREEDY, **settings_)
+        output = tree_generate(model, drafter, seed, max_nodes=None, **mode)
         assert output.sequences.tolist() == [expected]
         assert output.stats.num_accepted_tokens > 0 or name == "adaptive"
 
@@ -185,12 +187,14 @@ def test_a_draft_ends_with_the_text():
 
 # The law of samples, with real models -------------------------------------------------------------
 
-SAMPLES = 1500
-SAMPLING = {"do_sample": True, "temperature": 1.5, "top_k": 4}
+SAMPLES = 250
+SAMPLING = {"do_sample": True, "temperature": 2.0, "top_k": 3}
 
 
 def chi_square(observed, expected):
     """The p-value of counts against expected ones, cells of less than 5 together."""
+    if observed.keys() - expected.keys():
+        return 0.0  # the impossible happened
     cells, small = [], [0.0, 0.0]
     for text, count in expected.items():
         cell = (observed.get(text, 0), count)
@@ -216,10 +220,9 @@ def law_of_two_tokens():
 
     start = ids[0].tolist()
     return {
-        (first, second, third): p * q * r * SAMPLES
+        (first, second): p * q * SAMPLES
         for first, p in top(start)
         for second, q in top([*start, first])
-        for third, r in top([*start, first, second])
     }
 
 
@@ -228,20 +231,14 @@ def sampled(drafter):
     torch.manual_seed(7)
     texts = Counter()
     for _ in range(SAMPLES):
-        output = tree_generate_unseeded(model, drafter)
-        texts[tuple(output.sequences[0, 21:].tolist())] += 1
-    assert texts.keys() <= law_of_two_tokens().keys()
+        output = generate(model, prompt(), drafter, max_new_tokens=3, **SAMPLING)
+        texts[tuple(output.sequences[0, 21:23].tolist())] += 1
     return chi_square(texts, law_of_two_tokens())
 
 
-def tree_generate_unseeded(model, drafter):
-    from specds import generate
-
-    return generate(model, prompt(), drafter, max_new_tokens=3, **SAMPLING)
-
-
 def sampling_drafter():
-    return HierarchyDrafter({"retrieval": random_drafter(), **levels()}, HierarchyConfig(joined=True))
+    chain = {"retrieval": random_drafter(), "small": like("llama", 0.2)}
+    return HierarchyDrafter(chain, HierarchyConfig(joined=True, window=2, self_verify=False))
 
 
 def test_samples_of_a_hierarchy_are_distributed_as_the_targets():
@@ -249,61 +246,35 @@ def test_samples_of_a_hierarchy_are_distributed_as_the_targets():
 
 
 def test_a_biased_acceptance_is_found_out_by_the_same_test(monkeypatch):
-    from specds.verify import accept
-
-    def redrawn(probs, proposal):
-        token = proposal.token_id
-        ratio = float(probs[token] / proposal.probs[token])
-        return token if rejection.happens(min(1.0, ratio)) else rejection.draw(probs)
-
-    monkeypatch.setattr(accept, "accept_or_redraw", redrawn)
+    monkeypatch.setattr(accept, "accept_or_redraw", lambda _, proposal: proposal.token_id)
     assert sampled(sampling_drafter()) < 1e-6
 
 
 # What goes wrong ----------------------------------------------------------------------------------
 
 
-class Broken(torch.nn.Module):
-    """A forward that fails at a call."""
+def failing_at(call, function):
+    """The function, but for one call."""
+    calls = itertools.count(1)
 
-    def __init__(self, forward, at):
-        super().__init__()
-        self.calls, self.inner, self.at = 0, forward, at
-
-    def __call__(self, *args, **kwargs):
-        self.calls += 1
-        if self.calls == self.at:
+    @wraps(function)
+    def failing(*args, **kwargs):
+        if next(calls) == call:
             raise RuntimeError("out of memory")
-        return self.inner(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return failing
 
 
 @pytest.mark.parametrize("which", ["retrieval", "small", "middle"])
-@pytest.mark.parametrize("at", [1, 9])
+@pytest.mark.parametrize("at", [1, 3])
 def test_a_level_that_raises_is_left_out_and_the_text_goes_on(which, at, monkeypatch):
     model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
     chain = {"retrieval": mixed_drafter(expected), **levels()}
     drafter = HierarchyDrafter(chain)
-    if which == "retrieval":
-        calls = itertools.count(1)
-        grow = chain[which].grow
-
-        def failing(*args):
-            if next(calls) == min(at, 3):
-                raise RuntimeError("out of memory")
-            return grow(*args)
-
-        chain[which].grow = failing
-    else:
-        forward = chain[which].forward
-        calls = itertools.count(1)
-
-        def failing(**kwargs):
-            if next(calls) == at:
-                raise RuntimeError("out of memory")
-            return forward(**kwargs)
-
-        monkeypatch.setattr(chain[which], "forward", failing)
-    with pytest.warns(RuntimeWarning, match=f"level `{which}` failed .* out of memory"):
+    broken, name = chain[which], "grow" if which == "retrieval" else "forward"
+    monkeypatch.setattr(broken, name, failing_at(at, getattr(broken, name)))
+    with pytest.warns(RuntimeWarning, match=f"level `{which}` failed .*out of memory"):
         output = tree_generate(model, drafter, max_nodes=None, **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_accepted_tokens > 0
@@ -314,11 +285,7 @@ def test_the_target_goes_on_alone_where_no_level_is_left(monkeypatch):
     model, small = tiny_model("llama"), like("llama", 0.2)
     expected = plain_generate(model, **GREEDY)
     drafter = HierarchyDrafter([small])
-
-    def failing(**_):
-        raise ValueError("no more")
-
-    monkeypatch.setattr(small, "forward", failing)
+    monkeypatch.setattr(small, "forward", failing_at(1, small.forward))
     with pytest.warns(RuntimeWarning, match="level `level 0` failed"):
         output = tree_generate(model, drafter, **GREEDY)
     assert output.sequences.tolist() == [expected]

@@ -42,7 +42,7 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         law, _ = law_of(program, monkeypatch)
-    of_token = {token: 0.0 for token in range(4)}
+    of_token = dict.fromkeys(range(4), 0.0)
     for (token, _), weight in law.items():
         of_token[token] += weight
     assert distance(of_token, dict(enumerate(p.tolist()))) < 1e-6

@@ -317,9 +317,7 @@ class _Request:
             path = accept_greedy(logits, tree, self.emitter)
         else:
             session = self.session
-            # The first token follows no draft, so there is nothing of one to accept either.
-            is_proposed = tree is not None and isinstance(session, ProposingSession)
-            proposals = session.proposals if is_proposed else None
+            proposals = session.proposals if isinstance(session, ProposingSession) else None
             path = walk(logits, tree, self.emitter, self.sampler, proposals)
         emitted = self.emitter.emitted[num_before:]
         self.drafted += [index < len(path) for index in range(len(emitted))]

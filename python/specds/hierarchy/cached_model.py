@@ -53,13 +53,17 @@ class CachedModel:
             tree: The draft; it may be empty.
 
         Returns:
-            Logits `(1 + num_nodes, vocab_size)`: row 0 after the text, row ``1 + i`` after node `i`.
+            Logits `(1 + num_nodes, vocab_size)`: row 0 after the text, row ``1 + i`` after node
+            `i`.
         """
         self._roll_back_to(tokens)
         missing = list(tokens[len(self._cached) :])
-        if len(missing) > _MOST_WITH_A_TREE and not _is_chain(tree):
-            self._forward(missing[:-1], None)
-            self._keep(missing[:-1], range(len(missing) - 1))
+        # A cache takes a tree only once it knows the shapes of the states.
+        is_too_much = len(missing) > _MOST_WITH_A_TREE or not self._cached
+        if is_too_much and not _is_chain(tree):
+            self._forward(missing, None)
+            self._keep(missing, range(len(missing)))
+            self._roll_back_to(tokens)
             missing = missing[-1:]
         logits = self._forward(missing, tree)
         self._missing, self._tree = missing, tree
@@ -79,7 +83,7 @@ class CachedModel:
         self._cached += tokens
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
-        """Forgets what the text does not begin with, and its last token, whose logits are wanted."""
+        """Forgets what the text does not begin with, and its last token: its logits are wanted."""
         length = min(len(self._cached), len(tokens) - 1)
         if self._cached[:length] != tokens[:length]:
             pairs = zip(self._cached, tokens, strict=False)

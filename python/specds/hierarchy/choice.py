@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
+
+Option = TypeVar("Option")
 
 TRIAL = 4
 """Target forwards of a trial; the first is not counted, as caches catch up in it."""
@@ -27,7 +29,7 @@ class _Record:
         return self.tokens / self.seconds if self.seconds > 0 else float("inf")
 
 
-class Choice:
+class Choice(Generic[Option]):
     """Chooses among options by the tokens a second that each has given.
 
     Each is tried in turn; then the best is used, and now and then the one is tried again of which
@@ -37,13 +39,13 @@ class Choice:
         options: What there is to choose from.
     """
 
-    def __init__(self, options: Sequence[Hashable]) -> None:
+    def __init__(self, options: Sequence[Option]) -> None:
         self._options = list(options)
         self._records = {option: _Record() for option in self._options}
         self._lock = Lock()
 
     @property
-    def rates(self) -> dict[Hashable, float]:
+    def rates(self) -> dict[Option, float]:
         """Tokens a second by option, of those that were tried."""
         with self._lock:
             return {
@@ -52,17 +54,17 @@ class Choice:
                 if record.seconds > 0
             }
 
-    def best(self) -> Hashable:
+    def best(self) -> Option:
         """The option of the highest rate; one that was not tried counts as better than any."""
         with self._lock:
             return max(self._options, key=lambda option: self._records[option].rate)
 
-    def least_known(self) -> Hashable:
+    def least_known(self) -> Option:
         """The option that was measured for the shortest time."""
         with self._lock:
             return min(self._options, key=lambda option: self._records[option].seconds)
 
-    def record(self, option: Hashable, tokens: int, seconds: float) -> None:
+    def record(self, option: Option, tokens: int, seconds: float) -> None:
         """Takes in what a step with an option gave."""
         with self._lock:
             for record in self._records.values():
@@ -73,21 +75,21 @@ class Choice:
             record.seconds += seconds
 
 
-class Chooser:
+class Chooser(Generic[Option]):
     """The choice of one request, step by step.
 
     Args:
         choice: What all requests know.
     """
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice[Option]) -> None:
         self._choice = choice
-        self._option: Hashable = None
+        self._option = choice.best()
         self._num_steps = 0
         self._left = 0
         self._until_trial = _BETWEEN_TRIALS
 
-    def next(self) -> Hashable:
+    def next(self) -> Option:
         """The option of the next step."""
         if self._left == 0:
             self._until_trial -= TRIAL

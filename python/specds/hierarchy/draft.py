@@ -19,7 +19,7 @@ EMPTY_TREE = TokenTree([], [])
 
 
 class Threshold:
-    """Above which entropy a level is unsure: the mean of those of its rejected tokens, 0 at first."""
+    """Above which entropy a level is unsure: the mean of its rejected tokens', 0 at first."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -134,12 +134,13 @@ def follow(tree: TokenTree, tokens: Sequence[int]) -> list[int]:
 
 
 def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:
-    """What a tree holds after the tokens `path` from its root; nothing where it has no such path."""
+    """What a tree holds after the tokens `path` from its root; nothing where it lacks them."""
     if not path:
         return tree
     nodes = follow(tree, path)
-    kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:] if len(nodes) == len(path) else []
-    if len(kept) == 0:
+    if len(nodes) < len(path):
         return EMPTY_TREE
+    kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:]
     place = {nodes[-1]: -1, **{int(node): new for new, node in enumerate(kept)}}
-    return TokenTree(tree.token_ids[kept], [place[parent] for parent in tree.parents[kept].tolist()])
+    parents = [place[parent] for parent in tree.parents[kept].tolist()]
+    return TokenTree(tree.token_ids[kept], parents)

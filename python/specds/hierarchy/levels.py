@@ -88,11 +88,13 @@ class RetrievalLevel:
         return self._tree
 
     def draft(self, text: Text, most: int) -> Draft:
+        """The best part of the tree that follows the tokens on trial."""
         tree = self.tree(text)
         tree = subtree(tree, text.tokens[self._context_length :])
         return Draft(within(tree, self._max_nodes_up, most) if most > 0 else EMPTY_TREE)
 
     def observe(self, token_ids: Sequence[int]) -> None:
+        """Takes the tokens that the target emitted."""
         if self._tree is not None:
             self.stats.num_accepted += len(follow(self._tree, token_ids))
         self._tree = None
@@ -102,6 +104,7 @@ class RetrievalLevel:
             raise LevelError(self) from error
 
     def finish(self) -> None:
+        """Ends the drafter's request."""
         self._session.finish()
 
 
@@ -132,6 +135,7 @@ class ModelLevel:
     threshold: Threshold = field(default_factory=Threshold)
 
     def draft(self, text: Text, most: int) -> Draft:
+        """Tokens of this model, until its window is full or it is unsure."""
         start = len(text)
         most = most if self.window is None else min(most, self.window)
         chosen: list[Drawn] = []
@@ -166,9 +170,7 @@ class ModelLevel:
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
-        return self.self_verify and any(
-            drawn.entropy > self.threshold.value for drawn in chosen
-        )
+        return self.self_verify and any(drawn.entropy > self.threshold.value for drawn in chosen)
 
 
 def _walk(logits: torch.Tensor, draft: Draft, text: Text) -> tuple[list[int], list[Drawn]]:

@@ -40,7 +40,7 @@ class HierarchySession:
         levels: Sequence[Level],
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
-        chooser: Chooser | None = None,
+        chooser: Chooser[tuple[int, ...]] | None = None,
     ) -> None:
         self.level_stats: dict[str, LevelStats] = {level.name: level.stats for level in levels}
         self._levels: dict[int, Level] = dict(enumerate(levels))
@@ -107,7 +107,7 @@ class HierarchySession:
     def _wired(self) -> list[Level]:
         """The levels of this step, the lowest first, each model drafting by the one before it."""
         config = self._config
-        chosen = self._levels if self._chooser is None else self._chooser.next()
+        chosen = tuple(self._levels) if self._chooser is None else self._chooser.next()
         chain = [level for index, level in self._levels.items() if index in chosen]
         models = [level for level in chain if isinstance(level, ModelLevel)]
         if not config.pre_verify:
@@ -119,7 +119,7 @@ class HierarchySession:
             model.beneath = models[number - 1] if pre_verifies else drafter
             model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
             model.window = None if pre_verifies and config.dynamic_window else config.window
-        return models if beneath is None else [beneath, *models]
+        return [*models] if beneath is None else [beneath, *models]
 
     def _leave_out(self, failure: LevelError) -> None:
         index = next(index for index, level in self._levels.items() if level is failure.level)

@@ -82,7 +82,7 @@ class Text:
         self._num_stored = min(self._num_stored, length)
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
-        """The distribution of the next token, float32 `(vocab_size,)`, as the target would process it.
+        """The distribution of the next token, float32 `(vocab_size,)`, processed as the target's.
 
         Args:
             logits: A level's own, `(vocab_size,)`, after all tokens.

@@ -1,4 +1,4 @@
-"""How is a token accepted that was sampled: rejection sampling, as one draw that often equals it."""
+"""How is a sampled token accepted: rejection sampling, as one draw that often equals it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def happens(probability: float) -> bool:
 def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
     """A sample of `probs` that equals the proposal as often as that is possible.
 
-    The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q), normalised
-    (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so a walk down a
-    tree may treat it like any other draw: where a rejected sample is the token of another branch,
-    that branch is followed.
+    The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q),
+    normalised (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so
+    that a walk down a tree treats it as any other draw: where another branch holds the token that
+    was drawn after a rejection, the walk goes on there.
 
     Args:
         probs: `(vocab_size,)`, the distribution p to sample from.
