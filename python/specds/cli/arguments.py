@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from specds.drafters import DrafterName
+from specds.hierarchy.names import PREFIX, HierarchyName
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]
 
@@ -25,6 +28,22 @@ def size(text: str | int) -> int:
         return int(float(number) * scale)
     except (KeyError, ValueError):
         raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
+
+
+def drafter(text: str) -> DrafterName | HierarchyName:
+    """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
+    if text.startswith(PREFIX):
+        try:
+            return HierarchyName.parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    try:
+        return DrafterName(text)
+    except ValueError:
+        names = ", ".join(f"`{name.value}`" for name in DrafterName)
+        raise typer.BadParameter(
+            f"no drafter `{text}`: try {names}, `hierarchy:MODEL,MODEL`"
+        ) from None
 
 
 def text_of(argument: str) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specds import display
+from specds.cli import arguments
 from specds.cli.arguments import Json, text_of
 from specds.drafters import DrafterName
+from specds.hierarchy.names import HierarchyName
+
+if TYPE_CHECKING:
+    from specds.drafters import Drafter
 
 
 class Verification(str, Enum):
@@ -33,6 +38,18 @@ _DRAFTER = Annotated[
         "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
     ),
 ]
+_DRAFTER_OR_HIERARCHY = Annotated[
+    Any,  # `DrafterName | HierarchyName`: typer knows no unions
+    typer.Option(
+        parser=arguments.drafter,
+        metavar="NAME",
+        help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
+        "that draft for each other and for the target, the smallest first, and a datastore, where "
+        "there is one, for the smallest. `hierarchy-joined:...`: what the datastore drafts goes up "
+        "to the target as well; `hierarchy-adaptive:...`: the same, without the levels that do not "
+        "earn their time; `hierarchy-sd`, `-self`, `-pre`, `-pre-self`: the ablations of HSDDW.",
+    ),
+]
 _VERIFICATION = Annotated[
     Verification,
     typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
@@ -45,7 +62,7 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
-    drafter: _DRAFTER = DrafterName.FUSED,
+    drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
@@ -70,14 +87,25 @@ def generate(
         specds generate --model demo --datastore stdlib.specds --prompt "def main("
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
+
+        specds generate --model demo --drafter hierarchy:demo-tiny,demo-small --prompt "def main("
     """
     from specds._core import Datastore, Trigrams
-    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
+    from specds.drafters import (
+        DrafterInputs,
+        FusedDrafter,
+        make_drafter,
+        node_budget,
+        require_inputs,
+    )
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
     given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
-    require_inputs(drafter, **given, model=True)
+    if isinstance(drafter, DrafterName):
+        require_inputs(drafter, **given, model=True)
+    elif trigrams is not None:
+        raise ValueError("a hierarchy takes no tri-grams: leave out --trigrams")
     opened = None if datastore is None else Datastore.open(datastore)
     counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
@@ -90,8 +118,12 @@ def generate(
 
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
-    with display.build_progress(after_s=2.0) as progress:
-        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+    made: Drafter
+    if isinstance(drafter, HierarchyName):
+        made = drafter.open(loaded, tokenizer, FusedDrafter(opened) if opened else None)
+    else:
+        with display.build_progress(after_s=2.0) as progress:
+            made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (

@@ -1,0 +1,93 @@
+"""Hierarchies by name, as the command line knows them: `hierarchy:small-model,middle-model`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specds.hierarchy.config import HierarchyConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.drafters.protocol import Drafter
+    from specds.hierarchy.drafter import HierarchyDrafter
+
+PREFIX = "hierarchy"
+
+_CONFIGS = {
+    "": HierarchyConfig(),
+    "sd": HierarchyConfig.ablation("sd"),
+    "pre": HierarchyConfig.ablation("pre"),
+    "self": HierarchyConfig.ablation("self"),
+    "pre-self": HierarchyConfig.ablation("pre+self"),
+    "joined": HierarchyConfig(joined=True),
+    "adaptive": HierarchyConfig(joined=True, adaptive=True),
+}
+
+
+@dataclass(frozen=True)
+class HierarchyName:
+    """A hierarchy that is not made yet.
+
+    Attributes:
+        config: How it drafts.
+        models: The names of its models, the smallest first.
+    """
+
+    config: HierarchyConfig
+    models: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> HierarchyName:
+        """Reads ``hierarchy:MODEL,...`` or ``hierarchy-VARIANT:MODEL,...``.
+
+        Raises:
+            ValueError: There is no such variant, or no model is named.
+        """
+        head, _, tail = text.partition(":")
+        variant = head.removeprefix(PREFIX).removeprefix("-")
+        models = tuple(name for part in tail.split(",") if (name := part.strip()))
+        if not head.startswith(PREFIX) or variant not in _CONFIGS:
+            known = ", ".join(f"`{PREFIX}-{name}`" for name in _CONFIGS if name)
+            raise ValueError(f"no hierarchy `{head}`: try `{PREFIX}`, {known}")
+        if not models:
+            raise ValueError(
+                f"`{text}` names no models: try `{head}:SMALL,MIDDLE`, the smallest first"
+            )
+        return cls(_CONFIGS[variant], models)
+
+    def open(
+        self,
+        target: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        retrieval: Drafter | None = None,
+    ) -> HierarchyDrafter:
+        """Loads the models beside their target.
+
+        Args:
+            target: The model that is drafted for.
+            tokenizer: Its tokenizer.
+            retrieval: Drafts for the smallest model.
+
+        Raises:
+            LoadingError: There is no model under a name.
+            ValueError: A model has another tokenizer than the target.
+        """
+        from specds.hierarchy.drafter import HierarchyDrafter
+        from specds.loading import load_model
+        from specds.tokenization import fingerprint
+
+        levels: dict[str, PreTrainedModel | Drafter] = {}
+        if retrieval is not None:
+            levels["retrieval"] = retrieval
+        dtype = str(target.dtype).removeprefix("torch.")
+        for name in self.models:
+            model, other = load_model(name, device=str(target.device), dtype=dtype)
+            if fingerprint(other) != fingerprint(tokenizer):
+                raise ValueError(
+                    f"model `{name}` has another tokenizer than the target: use models of one "
+                    "family"
+                )
+            levels[name] = model
+        return HierarchyDrafter(levels, self.config)
