@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PHASES = ("prefill_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
 
@@ -135,7 +138,11 @@ class GenerationStats:
                 self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0
             )
         ]
-        for name, level in other.levels.items():
+        self.merge_levels(other.levels)
+
+    def merge_levels(self, levels: Mapping[str, LevelStats]) -> None:
+        """Adds what levels of these names did."""
+        for name, level in levels.items():
             self.levels.setdefault(name, LevelStats()).merge(level)
 
     def __add__(self, other: GenerationStats) -> GenerationStats:
