@@ -120,6 +120,16 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
         assert output.stats.num_accepted_tokens > 0 or name == "adaptive"
 
 
+@pytest.mark.parametrize("verification", ["tree", "batched"])
+def test_sequences_of_a_batch_have_levels_of_their_own(verification):
+    model, ids = tiny_model("llama"), torch.cat([prompt(seed=0), prompt(seed=1)])
+    expected = [plain_generate(model, seed, num_tokens=20, **GREEDY) for seed in (0, 1)]
+    drafter = HierarchyDrafter(levels())
+    output = generate(model, ids, drafter, max_new_tokens=20, verification=verification, **GREEDY)
+    assert output.sequences.tolist() == expected
+    assert output.stats.levels["middle"].num_drafted == output.stats.num_draft_tokens
+
+
 def test_a_level_that_is_the_target_has_all_its_tokens_accepted():
     model = tiny_model("llama")
     drafter = HierarchyDrafter([model], HierarchyConfig.ablation("sd"))

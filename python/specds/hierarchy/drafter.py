@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class HierarchyDrafter:
     """Drafts by a chain of levels, each verifying the one beneath it: HSDDW, and with retrieval.
 
-    Tokens are sampled, so texts are not those of plain decoding from the same seed; they are
-    distributed as those are. Greedy texts are the same. One prompt at a time, verified as a tree.
+    Sampled texts are not those of plain decoding from the same seed, as drafts are sampled too;
+    they are distributed as those are. Greedy texts are the same.
 
     Args:
         levels: Models of the target's vocabulary, the smallest first, by name or in a sequence;
