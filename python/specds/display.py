@@ -70,7 +70,7 @@ class _Rate(ProgressColumn):
         return Text(shown, style="progress.data.speed")
 
 
-_UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " tokens"}
+_UNITS = {"tokenise": "B", **dict.fromkeys(("read", "sort", "write", "prior"), " tokens")}
 
 
 @contextmanager

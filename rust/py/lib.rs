@@ -45,6 +45,8 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::tree::Source::ALL.map(specds::tree::Source::name);
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
+        let prior_tokens = specds::datastore::DEFAULT_PRIOR_TOKENS;
+        module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
