@@ -62,3 +62,96 @@ fn suffix<'a>(tokens: &'a [u32], row: &Range<usize>) -> impl Iterator<Item = u32
     let row = tokens[row.clone()].iter().copied();
     row.chain(iter::once(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::Hidden;
+    use crate::datastore::{Datastore, DatastoreBuilder, DatastoreOptions};
+    use crate::draft::Session;
+    use crate::fused::{FusedConfig, FusedDrafter, FusedSession};
+    use crate::tree::TokenTree;
+    use crate::weights::Weights;
+
+    const VOCAB_SIZE: u32 = 4;
+
+    fn build(documents: &[Vec<u32>], separator: u32, max_shard_tokens: u64) -> Arc<Datastore> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions {
+            max_shard_tokens,
+            ..DatastoreOptions::new(VOCAB_SIZE, separator)
+        };
+        let path = folder.path().join("d");
+        let mut builder = DatastoreBuilder::create(path, options).unwrap();
+        let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
+        builder
+            .add_documents(&documents.concat(), &lengths)
+            .unwrap();
+        // The files stay mapped when their folder is gone.
+        Arc::new(
+            builder
+                .finish(&mut |_, _, _| ControlFlow::Continue(()))
+                .unwrap(),
+        )
+    }
+
+    /// Starts to draft from the datastore alone, by weights that do not look at how frequent a token
+    /// is: to that, hidden documents count.
+    fn start(datastore: &Arc<Datastore>) -> FusedSession {
+        let config = FusedConfig {
+            context: false,
+            recycled: false,
+            learns: false,
+        };
+        let datastore = Some(Arc::clone(datastore));
+        let drafter = FusedDrafter::new(datastore, None, config, Weights::default()).unwrap();
+        FusedSession::new(Arc::new(drafter), "").unwrap()
+    }
+
+    /// The drafts after every fourth token of a text.
+    fn drafts(mut session: FusedSession, text: &[u32]) -> Vec<TokenTree> {
+        let drafts = text.chunks(4).map(|tokens| {
+            session.observe(tokens).unwrap();
+            session.draft(24).unwrap()
+        });
+        drafts.collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn a_hidden_document_is_drafted_for_as_if_it_were_not_there(
+            mut documents in vec(vec(0_u32..4, 1..160), 2..8),
+            separator in 3_u32..5,
+            hidden in any::<prop::sample::Index>(),
+            max_shard_tokens in prop_oneof![Just(161_u64), Just(400), Just(1 << 20)],
+        ) {
+            documents.iter_mut().flatten().for_each(|token| *token %= separator.min(VOCAB_SIZE));
+            let whole = build(&documents, separator, max_shard_tokens);
+            let hidden = hidden.index(documents.len());
+            let (positions, text) = whole.excerpt(hidden as u64, usize::MAX).unwrap();
+            prop_assert_eq!(&text, &documents[hidden]);
+            documents.remove(hidden);
+            let others = build(&documents, separator, 1 << 20);
+            let session = start(&whole).without(Hidden { positions });
+            prop_assert_eq!(drafts(session, &text), drafts(start(&others), &text));
+        }
+    }
+
+    #[test]
+    fn a_document_that_is_not_hidden_foretells_itself() {
+        let text = vec![0, 1, 2, 3, 3, 1, 0, 2, 2];
+        let whole = build(&[vec![0, 0], text.clone()], VOCAB_SIZE, 1 << 20);
+        let (positions, _) = whole.excerpt(1, 0).unwrap();
+        let seen = drafts(start(&whole), &text[..4]);
+        assert_eq!(seen[0].token_ids()[..3], text[4..7]);
+        let unseen = drafts(start(&whole).without(Hidden { positions }), &text[..4]);
+        assert!(unseen[0].is_empty());
+    }
+}

@@ -52,22 +52,22 @@ pub(crate) fn put(
         folder.unwrap_or_else(|| shard.folder(staging.target()))
     };
     let datastore = Datastore::open_listed(staging.target(), manifest, folder_of)?;
-    let (weights, num_tokens) = fit(Arc::new(datastore), num_tokens, report)?;
+    let (weights, num_tokens) = fit(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
         id: format!("{:032x}", xxh3_128(&bytes)),
         num_tokens,
         num_bytes: bytes.len() as u64,
     };
-    write_whole(&staging.shards().join(prior.file_name()), bytes)?;
+    write_whole(&staging.shards().join(prior.file_name()), &bytes)?;
     manifest.prior = Some(prior);
     Ok(())
 }
 
 /// Learns from documents that lie evenly in the datastore, however it is cut into shards.
-fn fit(datastore: Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Result<(Weights, u64)> {
+fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Result<(Weights, u64)> {
     let drafter = FusedDrafter::new(
-        Some(Arc::clone(&datastore)),
+        Some(Arc::clone(datastore)),
         None,
         FusedConfig::default(),
         Weights::default(),

@@ -223,7 +223,8 @@ fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
         let path = entry.path();
         if listed.contains(&*name) {
             continue;
-        } else if name.starts_with(FOLDER_PREFIX) {
+        }
+        if name.starts_with(FOLDER_PREFIX) {
             fs::remove_dir_all(&path).map_err(Error::io(&path))?;
         } else if name.starts_with(PRIOR_PREFIX) {
             fs::remove_file(&path).map_err(Error::io(&path))?;
