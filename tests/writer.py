@@ -10,11 +10,11 @@ import numpy as np
 
 from specds import DatastoreBuilder, compact, merge
 
-NUM_DOCUMENTS = 600
+NUM_DOCUMENTS = 700
 
 
 def documents():
-    """Documents of tokens below 100; every tenth comes twice."""
+    """Documents of tokens below 100, enough for a prior; every tenth comes twice."""
     random = np.random.default_rng(7)
     made = [random.integers(0, 100, random.integers(1, 60)) for _ in range(NUM_DOCUMENTS)]
     return [made[index // 10] if index % 10 == 3 else made[index] for index in range(NUM_DOCUMENTS)]
