@@ -15,7 +15,7 @@ import pytest
 import writer
 from specds import Datastore, DatastoreBuilder, FormatError, compact
 
-JOBS = ["build", "add", "merge", "compact"]
+JOBS = ["build", "add", "merge", "compact", "refit"]
 
 
 def files(folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specds import DatastoreBuilder, compact, merge
+from specds import DatastoreBuilder, compact, merge, refit
 
 NUM_DOCUMENTS = 700
 
@@ -47,6 +47,8 @@ def prepare(job, folder):
         write(folder / "other", made[300:])
     elif job == "compact":
         write(folder / "out", made, max_shard_tokens=400)
+    elif job == "refit":
+        write(folder / "out", made, prior_tokens=0)
 
 
 def run(job, folder):
@@ -60,6 +62,8 @@ def run(job, folder):
         merge([folder / "one", folder / "other"], folder / "out", overwrite=True)
     elif job == "compact":
         compact(folder / "out", max_shard_tokens=5000)
+    elif job == "refit":
+        refit(folder / "out")
 
 
 if __name__ == "__main__":

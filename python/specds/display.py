@@ -101,7 +101,8 @@ def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
     try:
         yield show
     finally:
-        bars.stop()
+        if tasks:  # one that never started would end in an empty line
+            bars.stop()
 
 
 @contextmanager

@@ -400,24 +400,6 @@ impl Datastore {
         Err(Error::invalid("position", reason))
     }
 
-    /// Of the document that has so many before it: where it lies in the corpus, its separator
-    /// included, and its first `max_tokens` tokens.
-    pub(crate) fn excerpt(&self, index: u64, max_tokens: usize) -> Option<(Range<u64>, Vec<u32>)> {
-        let (mut num_documents, mut num_tokens) = (0, 0);
-        for shard in &self.shards {
-            let in_shard = usize::try_from(index - num_documents).ok()?;
-            if in_shard < shard.num_documents() {
-                let Range { start, end } = shard.document_range(in_shard);
-                let tokens = shard.tokens(start..end.min(start.saturating_add(max_tokens)));
-                let positions = num_tokens + start as u64..num_tokens + end as u64 + 1;
-                return Some((positions, tokens));
-            }
-            num_documents += shard.num_documents() as u64;
-            num_tokens += shard.num_tokens() as u64;
-        }
-        None
-    }
-
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
     /// the disk. O(n).
     ///

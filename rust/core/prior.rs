@@ -80,12 +80,12 @@ fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Resu
         if left == 0 {
             break;
         }
-        let Some((positions, tokens)) = datastore.excerpt(index, left.min(MAX_EXCERPT)) else {
+        let Some((hidden, tokens)) = Hidden::of(datastore, index, left.min(MAX_EXCERPT)) else {
             continue;
         };
         num_done += tokens.len() as u64;
         let session = FusedSession::new(Arc::clone(&drafter), "")?;
-        learn_from(session.without(Hidden { positions }), &tokens)?;
+        learn_from(session.without(hidden), &tokens)?;
     }
     report(Stage::Prior, num_tokens, num_tokens)?;
     Ok((drafter.weights(), num_done))
