@@ -10,7 +10,7 @@ import typer
 
 from specds import display
 from specds.cli import arguments
-from specds.cli.arguments import Json, text_of
+from specds.cli.arguments import Json, Weights, text_of
 from specds.drafters import DrafterName
 from specds.hierarchy.names import HierarchyName
 
@@ -68,6 +68,7 @@ def generate(
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
+    weights: Weights = None,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
@@ -98,9 +99,9 @@ def generate(
     from specds._core import Datastore, Trigrams
     from specds.drafters import (
         DrafterInputs,
-        FusedDrafter,
         make_drafter,
         node_budget,
+        read_weights,
         require_inputs,
     )
     from specds.loading import load_model
@@ -124,11 +125,13 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     made: Drafter
-    if isinstance(drafter, HierarchyName):
-        made = drafter.open(loaded, tokenizer, FusedDrafter(opened) if opened else None)
-    else:
-        with display.build_progress(after_s=2.0) as progress:
-            made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+    with display.build_progress(after_s=2.0) as progress:
+        inputs = DrafterInputs(opened, loaded, counted, progress, read_weights(weights))
+        if isinstance(drafter, HierarchyName):
+            retrieval = make_drafter(DrafterName.FUSED, inputs) if opened else None
+            made = drafter.open(loaded, tokenizer, retrieval)
+        else:
+            made = make_drafter(drafter, inputs)
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
