@@ -66,7 +66,8 @@ def hierarchies(datastore: Path) -> dict[str, Callable[[], Drafter]]:
         "+ self-verify, tiny": lambda: HierarchyDrafter({"tiny": tiny}, of("self")),
         "+ pre- and self-verify": lambda: HierarchyDrafter(both, of("pre+self")),
         "HSDDW": lambda: HierarchyDrafter(both, of("full")),
-        "fused alone": lambda: FusedDrafter(datastore),
+        "fused alone, 8 nodes": lambda: FusedDrafter(datastore),
+        "fused alone, 32 nodes": lambda: FusedDrafter(datastore),
         "fused < small": with_retrieval({"small": small}),
         "fused < tiny < small": with_retrieval(both),
         "fused + tiny, joined": with_retrieval({"tiny": tiny}, beneath=False, joined=True),
@@ -82,7 +83,8 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--only", help="of the rows whose names hold this")
+    parser.add_argument("--only", default="", help="the rows whose names hold this")
+    parser.add_argument("--mode", choices=list(MODES), help="by default both")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, tokenizer = load_model("demo", device="cpu")
@@ -92,15 +94,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
         path = build_datastore(corpus, tokenizer, Path(folder, "stdlib.specds")).path
-        rows = hierarchies(path)
-        if options.only:
-            rows = {name: make for name, make in rows.items() if options.only in name}
-        for mode, settings in MODES.items():
+        rows = {name: make for name, make in hierarchies(path).items() if options.only in name}
+        for mode in [options.mode] if options.mode else MODES:
             table = Table("", title=mode, title_justify="left")
             for column in COLUMNS:
                 table.add_column(column, justify="right")
             for name, make in track(rows.items(), mode, console=console):
-                cells = figures(model, ids, make, options.runs, options.new_tokens, settings)
+                arguments = {"max_new_tokens": options.new_tokens, **MODES[mode]}
+                max_nodes = 8 if "8 nodes" in name else 32
+                cells = figures(model, ids, make, options.runs, max_nodes, arguments)
                 console.print(f"{mode}, {name}: {'  '.join(cells)}", highlight=False)
                 table.add_row(name, *cells)
             Console(width=None if sys.stdout.isatty() else 110).print(table)
@@ -111,7 +113,7 @@ def figures(
     prompts_ids: list[torch.Tensor],
     make: Callable[[], Drafter],
     num_runs: int,
-    num_tokens: int,
+    max_nodes: int,
     settings: dict[str, Any],
 ) -> list[str]:
     """Figures of all runs together; of the speed-up the median and how far runs are apart."""
@@ -119,16 +121,11 @@ def figures(
     for run in range(num_runs):
         drafter, plain_s, own_s = make(), 0.0, 0.0
         for number, ids in enumerate(prompts_ids):
-            arguments = {
-                "max_new_tokens": num_tokens,
-                "attention_mask": torch.ones_like(ids),
-                **settings,
-            }
+            arguments = {"attention_mask": torch.ones_like(ids), **settings}
             torch.manual_seed(run * 1000 + number)
             started = time.perf_counter()
             plain = model.generate(ids, **arguments)
             between = time.perf_counter()
-            max_nodes = getattr(drafter, "max_nodes", None) or 8
             output = generate(model, ids, drafter, max_nodes=max_nodes, **arguments)
             own_s += time.perf_counter() - between
             plain_s += between - started
