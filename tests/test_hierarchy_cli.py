@@ -68,6 +68,7 @@ def test_a_hierarchy_takes_no_trigrams(run, tmp_path):
 def test_variants_are_named():
     named = HierarchyName.parse("hierarchy-pre-self: a , b,")
     assert named == HierarchyName(HierarchyConfig.ablation("pre+self"), ("a", "b"))
+    assert HierarchyName.parse("hierarchy:a+b").models == ("a", "b")
     assert HierarchyName.parse("hierarchy:a").config == HierarchyConfig()
     assert HierarchyName.parse("hierarchy-adaptive:a").config.adaptive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,14 @@ class HierarchyName:
     def parse(cls, text: str) -> HierarchyName:
         """Reads ``hierarchy:MODEL,...`` or ``hierarchy-VARIANT:MODEL,...``.
 
+        Where commas part drafters from each other, ``+`` parts the models.
+
         Raises:
             ValueError: There is no such variant, or no model is named.
         """
         head, _, tail = text.partition(":")
         variant = head.removeprefix(PREFIX).removeprefix("-")
-        models = tuple(name for part in tail.split(",") if (name := part.strip()))
+        models = tuple(name for part in re.split("[,+]", tail) if (name := part.strip()))
         if not head.startswith(PREFIX) or variant not in _CONFIGS:
             known = ", ".join(f"`{PREFIX}-{name}`" for name in _CONFIGS if name)
             raise ValueError(f"no hierarchy `{head}`: try `{PREFIX}`, {known}")
