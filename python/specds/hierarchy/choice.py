@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import e, inf, log, sqrt
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -12,36 +13,43 @@ if TYPE_CHECKING:
 Option = TypeVar("Option")
 
 TRIAL = 4
-"""Target forwards of a trial; the first is not counted, as caches catch up in it."""
+"""Target forwards that an option is used for in a row; where it is another one than before, the
+first is not counted, as caches catch up in it."""
 
-_BETWEEN_TRIALS = 64
 # What was measured counts half after as many steps, as contexts grow and machines change.
 _HALF_LIFE = 256
 
 
 @dataclass
 class _Record:
+    steps: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
 
     @property
     def rate(self) -> float:
-        return self.tokens / self.seconds if self.seconds > 0 else float("inf")
+        return self.tokens / self.seconds
+
+    def upper(self, all_steps: float) -> float:
+        """How good the option may be, for all that is known of it: UCB."""
+        if self.seconds == 0:
+            return inf
+        return self.rate * (1 + sqrt(log(max(all_steps, e)) / self.steps))
 
 
 class Choice(Generic[Option]):
     """Chooses among options by the tokens a second that each has given.
 
-    Each is tried in turn; then the best is used, and now and then the one is tried again of which
-    least is known. What requests measure is shared by them. Safe to share by threads.
+    The best is used of those that were tried, and one that was tried little, or long ago, as long
+    as it may be better for all that is known. What requests measure is shared by them. Safe to
+    share by threads.
 
     Args:
         options: What there is to choose from.
     """
 
     def __init__(self, options: Sequence[Option]) -> None:
-        self._options = list(options)
-        self._records = {option: _Record() for option in self._options}
+        self._records = {option: _Record() for option in options}
         self._lock = Lock()
 
     @property
@@ -55,22 +63,21 @@ class Choice(Generic[Option]):
             }
 
     def best(self) -> Option:
-        """The option of the highest rate; one that was not tried counts as better than any."""
+        """The option that may be best."""
         with self._lock:
-            return max(self._options, key=lambda option: self._records[option].rate)
-
-    def least_known(self) -> Option:
-        """The option that was measured for the shortest time."""
-        with self._lock:
-            return min(self._options, key=lambda option: self._records[option].seconds)
+            steps = sum(record.steps for record in self._records.values())
+            return max(self._records, key=lambda option: self._records[option].upper(steps))
 
     def record(self, option: Option, tokens: int, seconds: float) -> None:
         """Takes in what a step with an option gave."""
+        kept = 0.5 ** (1 / _HALF_LIFE)
         with self._lock:
             for record in self._records.values():
-                record.tokens *= 0.5 ** (1 / _HALF_LIFE)
-                record.seconds *= 0.5 ** (1 / _HALF_LIFE)
+                record.steps *= kept
+                record.tokens *= kept
+                record.seconds *= kept
             record = self._records[option]
+            record.steps += 1
             record.tokens += tokens
             record.seconds += seconds
 
@@ -85,25 +92,20 @@ class Chooser(Generic[Option]):
     def __init__(self, choice: Choice[Option]) -> None:
         self._choice = choice
         self._option = choice.best()
-        self._num_steps = 0
         self._left = 0
-        self._until_trial = _BETWEEN_TRIALS
+        self._is_new = True
 
     def next(self) -> Option:
         """The option of the next step."""
         if self._left == 0:
-            self._until_trial -= TRIAL
             option = self._choice.best()
-            if self._until_trial <= 0:
-                option, self._until_trial = self._choice.least_known(), _BETWEEN_TRIALS
-            if option != self._option:
-                self._option, self._num_steps = option, 0
-            self._left = TRIAL
+            self._is_new = self._is_new or option != self._option
+            self._option, self._left = option, TRIAL
         self._left -= 1
-        self._num_steps += 1
         return self._option
 
     def record(self, tokens: int, seconds: float) -> None:
         """Takes in what the last step gave."""
-        if self._num_steps > 1:
+        if not self._is_new:
             self._choice.record(self._option, tokens, seconds)
+        self._is_new = False
