@@ -148,7 +148,7 @@ def test_only_likely_nodes_are_drafted_until_a_gain():
 
 def test_bad_arguments_are_refused_by_name(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], separator=4)
-    with pytest.raises(ValueError, match="`memory` must have the datastore's vocabulary: 4, not 9"):
+    with pytest.raises(ValueError, match="`memory` must have the vocabulary of the other sources: 4, not 9"):
         FusedDrafter(store, memory=Memory(9))
     with pytest.raises(ValueError, match="fit them again"):
         FusedDrafter(weights=b"not weights")

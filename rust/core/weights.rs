@@ -101,7 +101,7 @@ impl Default for Weights {
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x01";
+const MAGIC: [u8; 8] = *b"specdsw\x02";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
