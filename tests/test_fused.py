@@ -8,12 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
+from reference_aded import Matrix
 from reference_fused import Request
 from specds import (
     FusedConfig,
     FusedDrafter,
     Memory,
+    ModelTables,
     TokenTree,
+    Trigrams,
     draft_batch,
     fit_weights,
 )
@@ -21,6 +24,7 @@ from stores import build
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
+PROBS = [0.5, 0.3, 0.0]
 
 
 def paths_of(tree):
@@ -38,11 +42,13 @@ def paths_of(tree):
     documents=st.lists(texts, max_size=3),
     separator=st.sampled_from([3, 4]),
     earlier=st.lists(tokens, max_size=12),
+    bigrams=st.lists(st.permutations(range(4)), min_size=5, max_size=5),
+    offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path, documents, separator, earlier, pieces, max_nodes
+    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -51,8 +57,26 @@ def test_every_draft_is_that_of_a_naive_twin(
     if earlier:
         memory.insert("", earlier)
     remembered = [*earlier, None] if earlier else []
-    twin = Request(documents, separator if documents else None, remembered)
-    session = FusedDrafter(store, memory=memory).session(pieces[0])
+    *bigrams, unigram = bigrams
+    tables = {
+        "bigram": [list(zip(row, PROBS, strict=False)) for row in bigrams],
+        "unigram": unigram,
+    }
+    twin = Request(
+        documents,
+        separator if documents else None,
+        remembered,
+        tables=tables,
+        trigrams=Matrix(documents, separator, 4) if documents else None,
+    )
+    drafter = FusedDrafter(
+        store,
+        FusedConfig(unigram=True),
+        memory,
+        model_tables=ModelTables([row[:3] for row in bigrams], [PROBS] * 4, unigram),
+        trigrams=Trigrams.build(store) if documents else None,
+    )
+    session = drafter.session(pieces[0])
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(max_nodes)
@@ -68,6 +92,11 @@ def test_every_draft_is_that_of_a_naive_twin(
             assert len(drafted) == len(expected)
             for path in drafted.keys() ^ expected.keys():
                 assert drafted.get(path, 0) + expected.get(path, 0) <= least, path
+        if offset is not None:
+            ends = [twin.context[-1], *(path[-1] for path in drafted)]
+            predictions = [[(end + offset) % 4, end] for end in ends]
+            session.recycle(tree, predictions)
+            twin.recycled.add(twin.context, drafted, predictions)
         session.observe(piece)
         twin.observe(piece)
 
@@ -117,8 +146,9 @@ def test_a_predicted_output_and_recycled_predictions_are_drafted():
     drafter = FusedDrafter()
     session = drafter.session([1, 2], predicted_output=[9, 1, 2, 8])
     assert session.draft(1).token_ids.tolist() == [8]
-    assert session.num_predictions == 0
-    session = FusedDrafter(config=FusedConfig(recycled=True)).session([1, 2])
+    without = FusedDrafter(config=FusedConfig(recycled=False))
+    assert without.session([1, 2]).num_predictions == 0
+    session = FusedDrafter().session([1, 2])
     assert session.num_predictions == 8
     session.recycle(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])

@@ -30,12 +30,6 @@ fn alone() -> Arc<FusedDrafter> {
     drafter(None, None, FusedConfig::default())
 }
 
-const RECYCLING: FusedConfig = FusedConfig {
-    context: true,
-    recycled: true,
-    learns: true,
-};
-
 fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
     let mut session = FusedSession::new(Arc::clone(drafter), "").unwrap();
     session.observe(prompt).unwrap();
@@ -141,7 +135,7 @@ proptest! {
         let run = || {
             let datastore = has_datastore.then_some(&datastore);
             let memory = memory(oracle.vocab_size);
-            let drafter = drafter(datastore, Some(&memory), RECYCLING);
+            let drafter = drafter(datastore, Some(&memory), FusedConfig::default());
             let mut trees = Vec::new();
             for request in &requests {
                 let mut session = start(&drafter, &shift(&request[0], oracle.vocab_size));
@@ -291,7 +285,7 @@ fn an_output_that_the_caller_expects_is_drafted() {
 
 #[test]
 fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_there() {
-    let mut session = start(&drafter(None, None, RECYCLING), &[1, 2]);
+    let mut session = start(&drafter(None, None, FusedConfig::default()), &[1, 2]);
     assert_eq!(session.num_predictions(), 8);
     let tree = TokenTree::new(vec![3, 4], vec![-1, -1], vec![0.5, 0.4]).unwrap();
     let predictions = [3, 4, 10, 11, 20, 21];
