@@ -11,6 +11,8 @@ from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_aded import Matrix
 from reference_fused import Request
 from specds import (
+    SOURCES,
+    FormatError,
     FusedConfig,
     FusedDrafter,
     Memory,
@@ -33,6 +35,10 @@ def paths_of(tree):
     for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     return dict(zip(paths, tree.probs.tolist(), strict=True))
+
+
+def sources_of(tree):
+    return {SOURCES[source] for source in tree.sources}
 
 
 @settings(
@@ -120,6 +126,104 @@ def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):
     assert len(drafter.session([52], tenant="bob").draft(2)) == 0
 
 
+ALL = {"datastore", "context", "memory", "recycled", "model_tables", "trigrams"}
+
+
+@pytest.mark.parametrize("source", sorted(ALL))
+def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
+    memory = Memory(9)
+    memory.insert("", [1, 2, 4])
+    tables = ModelTables([[5]] * 9, [[1.0]] * 9, range(9))
+    sources = {"model_tables": tables, "trigrams": Trigrams.build(store)}
+    expected = {"datastore": 3, "memory": 4, "model_tables": 5, "recycled": 6, "context": 7}
+    expected["trigrams"] = 3
+    named = {"model_tables": "bigram", "trigrams": "trigram"}.get(source, source)
+    for config in (
+        FusedConfig(**dict.fromkeys(ALL - {source}, False)),
+        FusedConfig(**{source: False}),
+    ):
+        is_on = getattr(config, source)
+        drafter = FusedDrafter(store, config, memory, **sources)
+        session = drafter.session([2, 7, 2, 7, 1])
+        session.recycle(TokenTree([2], [-1]), [[2], [6]])
+        session.observe([2])
+        tree = session.draft(1 if is_on else 64)
+        assert (named in sources_of(tree)) == is_on
+        if is_on:
+            assert tree.token_ids.tolist() == [expected[source]]
+            session.observe(tree.token_ids)
+            assert drafter.stats() == {named: 1}
+
+
+def test_the_unigram_is_drafted_where_it_is_wanted():
+    tables = ModelTables([[5, 6]] * 9, [[0.9, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
+    for unigram in (False, True):
+        session = FusedDrafter(None, FusedConfig(unigram=unigram), model_tables=tables).session([1])
+        assert ("unigram" in sources_of(session.draft(8))) == unigram
+
+
+def test_no_token_is_drafted_that_the_other_sources_do_not_have():
+    tables = ModelTables([[8, 7, 3]] * 9, [[0.5, 0.3, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
+    drafter = FusedDrafter(None, FusedConfig(unigram=True), Memory(5), model_tables=tables)
+    assert set(drafter.session([1]).draft(30).token_ids.tolist()) == set(range(5))
+
+
+def test_trigrams_adapt_to_each_request_by_itself(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
+    alone = FusedConfig(**dict.fromkeys(ALL - {"trigrams"}, False))
+    drafter = FusedDrafter(None, alone, trigrams=Trigrams.build(store))
+    first = drafter.session([1, 2, 4, 1, 2, 4, 1])
+    first.observe([2])
+    assert 4 in first.draft(2).token_ids
+    assert drafter.session([1, 2]).draft(2).token_ids.tolist() == [3]
+    assert drafter.vocab_size == 9
+
+
+def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    path = tmp_path / "requests.bin"
+    drafter = FusedDrafter.resume(path, store)
+    session = drafter.session([50, 51, 52, 53, 50, 51])
+    session.draft(4)
+    session.observe([52])
+    session.finish()
+    drafter.save(path)
+    resumed = FusedDrafter.resume(path, store)
+    assert resumed.weights() == drafter.weights() != FusedDrafter(store).weights()
+    assert resumed.session([51]).draft(1).token_ids.tolist() == [52]
+    assert len(resumed.for_request("ann").session([51]).draft(1)) == 0
+    predicted = resumed.for_request("ann", [51, 60])
+    assert (predicted.vocab_size, predicted.max_nodes) == (100, None)
+    assert predicted.session([51]).draft(1).token_ids.tolist() == [60]
+
+
+def test_a_snapshot_with_other_weights_brings_back_its_texts(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    path = tmp_path / "requests.bin"
+    memory = Memory(100)
+    memory.insert("", [50, 51])
+    memory.save(path, weights=b"specdsw\1 of a version before")
+    with pytest.warns(UserWarning, match="its texts are used, its weights are not"):
+        drafter = FusedDrafter.resume(path, store)
+    assert drafter.session([50]).draft(1).token_ids.tolist() == [51]
+
+
+def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
+    path = tmp_path / "requests.bin"
+    with pytest.raises(ValueError, match="a memory is of one tokenizer: give it, or a datastore"):
+        FusedDrafter.resume(path)
+    with pytest.raises(ValueError, match="no memory to save"):
+        FusedDrafter().save(path)
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    Memory(99).save(path)
+    with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 99 tokens"):
+        FusedDrafter.resume(path, store)
+    path.write_bytes(b"SPECDS")
+    with pytest.raises(FormatError, match="begin with an empty one"):
+        FusedDrafter.resume(path, store)
+
+
 def test_what_is_learned_goes_on_in_another_drafter():
     drafter = FusedDrafter()
     session = drafter.session([1, 2, 3, 1, 2])
@@ -178,8 +282,18 @@ def test_only_likely_nodes_are_drafted_until_a_gain():
 
 def test_bad_arguments_are_refused_by_name(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], separator=4)
-    with pytest.raises(ValueError, match="`memory` must have the vocabulary of the other sources: 4, not 9"):
+    others = "must have the vocabulary of the other sources: 4, not"
+    with pytest.raises(ValueError, match=f"`memory` {others} 9"):
         FusedDrafter(store, memory=Memory(9))
+    with pytest.raises(ValueError, match=f"`model_tables` {others} 3"):
+        FusedDrafter(store, model_tables=ModelTables([[0]] * 3, [[1.0]] * 3, range(3)))
+    elsewhere = build(tmp_path / "e", [[0, 1, 2]], vocab_size=9, separator=9)
+    with pytest.raises(ValueError, match=f"`trigrams` {others} 9"):
+        FusedDrafter(store, trigrams=Trigrams.build(elsewhere))
+    with pytest.raises(FileNotFoundError):
+        FusedDrafter(trigrams=tmp_path / "nothing")
+    with pytest.raises(ValueError, match="max_nodes must not be negative, got -1"):
+        FusedConfig(max_nodes=-1)
     with pytest.raises(ValueError, match="fit them again"):
         FusedDrafter(weights=b"not weights")
     drafter = FusedDrafter(store)
