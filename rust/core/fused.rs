@@ -150,9 +150,15 @@ impl FusedDrafter {
     /// One more than the largest token of its sources; `None` where it has no datastore, no memory and
     /// no tri-grams.
     pub fn vocab_size(&self) -> Option<u32> {
-        let datastore = self.datastore.iter().map(|datastore| datastore.vocab_size());
+        let datastore = self
+            .datastore
+            .iter()
+            .map(|datastore| datastore.vocab_size());
         let memory = self.memory.iter().map(|memory| memory.options().vocab_size);
-        let trigrams = self.trigrams.iter().map(|trigrams| trigrams.facts().vocab_size);
+        let trigrams = self
+            .trigrams
+            .iter()
+            .map(|trigrams| trigrams.facts().vocab_size);
         datastore.chain(memory).chain(trigrams).next()
     }
 
@@ -247,7 +253,9 @@ impl FusedSession {
             tables: [
                 recycled.map(|recycled| recycled as &dyn TableSource),
                 model.as_ref().map(|model| model as &dyn TableSource),
-                trigrams.as_ref().map(|trigrams| trigrams as &dyn TableSource),
+                trigrams
+                    .as_ref()
+                    .map(|trigrams| trigrams as &dyn TableSource),
             ],
             tokens: self.context.tokens(),
             uses: &self.uses,

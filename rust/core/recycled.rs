@@ -84,7 +84,6 @@ impl Recycled {
             num_predictions,
         };
     }
-
 }
 
 impl TableSource for Recycled {
