@@ -24,6 +24,7 @@ use crate::weights::Weights;
 
 /// Which sources a [`FusedDrafter`] drafts from, of those that it has, and whether it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch by itself")]
 pub struct FusedConfig {
     /// The request's own text.
     pub context: bool,

@@ -27,7 +27,11 @@ impl FusedState {
         datastore = None, memory = None, *, model_tables = None, trigrams = None, context = true,
         recycled = true, unigram = false, learns = true, weights = None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "keyword arguments of Python"
+    )]
     fn new(
         datastore: Option<&Bound<'_, Datastore>>,
         memory: Option<&Bound<'_, Memory>>,
