@@ -296,7 +296,7 @@ class _Request:
         """Tells the session what the target predicts at every node, where it wants to know."""
         session = self.session
         num_predictions = int(getattr(session, "num_predictions", 0))
-        if num_predictions and self.max_nodes and isinstance(session, RecyclingSession):
+        if num_predictions and isinstance(session, RecyclingSession):
             known = logits[:, : self.known_tokens]
             top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
             session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
