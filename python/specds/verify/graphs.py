@@ -117,7 +117,14 @@ _looking = Lock()
 
 def _weights(model: PreTrainedModel) -> tuple[Any, ...]:
     tensors = chain(model.parameters(), model.buffers())
-    return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
+    return tuple((_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # quantised tensors may be made of several others
+        return id(tensor)
 
 
 def _take(model: PreTrainedModel, num_layers: int) -> _Kept:
