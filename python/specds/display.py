@@ -105,8 +105,8 @@ def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
 
 
 @contextmanager
-def replay_progress() -> Iterator[Callable[[str, int], None]]:
-    """Shows a bar on standard error; yields what a replay reports each request to."""
+def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a benchmark reports each request to."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -116,12 +116,12 @@ def replay_progress() -> Iterator[Callable[[str, int], None]]:
     )
     # A thread that refreshes would take the interpreter in the middle of what is timed.
     with Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
-        task = bars.add_task("replay", total=None)
+        task = bars.add_task(what, total=None)
         last = 0.0
 
         def show(engine: str, total: int) -> None:
             nonlocal last
-            bars.update(task, description=f"replay {engine}", total=total, advance=1)
+            bars.update(task, description=f"{what} {engine}", total=total, advance=1)
             if monotonic() - last > _REFRESH_S:
                 bars.refresh()
                 last = monotonic()

@@ -34,7 +34,7 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
-from specds.bench.measure import ALL
+from specds.bench.transcripts import ALL
 from specds.bench.replay import Trace
 
 if TYPE_CHECKING:

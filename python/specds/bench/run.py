@@ -12,10 +12,10 @@ import numpy as np
 
 from specds._core import Datastore
 from specds.bench.engines import check_names, engines_of, needs_model
-from specds.bench.measure import ALL, measure
+from specds.bench.measure import measure
 from specds.bench.report import Settings, rows_of
 from specds.bench.rivals import RivalInputs
-from specds.bench.transcripts import ordered, read_transcripts
+from specds.bench.transcripts import ALL, check_groups, ordered, read_transcripts
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer, vocab_size
 
@@ -92,7 +92,7 @@ def run_replay(
         for path in options.transcripts
         for transcript in read_transcripts(path, tokenizer, size, options.limit)
     ]
-    _check_groups(recorded, len(options.transcripts))
+    check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
@@ -129,16 +129,6 @@ def _tokenizer(
     for datastore in datastores:
         check_tokenizer(datastore, tokenizer)
     return name, tokenizer
-
-
-def _check_groups(recorded: Sequence[Transcript], num_files: int) -> None:
-    """Refuses files whose rows could not be told apart."""
-    groups = {transcript.source for transcript in recorded}
-    if len(groups) < num_files or (num_files > 1 and ALL in groups):
-        raise ValueError(
-            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
-            "rename those that share a name"
-        )
 
 
 def _target(options: ReplayOptions) -> PreTrainedModel | None:

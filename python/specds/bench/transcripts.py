@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+ALL = "all"
+"""The group of all transcripts together, where there are several files of them."""
+
 Order = Literal["file", "shuffled"]
 """Requests as the files hold them, one file after the other; or all of them mixed by a seed."""
 
@@ -83,6 +86,20 @@ def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[
     if order == "shuffled":
         random.Random(seed).shuffle(shuffled)
     return shuffled
+
+
+def check_groups(transcripts: Sequence[Transcript], num_files: int) -> None:
+    """Refuses files whose rows could not be told apart.
+
+    Raises:
+        ValueError: Two files share a name, or one has that of all of them together.
+    """
+    groups = {transcript.source for transcript in transcripts}
+    if len(groups) < num_files or (num_files > 1 and ALL in groups):
+        raise ValueError(
+            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
+            "rename those that share a name"
+        )
 
 
 def _transcript(

@@ -1,4 +1,4 @@
-"""Commands that measure: bench replay."""
+"""Commands that measure: bench replay, bench generate."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def replay(
         limit=limit,
         rivals_python=rivals_python,
     )
-    with display.replay_progress() as progress:
+    with display.request_progress("replay") as progress:
         rows, settings = run_replay(options, progress)
     if html:
         html.write_text(page(rows, settings), encoding="utf-8")
