@@ -19,7 +19,7 @@ from specds.verify.batched import RUNNERS
 from specds.verify.support import require_arguments, require_support, require_verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transformers import (
         DynamicCache,
@@ -67,6 +67,7 @@ def generate(
     verification: str = "tree",
     self_check: bool = True,
     profile: bool = False,
+    forced_ids: Sequence[int] | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -91,6 +92,9 @@ def generate(
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
             are true. That costs speed; without it `accept_s` takes the blame for queued work.
+        forced_ids: For benchmarks of models with random weights: emit these tokens, whatever the
+            target chooses, and end with the last of them. All work is done as for its own text,
+            and drafts are accepted where they agree with these.
         streamer: Gets the prompt and each token, as from `model.generate`.
         tokenizer: Needed for `stop_strings`.
         stop_strings: Ends the text at any of these.
@@ -109,8 +113,16 @@ def generate(
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
     options = _Options(
-        drafter, node_budget(drafter, max_nodes), verification, self_check, profile, streamer
+        drafter,
+        node_budget(drafter, max_nodes),
+        verification,
+        self_check,
+        profile,
+        streamer,
+        forced_ids,
     )
+    if forced_ids is not None and kwargs.keys().isdisjoint({"max_new_tokens", "max_length"}):
+        kwargs["max_new_tokens"] = len(forced_ids)
     output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
@@ -168,8 +180,11 @@ class _Options:
     self_check: bool
     profile: bool
     streamer: BaseStreamer | None
+    forced_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.forced_ids is not None and len(self.forced_ids) == 0:
+            raise ValueError("forced_ids is empty: give at least one token")
         if self.max_nodes < 0:
             raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
         require_verification(self.verification)
@@ -189,6 +204,7 @@ def _run(
     require_arguments(input_ids, generation_config, model_kwargs)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
+    _require_forced(options.forced_ids, vocab_size)
     returns_dict = generation_config.return_dict_in_generate
     sampler = Sampler(
         logits_processor,
@@ -197,7 +213,9 @@ def _run(
         keep_logits=returns_dict and generation_config.output_logits,
     )
     max_length = generation_config.max_length
-    emitter = Emitter(input_ids, stopping_criteria, options.streamer, sampler.scores)
+    emitter = Emitter(
+        input_ids, stopping_criteria, options.streamer, sampler.scores, options.forced_ids
+    )
     runner = RUNNERS[options.verification](
         model,
         prompt_length=input_ids.shape[1],
@@ -347,6 +365,12 @@ def _refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:
             f"the drafter drafts token {largest_token_id}, the model has {vocab_size}: "
             "use a drafter made with the model's own tokenizer"
         )
+
+
+def _require_forced(forced_ids: Sequence[int] | None, vocab_size: int) -> None:
+    unknown = [token for token in forced_ids or () if not 0 <= token < vocab_size]
+    if unknown:
+        raise ValueError(f"forced_ids has token {unknown[0]}, the model has {vocab_size}")
 
 
 def _resolve_stop_strings(

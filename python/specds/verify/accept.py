@@ -9,7 +9,7 @@ import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transformers import LogitsProcessorList, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
@@ -58,6 +58,7 @@ class Emitter:
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
         scores: The scores of the emitted tokens, kept by the `Sampler`, for the criteria.
+        forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Emitter:
         stopping_criteria: StoppingCriteriaList,
         streamer: BaseStreamer | None = None,
         scores: list[torch.Tensor] | None = None,
+        forced_ids: Sequence[int] | None = None,
     ) -> None:
         self.emitted: list[int] = []
         self.finished = False
@@ -76,6 +78,7 @@ class Emitter:
         self._host_stop = _HostStop.of(stopping_criteria)
         self._streamer = streamer
         self._scores = scores
+        self._forced_ids = forced_ids
 
     @property
     def length(self) -> int:
@@ -95,16 +98,25 @@ class Emitter:
             self._num_stored = length
         return self._buffer[:, :length]
 
-    def emit(self, token: int) -> None:
-        """Appends `token`, sets `finished` where a criterion stops there, streams the token."""
+    def emit(self, token: int) -> int:
+        """Appends `token`, sets `finished` where a criterion stops there, streams the token.
+
+        Returns:
+            The token that was emitted: `token`, or what the caller had forced in its place.
+        """
+        if self._forced_ids is not None:
+            token = self._forced_ids[len(self.emitted)]
         self.emitted.append(token)
         if self._host_stop is not None:
             self.finished = self._host_stop(self.length, token)
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
+        if self._forced_ids is not None and len(self.emitted) == len(self._forced_ids):
+            self.finished = True
         if self._streamer is not None:
             self._streamer.put(torch.tensor([token]))  # type: ignore[no-untyped-call]
+        return token
 
 
 class Sampler:
@@ -203,8 +215,7 @@ def _follow(
     edges = [] if tree is None else zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
     nodes = enumerate(edges)
     while True:
-        token = choice_after(node)
-        emitter.emit(token)
+        token = emitter.emit(choice_after(node))
         # Children come after their parent, so one pass over the nodes serves the whole walk.
         node = next((child for child, edge in nodes if edge == (node, token)), -1)
         if node >= 0:
