@@ -6,8 +6,8 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.transcripts import ALL
 from specds.bench.report import label
+from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,13 +10,13 @@ import torch
 
 from specds.bench.generation.ways import Job, Result
 from specds.bench.transcripts import ALL
-from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from specds.bench.generation.requests import Batch
     from specds.bench.generation.ways import Target, Way
+    from specds.stats import GenerationStats
 
 
 @dataclass(frozen=True)

@@ -162,10 +162,8 @@ def label(row: Row, rows: Iterable[Row]) -> str:
 
 def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
     """All rows for people: speeds by group, mode and size of batch; time; passes by nodes."""
-    places = ("transcripts", "mode", "batch")
     shown = [
-        _speed_table(place, list(chosen), rows)
-        for place, chosen in groupby(rows, key=lambda row: [row[name] for name in places])
+        _speed_table(place, list(chosen), rows) for place, chosen in groupby(rows, key=_place_of)
     ]
     shown[-1].caption, shown[-1].caption_justify = _CAPTION, "left"
     timed = [row for row in rows if row["shares"]]
@@ -177,8 +175,8 @@ def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
 
 
 _CAPTION = (
-    "/s: tokens a second, prefill included, mean of the runs; dec/s: without the prefill; speed-up: "
-    "against the fastest that makes one token a forward in the same run, least to most of the "
+    "/s: tokens a second, prefill included, mean of the runs; dec/s: without the prefill; "
+    "speed-up: against the fastest that makes one token a forward in the same run, least to most of the "
     "runs; /gen: against model.generate; tokens: per forward; nodes: per draft; differ: texts that "
     "are not those of model.generate, or not the record where it is forced."
 )
@@ -191,6 +189,10 @@ def _table(title: str, first: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def _place_of(row: Row) -> list[Any]:
+    return [row[name] for name in ("transcripts", "mode", "batch")]
 
 
 def _title(place: Sequence[Any]) -> str:
@@ -226,13 +228,13 @@ def _range(row: Row) -> str:
 
 def _share_table(timed: Sequence[Row], rows: Sequence[Row]) -> Table:
     phases = list(timed[0]["shares"])
-    table = _table("Shares of time", "", "batch", *phases, "outside")
+    table = _table("Shares of time", "", *phases, "outside")
     table.caption = "outside: the share of a step, behind the prefill, that is not the forward."
     table.caption_justify = "left"
     for row in timed:
-        name = f"{row['transcripts']}, {row['mode']}: {label(row, rows)}"
+        name = f"{label(row, rows)}: {_title(_place_of(row))}"
         cells = [f"{row['shares'][phase]:.1%}" for phase in phases]
-        table.add_row(name, str(row["batch"]), *cells, _shown(row["outside_forward"], "{:.1%}"))
+        table.add_row(name, *cells, _shown(row["outside_forward"], "{:.1%}"))
     return table
 
 

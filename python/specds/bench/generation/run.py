@@ -128,7 +128,7 @@ class GenerateOptions:
             require_inputs(DrafterName(name), datastore=given, model=True)
 
 
-def _check_names(what: str, names: Sequence[str], known: type[DrafterName] | type[Baseline]) -> None:
+def _check_names(what: str, names: Sequence[str], known: type[DrafterName | Baseline]) -> None:
     values = [member.value for member in known]
     for name in names:
         if name not in values:
@@ -238,9 +238,7 @@ def _requests(
                 f"a transcript of `{transcript.source}` holds token {largest}, the model has "
                 f"{known}: take a model or a shape of the same tokenizer"
             )
-    return requests_of(
-        recorded, forced=options.forced, max_new_tokens=options.max_new_tokens
-    )
+    return requests_of(recorded, forced=options.forced, max_new_tokens=options.max_new_tokens)
 
 
 def _modes(options: GenerateOptions) -> list[Mode]:
@@ -253,13 +251,15 @@ def _modes(options: GenerateOptions) -> list[Mode]:
 
 
 def _about(options: GenerateOptions, model: PreTrainedModel) -> dict[str, Any]:
-    given = asdict(options)
-    for name in ("transcripts", "datastores"):
-        given[name] = [str(path) for path in given[name]]
+    paths = {
+        "transcripts": [str(path) for path in options.transcripts],
+        "datastores": [str(path) for path in options.datastores],
+    }
     device = model.device
     on_gpu = device.type == "cuda"
     return {
-        **given,
+        **asdict(options),
+        **paths,
         "specds": version("specds"),
         "torch": torch.__version__,
         "transformers": version("transformers"),

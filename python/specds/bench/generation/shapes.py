@@ -65,10 +65,10 @@ def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> 
     config = getattr(transformers, config_class)(**settings, **special)
     # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
     with torch.device(device), no_init_weights():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        make: Any = transformers.AutoModelForCausalLM.from_config
+        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype))
     _fill(model, torch.Generator(device).manual_seed(0))
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    return model.eval()
 
 
 def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:

@@ -111,7 +111,7 @@ class Target:
     def of(cls, model: PreTrainedModel, verification: str, *, forced: bool) -> Target:
         """Reads the model's own end of sequence, and takes it away where answers are forced."""
         if forced:
-            model.generation_config.eos_token_id = None  # type: ignore[union-attr]
+            model.generation_config.eos_token_id = None
         eos = getattr(model.generation_config, "eos_token_id", None)
         ids = [eos] if isinstance(eos, int) else eos or []
         return cls(model, verification, forced, frozenset(ids))
@@ -142,7 +142,7 @@ class _Forced(LogitsProcessor):
         self._prompt_length = prompt_length
         self._answers = answers
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         place = input_ids.shape[1] - self._prompt_length
         for row, answer in enumerate(self._answers):
             if place < len(answer):
@@ -150,7 +150,9 @@ class _Forced(LogitsProcessor):
         return scores
 
 
-def _library(target: Target, arguments: dict[str, Any], *, follows: bool) -> Callable[[Job], Result]:
+def _library(
+    target: Target, arguments: dict[str, Any], *, follows: bool
+) -> Callable[[Job], Result]:
     """Calls `model.generate`; `follows`: where answers are forced, its time depends on them."""
     run: Any = target.model.generate
 
@@ -177,7 +179,7 @@ def _library(target: Target, arguments: dict[str, Any], *, follows: bool) -> Cal
 def _own(target: Target, drafter: Drafter, max_nodes: int) -> Callable[[Job], Result]:
     def call(job: Job) -> Result:
         ids, mask = target.inputs(job.batch)
-        forced = {}
+        forced: dict[str, Any] = {}
         if target.forced:
             forced = {"forced_ids": job.batch.requests[0].answer_ids}
         output = generate(
@@ -265,5 +267,3 @@ def _start(
     usual = 8 if target.model.device.type == "cpu" else 64
     chosen = None if budget == "auto" else int(budget)
     return _own(target, drafter, node_budget(drafter, chosen, usual))
-
-
