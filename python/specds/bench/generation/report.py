@@ -176,8 +176,8 @@ def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
 
 _CAPTION = (
     "/s: tokens a second, prefill included, mean of the runs; dec/s: without the prefill; "
-    "speed-up: against the fastest that makes one token a forward in the same run, least to most of the "
-    "runs; /gen: against model.generate; tokens: per forward; nodes: per draft; differ: texts that "
+    "speed-up: against the fastest that makes one token a forward in the same run, from least to "
+    "most; /gen: against model.generate; tokens: per forward; nodes: per draft; differ: texts that "
     "are not those of model.generate, or not the record where it is forced."
 )
 

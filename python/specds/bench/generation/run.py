@@ -199,9 +199,8 @@ def _target_of(options: GenerateOptions) -> tuple[PreTrainedModel, PreTrainedTok
             raise ValueError("no tokenizer: give one by --tokenizer, or a datastore that names it")
         name = Datastore.open(options.datastores[0]).tokenizer_name
     tokenizer = load_tokenizer(name)
-    return random_model(
-        options.shape, device=device, dtype=usual if dtype == "auto" else dtype
-    ), tokenizer
+    dtype = usual if dtype == "auto" else dtype
+    return random_model(options.shape, device=device, dtype=dtype), tokenizer
 
 
 def _datastores(
@@ -209,7 +208,7 @@ def _datastores(
 ) -> list[Datastore]:
     paths = list(options.datastores)
     if options.is_demo and not paths:
-        paths = [build_stdlib(tokenizer, folder / "stdlib.specds").path]
+        paths = [Path(build_stdlib(tokenizer, folder / "stdlib.specds").path)]
     datastores = [Datastore.open(path) for path in paths]
     for datastore in datastores:
         check_tokenizer(datastore, tokenizer)

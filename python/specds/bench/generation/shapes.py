@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _NAMES = (
     "hidden_size",
@@ -40,6 +40,22 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Configuration class and settings by name; ``tiny`` is no one's, and tries that all works."""
 
 
+def config_of(shape: str) -> PretrainedConfig:
+    """The configuration of a real shape, without special tokens.
+
+    Raises:
+        ValueError: There is no such shape.
+    """
+    if shape not in SHAPES:
+        raise ValueError(f"no shape `{shape}`: choose of {', '.join(SHAPES)}")
+    import transformers
+
+    config_class, settings = SHAPES[shape]
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config: PretrainedConfig = getattr(transformers, config_class)(**settings, **special)
+    return config
+
+
 def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
     """A model of a real shape, made where it will run, in the precision that it will run in.
 
@@ -54,21 +70,17 @@ def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> 
     Raises:
         ValueError: There is no such shape.
     """
-    if shape not in SHAPES:
-        raise ValueError(f"no shape `{shape}`: choose of {', '.join(SHAPES)}")
     import torch
     import transformers
     from transformers.initialization import no_init_weights
 
-    config_class, settings = SHAPES[shape]
-    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    config = getattr(transformers, config_class)(**settings, **special)
+    config = config_of(shape)
     # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
     with torch.device(device), no_init_weights():
         make: Any = transformers.AutoModelForCausalLM.from_config
-        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype))
+        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype)).eval()
     _fill(model, torch.Generator(device).manual_seed(0))
-    return model.eval()
+    return model
 
 
 def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
