@@ -5,9 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.generation.report import label
+from specds.bench.generation.report import label, together
 from specds.bench.html import Columns, document, require_plotly, table
-from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,9 +99,8 @@ def _passes(graphs: Any, costs: Sequence[Row]) -> Any:
 
 
 def _by_batch(graphs: Any, rows: Sequence[Row]) -> Any:
-    together = [row for row in rows if row["transcripts"] == ALL] or rows
     figure = graphs.Figure()
-    for name, alike in _by_label(together, rows).items():
+    for name, alike in _by_label(together(rows), rows).items():
         for mode in dict.fromkeys(row["mode"] for row in alike):
             of_mode = [row for row in alike if row["mode"] == mode]
             figure.add_scatter(

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE
 from rich.table import Table
 
+from specds.bench.transcripts import ALL
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -160,13 +162,18 @@ def label(row: Row, rows: Iterable[Row]) -> str:
     return ", ".join(parts)
 
 
+def together(rows: Sequence[Row]) -> list[Row]:
+    """The rows of all groups together, where there are several; else of the only one."""
+    return [row for row in rows if row["transcripts"] == ALL] or list(rows)
+
+
 def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
     """All rows for people: speeds by group, mode and size of batch; time; passes by nodes."""
     shown = [
         _speed_table(place, list(chosen), rows) for place, chosen in groupby(rows, key=_place_of)
     ]
     shown[-1].caption, shown[-1].caption_justify = _CAPTION, "left"
-    timed = [row for row in rows if row["shares"]]
+    timed = [row for row in together(rows) if row["shares"]]
     if timed:
         shown.append(_share_table(timed, rows))
     if costs:
