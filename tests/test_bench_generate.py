@@ -2,12 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpu
 import specds
 from pages import Page
 from replays import patient, transcript
@@ -315,10 +317,9 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer, name)
     assert (plain["num_drafts"], plain["num_draft_tokens"]) == (38, 0)
 
 
-@pytest.mark.parametrize("baseline", list(Baseline))
+# Compiling takes a minute on a CPU.
+@pytest.mark.parametrize("baseline", [b for b in Baseline if b is not Baseline.COMPILED])
 def test_a_baseline_writes_as_many_tokens_as_are_recorded(tiny, baseline):
-    if baseline is Baseline.COMPILED:
-        pytest.skip("compiling takes minutes on a CPU")
     target = Target.of(tiny, "tree", forced=True)
     answer = [7, 8, 9, 7, 8, 9, 7, 8]
     job = Job(batches([Request("a", [7, 8, 9], 8, answer)], 1)[0], 8, GREEDY)
@@ -341,9 +342,10 @@ def test_passes_are_timed_at_every_size_and_context(tiny):
         *((70, 0), (70, 1), (70, 4)),
     ]
     assert len(told) == curve.num_passes([5, 70], [4, 1, 4])
-    for row in rows:
-        assert row["seconds"] > 0
-        assert (row["ratio"] == 1) == (row["num_nodes"] == 0) or row["ratio"] > 0
+    for plain, *passes in (rows[:3], rows[3:]):
+        assert plain["ratio"] == 1
+        for row in passes:
+            assert row["ratio"] == row["seconds"] / plain["seconds"] > 0
 
 
 # The command.
@@ -481,6 +483,46 @@ def test_what_cannot_be_measured_is_told_in_one_line(command, files, monkeypatch
         assert (code, out) == (expected, ""), message
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+# What a GPU is held to.
+
+
+def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, capsys):
+    case = ("--case", files / "one.jsonl", files / "code.specds")
+    small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
+    few = ("--new-tokens", 6, "--runs", 1, "--batches", 1, "--contexts", 16, "--limit", 1)
+    # No drafts are a thousand times as fast.
+    assert gpu.main([*map(str, (*case, 1000, *small, *few))]) == 1
+    assert "missed" in capsys.readouterr().out
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    met = {figure["name"]: figure["met"] for figure in written["figures"]}
+    assert met["one, fused: speed-up"] is False
+    assert met["one.jsonl: rows not as recorded"] is True
+    assert met["one, fused: tokens a forward"] is None
+    assert "pass over 64 nodes over a plain one, 16 tokens before" in met
+    assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
+
+
+def test_a_batch_that_cannot_be_drafted_for_misses_nothing_but_says_why():
+    row = {"kind": "drafter", "transcripts": "a", "name": "fused", "batch": 4, "mode": "forced"}
+    row |= {"speed_up": None, "reason": "one at a time", "num_differing": None}
+    case = gpu.Case(Path("a.jsonl"), Path("a.specds"), 2.6)
+    speed, _ = gpu.speed_figures({"rows": [row], "dtype": "bfloat16"}, case)
+    assert (speed.name, speed.met, speed.note) == (
+        "a, fused, batch 4: speed-up",
+        None,
+        "one at a time",
+    )
+    row |= {"speed_up": 0.97, "reason": None, "fastest_plain": "compiled"}
+    slow, _ = gpu.speed_figures({"rows": [row], "dtype": "bfloat16"}, case)
+    assert (slow.met, slow.at_least) == (False, 0.98)
+
+
+def test_the_gpu_benchmark_says_what_is_missing_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main(["--case", "a.jsonl", "a.specds", "2.6"]) == 1
+    assert "no CUDA device" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_page_without_the_plotting_library_is_refused_first(command, tmp_path, monkeypatch):
