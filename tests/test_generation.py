@@ -489,7 +489,7 @@ def test_negative_budgets_are_an_error():
 
 
 def test_ways_to_verify_that_there_are_not_are_an_error():
-    message = "verification must be 'tree' or 'batched', got 'twice'"
+    message = "verification must be 'auto' or 'fast' or 'tree' or 'batched', got 'twice'"
     with pytest.raises(ValueError, match=message):
         tree_generate(tiny_model("llama"), random_drafter(), verification="twice")
     with pytest.raises(ValueError, match=message):

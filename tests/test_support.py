@@ -194,10 +194,10 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     loop = custom_generate(random_drafter())
     with pytest.raises(UnsupportedModelError, match="logits differ"):
         model.generate(prompt(), custom_generate=loop, max_new_tokens=2)
-    assert calls == [(model, "tree")]
+    assert calls == [(model, "fast"), (model, "tree")]
     with pytest.raises(UnsupportedModelError, match="cannot verify a batch of rows: logits"):
         generate_with(model, verification="batched")
-    assert calls[1:] == [(model, "batched")]
+    assert calls[2:] == [(model, "batched")]
 
 
 def test_old_transformers_are_refused():

@@ -15,7 +15,7 @@ from specds._core import TokenTree
 from specds.drafters.protocol import RecyclingSession, node_budget, within
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
-from specds.verify.batched import RUNNERS
+from specds.verify.runners import RUNNERS
 from specds.verify.support import require_arguments, require_support, require_verification
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def generate(
     drafter: Drafter,
     *,
     max_nodes: int | None = None,
-    verification: str = "tree",
+    verification: str = "auto",
     self_check: bool = True,
     profile: bool = False,
     forced_ids: Sequence[int] | None = None,
@@ -85,9 +85,11 @@ def generate(
         drafter: Drafts the trees; it gets one session for this request.
         max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
             its own `max_nodes`, and 64 where it names none.
-        verification: `tree` checks every node of a draft once, by a tree mask. `batched` makes each
-            of its paths a row of a batch, as N-Grammys do: more to compute, and no prefix is
-            copied. What is emitted is the same.
+        verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
+            the model attend as it does, `fast` by an attention that reads the states of the context
+            once. `batched` makes each path of a draft a row of a batch, as N-Grammys do: more to
+            compute. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged.
+            What is emitted is the same.
         self_check: Before the model's first use, compare a small tree with plain forward passes
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
@@ -133,7 +135,7 @@ def custom_generate(
     drafter: Drafter,
     *,
     max_nodes: int | None = None,
-    verification: str = "tree",
+    verification: str = "auto",
     self_check: bool = True,
     streamer: BaseStreamer | None = None,
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
@@ -200,7 +202,9 @@ def _run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop."""
-    require_support(model, verification=options.verification, self_check=options.self_check)
+    verification = require_support(
+        model, verification=options.verification, self_check=options.self_check
+    )
     require_arguments(input_ids, generation_config, model_kwargs)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
@@ -216,7 +220,7 @@ def _run(
     emitter = Emitter(
         input_ids, stopping_criteria, options.streamer, sampler.scores, options.forced_ids
     )
-    runner = RUNNERS[options.verification](
+    runner = RUNNERS[verification](
         model,
         prompt_length=input_ids.shape[1],
         max_length=max_length,

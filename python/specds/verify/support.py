@@ -13,11 +13,13 @@ import transformers
 from transformers.generation.configuration_utils import GenerationMode
 
 from specds._core import TokenTree
-from specds.verify.attention import one_at_a_time
-from specds.verify.batched import RUNNERS
 from specds.verify.masks import layer_types
+from specds.verify.runners import AUTO, RUNNERS
+from specds.verify.twin import twin_reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from transformers import GenerationConfig, PreTrainedModel
 
 MIN_TRANSFORMERS = (5, 17)
@@ -71,12 +73,12 @@ def check_model(
         model: The model to check.
         prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
             shortest window where that is at most 512 tokens: a wrong window shows only past it.
-        verification: How drafts are verified, as in `specds.generate`.
+        verification: How drafts are verified, by a name in `specds.verify.RUNNERS`.
 
     Raises:
         ValueError: There is no such way to verify.
     """
-    require_verification(verification)
+    _require_name(verification, RUNNERS)
     reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
@@ -109,29 +111,45 @@ _checked: WeakKeyDictionary[torch.nn.Module, dict[str, Support]] = WeakKeyDictio
 
 def require_support(
     model: PreTrainedModel, *, verification: str = "tree", self_check: bool = True
-) -> None:
+) -> str:
     """Refuses a model on which a draft cannot be verified.
 
     The configuration is looked at in every call; the model is run once in its life for each way to
     verify, and only with `self_check`.
+
+    Returns:
+        The name of the way to verify: `verification`, and for `auto` `fast` where that is right on
+        the model, else `tree`.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
     require_transformers()
-    with one_at_a_time:
-        reasons = tuple(unsupported_reasons(model, verification))
-        if not reasons and self_check:
-            checked = _checked.setdefault(model, {})
-            if verification not in checked:
-                checked[verification] = check_model(model, verification=verification)
-            reasons = checked[verification].reasons
+    if verification == AUTO:
+        verification = "tree" if _reasons(model, "fast", self_check) else "fast"
+        if verification == "fast":
+            return verification
+    reasons = _reasons(model, verification, self_check)
     if reasons:
-        what = "a token tree" if verification == "tree" else "a batch of rows"
+        what = _WHAT[verification]
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
+    return verification
+
+
+_WHAT = {"fast": "a packed tree", "tree": "a token tree", "batched": "a batch of rows"}
+
+
+def _reasons(model: PreTrainedModel, verification: str, self_check: bool) -> tuple[str, ...]:
+    reasons = tuple(unsupported_reasons(model, verification))
+    if reasons or not self_check:
+        return reasons
+    checked = _checked.setdefault(model, {})
+    if verification not in checked:
+        checked[verification] = check_model(model, verification=verification)
+    return checked[verification].reasons
 
 
 def require_verification(verification: str) -> None:
@@ -140,9 +158,13 @@ def require_verification(verification: str) -> None:
     Raises:
         ValueError: Naming those there are.
     """
-    if verification not in RUNNERS:
-        names = " or ".join(map(repr, RUNNERS))
-        raise ValueError(f"verification must be {names}, got {verification!r}")
+    _require_name(verification, (AUTO, *RUNNERS))
+
+
+def _require_name(verification: str, names: Collection[str]) -> None:
+    if verification not in names:
+        known = " or ".join(map(repr, names))
+        raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
 def require_transformers(version: str = transformers.__version__) -> None:
@@ -218,7 +240,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> l
         *_state_reasons(model, config),
         *_position_reasons(model, config),
         *_attention_reasons(model, config),
-        *(_batch_reasons(model, config) if verification == "batched" else ()),
+        *(_packing_reasons(model, config) if verification != "tree" else ()),
     ]
 
 
@@ -264,13 +286,11 @@ def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     return reasons
 
 
-def _batch_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    way_out = "use verification='tree'"
-    if not model._supports_attention_backend:
-        return [f"its attention cannot be exchanged for one that shares a prefix: {way_out}"]
+def _packing_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    reasons = twin_reasons(model)
     if getattr(config, "attn_logit_softcapping", None) is not None:
-        return [f"its attention caps logits: {way_out}"]
-    return []
+        reasons.append("its attention caps logits")
+    return [f"{reason}: use verification='tree'" for reason in reasons]
 
 
 def _has_alibi(config: Any) -> bool:
