@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto", help="by default bfloat16")
     parser.add_argument("--drafter", default="fused")
-    parser.add_argument("--verification", default="tree")
+    parser.add_argument("--verification", default="auto")
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
     parser.add_argument("--runs", type=int, default=3)

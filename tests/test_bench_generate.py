@@ -161,7 +161,7 @@ def tiny():
 
 def plan(model, ways, *, runs=2, warm_memory=True, forced=False, sources="aa"):
     requests = [Request(source, [1, 2], 4, [7, 8, 9, 10]) for source in sources]
-    target = Target.of(model, "tree", forced=forced)
+    target = Target.of(model, "auto", forced=forced)
     modes = [Mode("greedy", GREEDY)]
     return Plan(target, ways, modes, {1: batches(requests, 1)}, runs, 0, warm_memory)
 
@@ -253,7 +253,7 @@ def test_a_text_that_differs_is_told_with_its_place_and_margin(clock, tiny):
 
 
 def test_a_text_that_ends_early_differs_where_it_ends(tiny):
-    target = Target.of(tiny, "tree", forced=False)
+    target = Target.of(tiny, "auto", forced=False)
     sampled = Mode("sampled", {"do_sample": True})
     assert measure.divergence(target, sampled, [1], [5, 6], [5, 6, 7]) == (2, None)
 
@@ -320,7 +320,7 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer, name)
 # Compiling takes a minute on a CPU.
 @pytest.mark.parametrize("baseline", [b for b in Baseline if b is not Baseline.COMPILED])
 def test_a_baseline_writes_as_many_tokens_as_are_recorded(tiny, baseline):
-    target = Target.of(tiny, "tree", forced=True)
+    target = Target.of(tiny, "auto", forced=True)
     answer = [7, 8, 9, 7, 8, 9, 7, 8]
     job = Job(batches([Request("a", [7, 8, 9], 8, answer)], 1)[0], 8, GREEDY)
     result = baseline_way(baseline, target).start()(job)
@@ -335,7 +335,7 @@ def test_a_baseline_writes_as_many_tokens_as_are_recorded(tiny, baseline):
 
 def test_passes_are_timed_at_every_size_and_context(tiny):
     told = []
-    target = Target.of(tiny, "tree", forced=True)
+    target = Target.of(tiny, "auto", forced=True)
     rows = curve.verification_costs(target, [5, 70], [4, 1, 4], told.append)
     assert [(row["context"], row["num_nodes"]) for row in rows] == [
         *((5, 0), (5, 1), (5, 4)),
@@ -475,6 +475,7 @@ def test_what_cannot_be_measured_is_told_in_one_line(command, files, monkeypatch
         ((*one, *tiny, "--baseline", "best"), "no baseline `best`: choose of generate", 1),
         ((*one, *tiny, "--modes", "best"), "no mode `best`: choose of greedy, sampled", 1),
         ((*one, *tiny, "--modes", ","), "no mode: choose of greedy, sampled", 1),
+        ((*one, *tiny, "--verification", "best"), "verification must be", 1),
         ((*one, *tiny, "--dtype", "best"), "no dtype `best`", 1),
         ((*one, files / "one.jsonl", *tiny), "rename those that share a name", 1),
         ((*tiny, "--transcripts", files / "none.jsonl"), "no such file", 1),

@@ -11,7 +11,6 @@ import typer
 
 from specds import display
 from specds.cli.arguments import Json, listed, size
-from specds.cli.run import Verification
 
 app = typer.Typer(
     name="bench",
@@ -165,8 +164,8 @@ def generate(
     runs: Annotated[int, typer.Option(help="How often all is measured.")] = 3,
     batch: Annotated[str, typer.Option(help="Prompts a call.")] = "1",
     verification: Annotated[
-        Verification, typer.Option(help="As in `specds generate`.")
-    ] = Verification.TREE,
+        str, typer.Option(help="How drafts are verified: `auto`, `fast`, `tree`, `batched`.")
+    ] = "auto",
     context: Annotated[
         str, typer.Option(help="Where passes are timed by their nodes: `512,4k,16k`; or `none`.")
     ] = "512",
@@ -217,7 +216,7 @@ def generate(
         limit=limit,
         runs=runs,
         batches=[size(text) for text in listed(batch)],
-        verification=verification.value,
+        verification=verification,
         contexts=[size(text) for text in listed(context) if text != "none"],
         num_nodes=[size(text) for text in listed(nodes)],
         device=device,

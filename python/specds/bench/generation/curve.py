@@ -11,7 +11,8 @@ import torch
 
 from specds import TokenTree
 from specds.bench.generation.measure import synchronise
-from specds.verify import RUNNERS
+from specds.verify.runners import RUNNERS
+from specds.verify.support import require_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ def _times(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: _tree(size, vocab_size) for size in sizes}
-    runner = RUNNERS[target.verification](
+    runner = RUNNERS[require_support(model, verification=target.verification)](
         model, prompt_length=context, max_length=context + 1 + max(sizes), max_nodes=max(sizes)
     )
     runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)

@@ -29,6 +29,7 @@ from specds.demo.run import build_stdlib
 from specds.drafters import DrafterName, require_inputs
 from specds.loading import load_model, load_tokenizer, resolve_placement
 from specds.tokenization import check_tokenizer, vocab_size
+from specds.verify.support import require_verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ class GenerateOptions:
     limit: int | None = None
     runs: int = 3
     batches: Sequence[int] = (1,)
-    verification: str = "tree"
+    verification: str = "auto"
     contexts: Sequence[int] = (512,)
     num_nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
     device: str = "auto"
@@ -123,6 +124,7 @@ class GenerateOptions:
         _check_names("drafter", self.drafters, DrafterName)
         _check_names("baseline", self.baselines or (), Baseline)
         _check_modes(self.modes)
+        require_verification(self.verification)
         for name in self.drafters:
             given = bool(self.datastores) or self.is_demo
             require_inputs(DrafterName(name), datastore=given, model=True)

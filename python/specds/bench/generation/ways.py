@@ -103,7 +103,7 @@ class Target:
     """The model, and how drafts are verified on it."""
 
     model: PreTrainedModel
-    verification: str = "tree"
+    verification: str = "auto"
     forced: bool = False
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
