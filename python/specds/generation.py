@@ -1,22 +1,27 @@
-"""The decoding loop: draft a tree, verify it in one target forward, accept, observe."""
+"""What `model.generate` does, by drafts: one call, and the same as a loop for transformers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specds._core import TokenTree
-from specds.drafters.protocol import RecyclingSession, node_budget, within
+from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
+from specds.drafters.protocol import node_budget
 from specds.stats import GenerationStats
-from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
+from specds.verify.accept import Emitter, Sampler, processors_of_row
 from specds.verify.runners import RUNNERS
-from specds.verify.support import require_arguments, require_support, require_verification
+from specds.verify.support import (
+    require_arguments,
+    require_rowwise,
+    require_support,
+    require_verification,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,11 +35,7 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.drafters import Drafter, Session
-    from specds.verify.runner import Runner
-
-
-_EMPTY_TREE = TokenTree([], [])
+    from specds.drafters import Drafter
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,33 @@ class GenerationOutput:
     """What `generate` returns.
 
     Attributes:
-        sequences: int64 `(1, length)`, the prompt and the emitted tokens.
-        stats: What the request did and where its time went.
-        drafted: For each emitted token, whether it had been drafted.
+        sequences: int64 `(num_rows, length)`, the prompts and the emitted tokens; what is shorter
+            than the longest is filled up with the padding token.
+        stats: What the request did and where its time went, all sequences together.
+        drafted_by_row: For each emitted token of each sequence, whether it had been drafted.
         scores: With `output_scores`, the processed scores `(1, vocab_size)` of each emitted token.
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
-        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last.
+        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
+            the only sequence.
     """
 
     sequences: torch.Tensor
     stats: GenerationStats
-    drafted: list[bool]
+    drafted_by_row: list[list[bool]]
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     past_key_values: DynamicCache | None
+
+    @property
+    def drafted(self) -> list[bool]:
+        """For each emitted token of the only sequence, whether it had been drafted.
+
+        Raises:
+            ValueError: There are several: see `drafted_by_row`.
+        """
+        if len(self.drafted_by_row) > 1:
+            raise ValueError("there are several sequences: use drafted_by_row")
+        return self.drafted_by_row[0]
 
 
 def generate(
@@ -67,7 +81,7 @@ def generate(
     verification: str = "auto",
     self_check: bool = True,
     profile: bool = False,
-    forced_ids: Sequence[int] | None = None,
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -81,8 +95,10 @@ def generate(
 
     Args:
         model: A decoder-only transformers model in eval mode.
-        input_ids: int64 `(1, prompt_length)`, one prompt without padding.
-        drafter: Drafts the trees; it gets one session for this request.
+        input_ids: int64 `(num_rows, prompt_length)`, prompts padded on the left; `attention_mask`
+            tells where. Each has a tree and an acceptance of its own, and leaves when it is
+            finished. Logits processors and stopping criteria are called for each by itself.
+        drafter: Drafts the trees; it gets one session per sequence.
         max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
             its own `max_nodes`, and 64 where it names none.
         verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
@@ -96,7 +112,7 @@ def generate(
             are true. That costs speed; without it `accept_s` takes the blame for queued work.
         forced_ids: For benchmarks of models with random weights: emit these tokens, whatever the
             target chooses, and end with the last of them. All work is done as for its own text,
-            and drafts are accepted where they agree with these.
+            and drafts are accepted where they agree with these. For all sequences, or for each.
         streamer: Gets the prompt and each token, as from `model.generate`.
         tokenizer: Needed for `stop_strings`.
         stop_strings: Ends the text at any of these.
@@ -106,8 +122,8 @@ def generate(
 
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
-        ValueError: An argument asks for what a tree cannot do (beams, batches, padding, a cache
-            from outside), or the drafter drafts tokens that the model does not have.
+        ValueError: An argument asks for what a tree cannot do (beams, a cache from outside, scores
+            of a batch), or the drafter drafts tokens that the model does not have.
     """
     if kwargs.pop("assistant_model", None) is not None:
         raise ValueError("assistant_model cannot be used here: the drafter takes its place")
@@ -124,7 +140,8 @@ def generate(
         forced_ids,
     )
     if forced_ids is not None and kwargs.keys().isdisjoint({"max_new_tokens", "max_length"}):
-        kwargs["max_new_tokens"] = len(forced_ids)
+        rows: Any = [forced_ids] if np.ndim(forced_ids[0]) == 0 else forced_ids
+        kwargs["max_new_tokens"] = max(map(len, rows))
     output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
@@ -182,7 +199,7 @@ class _Options:
     self_check: bool
     profile: bool
     streamer: BaseStreamer | None
-    forced_ids: Sequence[int] | None = None
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         if self.forced_ids is not None and len(self.forced_ids) == 0:
@@ -205,176 +222,93 @@ def _run(
     verification = require_support(
         model, verification=options.verification, self_check=options.self_check
     )
-    require_arguments(input_ids, generation_config, model_kwargs)
+    paddings = require_arguments(input_ids, generation_config, model_kwargs)
+    drafter, num_rows = options.drafter, len(input_ids)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
-    _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
-    _require_forced(options.forced_ids, vocab_size)
+    refuse_tokens_beyond(vocab_size, (drafter.vocab_size or 0) - 1)
+    forced = _forced_rows(options.forced_ids, num_rows, vocab_size)
     returns_dict = generation_config.return_dict_in_generate
-    sampler = Sampler(
-        logits_processor,
-        do_sample=generation_config.do_sample,
-        keep_scores=returns_dict and generation_config.output_scores,
-        keep_logits=returns_dict and generation_config.output_logits,
-    )
+    keeps_scores = returns_dict and generation_config.output_scores
+    keeps_logits = returns_dict and generation_config.output_logits
+    if num_rows > 1:
+        require_rowwise(logits_processor, options.streamer, keeps_scores or keeps_logits)
+    if options.streamer is not None:
+        options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     max_length = generation_config.max_length
-    emitter = Emitter(
-        input_ids, stopping_criteria, options.streamer, sampler.scores, options.forced_ids
-    )
-    runner = RUNNERS[verification](
+    limits = Limits(max_length, vocab_size, drafter.vocab_size or vocab_size)
+    runner_of = partial(
+        RUNNERS[verification],
         model,
-        prompt_length=input_ids.shape[1],
+        prompt_length=input_ids.shape[1] - min(paddings),
         max_length=max_length,
         max_nodes=options.max_nodes,
     )
-    if options.streamer is not None:
-        options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    session = options.drafter.session(input_ids[0].tolist())
+    rows: list[Row] = []
+    stats = GenerationStats()
     try:
-        request = _Request(
-            runner,
-            emitter,
-            sampler,
-            session,
-            max_length,
-            options.max_nodes,
-            vocab_size,
-            options.drafter.vocab_size or vocab_size,
-        )
-        clock = _clock(model.device, options.profile)
-        request.decode(input_ids, generation_config.prefill_chunk_size, clock)
+        for number, padding in enumerate(paddings):
+            ids = input_ids[number : number + 1]
+            sampler = Sampler(
+                processors_of_row(logits_processor, number) if num_rows > 1 else logits_processor,
+                do_sample=generation_config.do_sample,
+                keep_scores=keeps_scores,
+                keep_logits=keeps_logits,
+            )
+            emitter = Emitter(
+                ids, stopping_criteria, options.streamer, sampler.scores, forced[number]
+            )
+            prompt_ids = ids[:, padding:]
+            session = drafter.session(prompt_ids[0].tolist())
+            rows.append(Row(prompt_ids, sampler, emitter, session))
+        together = RUNNERS[verification].takes_rows
+        for batch in [rows] if together else [[row] for row in rows]:
+            runner = runner_of(num_rows=len(batch))
+            clock = clock_of(model.device, options.profile)
+            decoding = Decoding(runner, limits, options.max_nodes, clock)
+            decoding.run(batch, generation_config.prefill_chunk_size)
+            stats.merge(decoding.stats)
     finally:
-        session.finish()
+        for row in rows:
+            row.session.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
+    kept = rows[0].sampler
     return GenerationOutput(
-        sequences=emitter.token_ids,
-        stats=request.stats,
-        drafted=request.drafted,
-        scores=None if sampler.scores is None else tuple(sampler.scores),
-        logits=None if sampler.logits is None else tuple(sampler.logits),
-        past_key_values=runner.cache.committed() if returns_dict else None,
+        sequences=_padded([row.emitter.token_ids for row in rows], generation_config),
+        stats=stats,
+        drafted_by_row=[row.drafted for row in rows],
+        scores=None if kept.scores is None else tuple(kept.scores),
+        logits=None if kept.logits is None else tuple(kept.logits),
+        past_key_values=runner.cache.committed() if returns_dict and num_rows == 1 else None,
     )
 
 
-@dataclass
-class _Request:
-    """The loop over one request, and what it has come to so far.
-
-    Token ids from `known_tokens` on are not in the drafter's vocabulary: models have spare ones.
-    """
-
-    runner: Runner
-    emitter: Emitter
-    sampler: Sampler
-    session: Session
-    max_length: int
-    max_nodes: int
-    vocab_size: int
-    known_tokens: int
-    stats: GenerationStats = field(default_factory=GenerationStats)
-    drafted: list[bool] = field(default_factory=list)
-
-    def decode(
-        self, input_ids: torch.Tensor, chunk_size: int | None, clock: Callable[[], float]
-    ) -> None:
-        """Emits tokens until a stopping criterion ends the request."""
-        stats, emitter, watch = self.stats, self.emitter, _Stopwatch(self.stats, clock)
-        logits = self.runner.prefill(input_ids, chunk_size)
-        watch.lap("prefill_s")
-        _, emitted = self._accept(logits, None)
-        watch.lap("accept_s")
-        self._recycle(logits, None)
-        self.session.observe(emitted)
-        watch.lap("observe_s")
-        while not emitter.finished:
-            tree = self._draft()
-            watch.lap("draft_s")
-            logits = self.runner.verify(emitted[-1], tree)
-            watch.lap("forward_s")
-            path, emitted = self._accept(logits, tree)
-            watch.lap("accept_s")
-            self.runner.commit(path[: len(emitted) - 1])
-            watch.lap("compact_s")
-            self._recycle(logits, tree)
-            self.session.observe(emitted)
-            watch.lap("observe_s")
-            stats.record_draft(0 if tree is None else len(tree), len(path))
-        watch.stop()
-        stats.num_emitted_tokens = len(emitter.emitted)
-
-    def _draft(self) -> TokenTree | None:
-        """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
-        # The deepest node that can still be emitted: the pass itself gives one token more.
-        max_depth = self.max_length - self.emitter.length - 1
-        if self.max_nodes == 0 or max_depth <= 0:
-            return None
-        tree = within(self.session.draft(self.max_nodes), self.max_nodes, max_depth)
-        if len(tree) == 0:
-            return None
-        _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
-        return tree
-
-    def _recycle(self, logits: torch.Tensor, tree: TokenTree | None) -> None:
-        """Tells the session what the target predicts at every node, where it wants to know."""
-        session = self.session
-        num_predictions = int(getattr(session, "num_predictions", 0))
-        if num_predictions and isinstance(session, RecyclingSession):
-            known = logits[:, : self.known_tokens]
-            top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
-            session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
-
-    def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> tuple[list[int], list[int]]:
-        """Emits what the target chose; returns the accepted nodes and the emitted tokens."""
-        num_before = len(self.emitter.emitted)
-        if self.sampler.is_argmax:
-            path = accept_greedy(logits, tree, self.emitter)
-        else:
-            path = walk(logits, tree, self.emitter, self.sampler)
-        emitted = self.emitter.emitted[num_before:]
-        self.drafted += [index < len(path) for index in range(len(emitted))]
-        return path, emitted
+def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:
+    """Sequences `(1, length)` as one tensor, shorter ones filled up as `model.generate` does."""
+    length = max(sequence.shape[1] for sequence in sequences)
+    padding = generation_config._pad_token_tensor
+    token = 0 if padding is None else int(padding)
+    return torch.cat(
+        [
+            torch.nn.functional.pad(sequence, (0, length - sequence.shape[1]), value=token)
+            for sequence in sequences
+        ]
+    )
 
 
-class _Stopwatch:
-    """Adds the time since its last lap to a phase of the statistics."""
-
-    def __init__(self, stats: GenerationStats, clock: Callable[[], float]) -> None:
-        self._stats = stats
-        self._clock = clock
-        self._start = self._last = clock()
-
-    def lap(self, phase: str) -> None:
-        now = self._clock()
-        setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
-        self._last = now
-
-    def stop(self) -> None:
-        self._stats.total_s += self._clock() - self._start
-
-
-def _clock(device: torch.device, profile: bool) -> Callable[[], float]:
-    if not profile or device.type != "cuda":
-        return perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return perf_counter()
-
-    return synchronised
-
-
-def _refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:
-    if largest_token_id >= vocab_size:
-        raise ValueError(
-            f"the drafter drafts token {largest_token_id}, the model has {vocab_size}: "
-            "use a drafter made with the model's own tokenizer"
-        )
-
-
-def _require_forced(forced_ids: Sequence[int] | None, vocab_size: int) -> None:
-    unknown = [token for token in forced_ids or () if not 0 <= token < vocab_size]
+def _forced_rows(
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None, num_rows: int, vocab_size: int
+) -> Sequence[Sequence[int] | None]:
+    """What each sequence is forced to emit."""
+    if forced_ids is None:
+        return [None] * num_rows
+    rows: list[Any] = [forced_ids] * num_rows if np.ndim(forced_ids[0]) == 0 else [*forced_ids]
+    if len(rows) != num_rows or not all(len(row) for row in rows):
+        raise ValueError(f"forced_ids must be tokens for each of {num_rows} sequences")
+    unknown = [token for row in rows for token in row if not 0 <= token < vocab_size]
     if unknown:
         raise ValueError(f"forced_ids has token {unknown[0]}, the model has {vocab_size}")
+    return rows
 
 
 def _resolve_stop_strings(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from transformers import LogitsProcessorList, StoppingCriteriaList
+    from transformers import StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
@@ -166,6 +168,18 @@ class Sampler:
             probs = torch.nn.functional.softmax(scores, dim=-1)
             return int(torch.multinomial(probs, num_samples=1))
         return int(scores.argmax(dim=-1))
+
+
+def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+    """The processors of a request as they are for one of its sequences."""
+    made = LogitsProcessorList()
+    for processor in processors:
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if isinstance(ignored, torch.Tensor):
+            processor = copy.copy(processor)
+            processor.prompt_ignore_length = ignored[row : row + 1]
+        made.append(processor)
+    return made
 
 
 def walk(

@@ -11,6 +11,13 @@ import numpy as np
 import torch
 import transformers
 from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 
 from specds._core import TokenTree
 from specds.verify.masks import layer_types
@@ -20,7 +27,8 @@ from specds.verify.twin import twin_reasons
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from transformers import GenerationConfig, PreTrainedModel
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+    from transformers.generation.streamers import BaseStreamer
 
 MIN_TRANSFORMERS = (5, 17)
 """Oldest release whose cache and mask interfaces this package uses."""
@@ -183,13 +191,16 @@ def require_transformers(version: str = transformers.__version__) -> None:
 
 def require_arguments(
     input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, Any]
-) -> None:
+) -> list[int]:
     """Refuses what a request asks of `generate` and a tree cannot do.
 
     Args:
-        input_ids: The prompt, as `generate` prepared it.
+        input_ids: The prompts, as `generate` prepared them.
         generation_config: The configuration, likewise.
         model_kwargs: What `generate` would hand to the model's forward.
+
+    Returns:
+        How many tokens on the left of each prompt are padding.
 
     Raises:
         ValueError: Naming the argument.
@@ -197,8 +208,6 @@ def require_arguments(
     mode = generation_config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise ValueError(f"generation mode {mode.value!r} cannot be used with drafts of a tree")
-    if generation_config.num_return_sequences > 1:
-        raise ValueError("num_return_sequences must be 1: call once per sequence")
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name):
             raise ValueError(f"{name} cannot be used: rejected nodes have them too")
@@ -209,28 +218,59 @@ def require_arguments(
             f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
             "trees need a cache of their own"
         )
-    if input_ids.shape[0] != 1 or input_ids.shape[1] == 0:
-        raise ValueError(
-            f"input_ids must have shape (1, prompt_length > 0), got {tuple(input_ids.shape)}: "
-            "call once per prompt"
-        )
-    _require_model_kwargs(input_ids, model_kwargs)
+    if input_ids.numel() == 0:
+        raise ValueError(f"input_ids must not be empty, got shape {tuple(input_ids.shape)}")
+    return _paddings(input_ids, model_kwargs)
 
 
-def _require_model_kwargs(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+def _paddings(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> list[int]:
     mask = model_kwargs.get("attention_mask")
-    if mask is not None and not bool((mask == 1).all()):
-        raise ValueError("attention_mask has zeros: pass the prompt without padding")
+    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.dtype)
+    if bool((shown.diff(dim=1) < 0).any()) or not bool((shown[:, -1] == 1).all()):
+        raise ValueError("attention_mask has zeros behind a token: pad prompts on the left")
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         raise ValueError("past_key_values cannot be used: trees need a cache of their own")
     positions = model_kwargs.get("position_ids")
-    if positions is not None and not torch.equal(
-        positions.flatten().cpu(), torch.arange(input_ids.shape[1])
-    ):
+    counted = (shown.cumsum(dim=1) - 1).clamp(min=0)
+    if positions is not None and not torch.equal(positions.expand_as(counted).cpu(), counted.cpu()):
         raise ValueError("position_ids must count from 0, as they do by default")
     for name, value in model_kwargs.items():
         if value is not None and name not in _PREPARED_KWARGS:
             raise ValueError(f"{name} cannot be used: only tokens are verified over a tree")
+    return [int(padding) for padding in (shown == 0).sum(dim=1)]
+
+
+# Logits processors that keep a state, or something for each row of a batch.
+_OF_ONE_SEQUENCE = (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+
+def require_rowwise(
+    processors: LogitsProcessorList, streamer: BaseStreamer | None, keeps_scores: bool
+) -> None:
+    """Refuses what a request over several sequences asks for and only one can have.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if streamer is not None:
+        raise ValueError("streamer cannot be used with several prompts: call once per prompt")
+    if keeps_scores:
+        raise ValueError(
+            "output_scores and output_logits cannot be used with several prompts: sequences "
+            "come to different lengths in a step"
+        )
+    for processor in processors:
+        if isinstance(processor, _OF_ONE_SEQUENCE):
+            raise ValueError(
+                f"{type(processor).__name__} cannot be used with several prompts: call once per "
+                "prompt"
+            )
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> list[str]:
