@@ -110,6 +110,8 @@ def _by_batch(graphs: Any, rows: Sequence[Row]) -> Any:
                 mode="lines+markers",
             )
     figure.add_hline(y=1, line_dash="dot")
+    sizes = sorted({row["batch"] for row in rows})
+    figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)))
     return figure.update_layout(
         title="Speed-up over the fastest plain decoding by prompts a call",
         xaxis_title="prompts a call",
@@ -134,7 +136,7 @@ _COLUMNS: Columns = (
     ("transcripts", "transcripts", str),
     ("mode", "mode", str),
     ("name", "", str),
-    ("datastore", "datastore", str),
+    ("datastore", "datastore", lambda path: path.rstrip("/").rpartition("/")[2]),
     ("budget", "budget", str),
     ("batch", "batch", str),
     ("tokens_per_s", "tokens/s", "{:.1f}".format),

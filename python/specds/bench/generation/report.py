@@ -147,8 +147,10 @@ def _shares(stats: GenerationStats) -> dict[str, float]:
 
 
 def _outside_forward(stats: GenerationStats) -> float | None:
-    steps = stats.total_s - stats.prefill_s
-    return (steps - stats.forward_s) / steps if steps > 0 and stats.num_drafts else None
+    shares = stats.shares
+    # What an automatic budget measures before the first step belongs to none.
+    steps = 1 - shares["prefill"] - shares.get("measure", 0.0)
+    return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
 
 
 def label(row: Row, rows: Iterable[Row]) -> str:

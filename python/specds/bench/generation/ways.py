@@ -181,7 +181,7 @@ def _own(target: Target, drafter: Drafter, max_nodes: int) -> Callable[[Job], Re
         ids, mask = target.inputs(job.batch)
         forced: dict[str, Any] = {}
         if target.forced:
-            forced = {"forced_ids": job.batch.requests[0].answer_ids}
+            forced["forced_ids"] = [request.answer_ids for request in job.batch.requests]
         output = generate(
             target.model,
             ids,
