@@ -115,18 +115,23 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
         TimeRemainingColumn(),
     )
     # A thread that refreshes would take the interpreter in the middle of what is timed.
-    with Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
-        task = bars.add_task(what, total=None)
-        last = 0.0
+    bars = Progress(*columns, console=err, transient=True, auto_refresh=False)
+    last = 0.0
 
-        def show(engine: str, total: int) -> None:
-            nonlocal last
-            bars.update(task, description=f"{what} {engine}", total=total, advance=1)
-            if monotonic() - last > _REFRESH_S:
-                bars.refresh()
-                last = monotonic()
+    def show(engine: str, total: int) -> None:
+        nonlocal last
+        if not bars.tasks:  # what is built before has a bar of its own
+            bars.start()
+            bars.add_task(what)
+        bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
+        if monotonic() - last > _REFRESH_S:
+            bars.refresh()
+            last = monotonic()
 
+    try:
         yield show
+    finally:
+        bars.stop()
 
 
 _REFRESH_S = 0.1
