@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,32 @@ def test_figures_are_those_of_the_clock(clock, tiny):
     shares = {"prefill": 0.25, "draft": 0.125, "forward": 0.5, "rest": 0.125}
     assert {phase: share for phase, share in fused["shares"].items() if share} == shares
     assert fused["outside_forward"] == pytest.approx(1 / 3)
+
+
+def test_where_reading_the_clock_costs_time_goes_into_a_pass_of_its_own(clock, tiny, monkeypatch):
+    monkeypatch.setattr(Plan, "profiles", 1)
+    profiled = []
+
+    def start(baseline):
+        def call(job):
+            profiled.append((baseline, job.profile))
+            clock.now += 100 if job.profile else 1
+            stats = GenerationStats(num_drafts=1, forward_s=1 + job.profile, total_s=4)
+            return Result([[7, 8, 9, 10]], stats if baseline is None else None)
+
+        return call
+
+    ways = [
+        Way("generate", partial(start, Baseline.GENERATE), Baseline.GENERATE),
+        Way("fused", partial(start, None)),
+    ]
+    told, planned = [], plan(tiny, ways, runs=1)
+    generate, fused = rows_of(measure.measure(planned, told.append))
+    assert (generate["shares"], fused["shares"]["forward"]) == (None, 2 / 4)
+    assert fused["tokens_per_s"] == 4
+    assert fused["num_drafts"] == 2
+    assert [asked for asked in profiled if asked[1]] == [(None, True)] * 2
+    assert len(told) == planned.num_calls
 
 
 def test_a_drafter_is_new_in_every_run_and_for_every_request_where_memory_is_cold(clock, tiny):

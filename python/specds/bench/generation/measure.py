@@ -137,8 +137,8 @@ class Plan:
     def num_calls(self) -> int:
         """How often `progress` is told of a call, where no way is refused."""
         calls = sum(len(batches) for batches in self.batches.values()) * len(self.modes)
-        passes = self.runs + self.profiles
-        return len(self.ways) * (calls * passes + len(self.batches))
+        profiled = self.profiles * sum(way.tells_times for way in self.ways)
+        return calls * (self.runs * len(self.ways) + profiled) + len(self.batches) * len(self.ways)
 
     @property
     def profiles(self) -> int:
@@ -199,7 +199,7 @@ def _measure_mode(
     ways = [way for way in plan.ways if id(way) not in refused]
     for number in range(plan.runs + plan.profiles):
         profile = number >= plan.runs
-        running = [(way, _Running(plan, way)) for way in ways]
+        running = [(way, _Running(plan, way)) for way in ways if way.tells_times or not profile]
         for place, batch in enumerate(batches):
             texts: dict[int, list[list[int]]] = {}
             for way, state in running:

@@ -97,6 +97,11 @@ class Way:
         """Whether it makes one token a forward."""
         return self.baseline is not None and self.baseline.is_plain
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether it is our loop, which knows where its time goes."""
+        return self.baseline in (None, Baseline.PLAIN)
+
 
 @dataclass(frozen=True)
 class Target:
