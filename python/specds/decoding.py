@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -13,13 +14,16 @@ from specds._core import TokenTree
 from specds.drafters.protocol import RecyclingSession, within
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
+from specds.verify.fast import FastRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specds.drafters import Session
+    from specds.verify.device import Chooser, Decision
     from specds.verify.runner import Runner
 
+_Verified = TypeVar("_Verified")
 _EMPTY_TREE = TokenTree([], [])
 
 
@@ -78,9 +82,23 @@ class Row:
             path = accept_greedy(logits, tree, self.emitter)
         else:
             path = walk(logits, tree, self.emitter, self.sampler)
-        self.new = self.emitter.emitted[num_before:]
-        self.drafted += [index < len(path) for index in range(len(self.new))]
+        self._note(num_before, len(path))
         return path
+
+    def take(self, decision: Decision) -> list[int]:
+        """Emits what was decided already, up to a stop; returns the accepted nodes."""
+        num_before = len(self.emitter.emitted)
+        for token in decision.tokens:
+            self.emitter.emit(token)
+            if self.emitter.finished:
+                break
+        path = decision.nodes[: len(self.emitter.emitted) - num_before]
+        self._note(num_before, len(path))
+        return path
+
+    def _note(self, num_before: int, num_accepted: int) -> None:
+        self.new = self.emitter.emitted[num_before:]
+        self.drafted += [index < num_accepted for index in range(len(self.new))]
 
     def observe(self, logits: torch.Tensor, tree: TokenTree | None, limits: Limits) -> None:
         """Tells the session what was emitted and, if it wants to know, predicted at every node."""
@@ -100,6 +118,8 @@ class Decoding:
         runner: Verifies the drafts; it has not seen the prompts yet.
         limits: Of the drafts.
         max_nodes: Most nodes of a draft.
+        chooser: Chooses the tokens of all rows alike, where it can; used where the runner decides
+            by itself what is accepted.
         clock: Tells the seconds, for the statistics.
     """
 
@@ -108,10 +128,15 @@ class Decoding:
         runner: Runner,
         limits: Limits,
         max_nodes: int,
+        chooser: Chooser | None,
         clock: Callable[[], float],
     ) -> None:
         self.stats = GenerationStats()
         self._runner = runner
+        # The runner that also accepts, where one does.
+        self._accepts: tuple[FastRunner, Chooser] | None = None
+        if chooser is not None and isinstance(runner, FastRunner) and runner.decides:
+            self._accepts = runner, chooser
         self._limits = limits
         self._max_nodes = max_nodes
         self._watch = _Stopwatch(self.stats, clock)
@@ -140,27 +165,38 @@ class Decoding:
         lap = self._watch.lap
         trees = [row.draft(self._max_nodes, self._limits) for row in rows]
         lap("draft_s")
-        logits = self._verify([row.new[-1] for row in rows], trees)
-        lap("forward_s")
-        paths = []
-        for row, row_logits, tree in zip(rows, logits, trees, strict=True):
-            path = row.accept(row_logits, tree)
-            self.stats.record_draft(0 if tree is None else len(tree), len(path))
-            paths.append(path[: len(row.new) - 1])
-        lap("accept_s")
-        self._runner.commit_rows(paths)
+        token_ids = [row.new[-1] for row in rows]
+        if self._accepts is None:
+            logits = self._within_memory(partial(self._runner.verify_rows, token_ids), trees)
+            lap("forward_s")
+            by_row = zip(rows, logits, trees, strict=True)
+            paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
+            lap("accept_s")
+            kept = zip(paths, rows, strict=True)
+            self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
+        else:
+            runner, choose = self._accepts
+            forced = [row.emitter.forced_ahead for row in rows]
+            accept = partial(runner.accept_rows, token_ids, forced=forced, choose=choose)
+            logits, decided = self._within_memory(accept, trees)
+            lap("forward_s")
+            paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
+            lap("accept_s")
+            runner.keep_rows([len(row.new) for row in rows])
         lap("compact_s")
+        for tree, path in zip(trees, paths, strict=True):
+            self.stats.record_draft(0 if tree is None else len(tree), len(path))
         for row, row_logits, tree in zip(rows, logits, trees, strict=True):
             row.observe(row_logits, tree, self._limits)
         lap("observe_s")
 
-    def _verify(
-        self, token_ids: Sequence[int], trees: list[TokenTree | None]
-    ) -> list[torch.Tensor]:
-        """Verifies drafts, `trees` cut where the device's memory does not hold a pass over them."""
+    def _within_memory(
+        self, verify: Callable[[list[TokenTree | None]], _Verified], trees: list[TokenTree | None]
+    ) -> _Verified:
+        """What `verify` gives of `trees`, cut where memory does not hold a pass over them."""
         while True:
             try:
-                return self._runner.verify_rows(token_ids, trees)
+                return verify(trees)
             except torch.OutOfMemoryError:
                 largest = max(0 if tree is None else len(tree) for tree in trees)
                 if largest == 0:

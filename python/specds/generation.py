@@ -15,6 +15,7 @@ from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyon
 from specds.drafters.protocol import node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, processors_of_row
+from specds.verify.device import Chooser
 from specds.verify.runners import RUNNERS
 from specds.verify.support import (
     require_arguments,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.drafters import Drafter
+    from specds.verify.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -223,64 +225,80 @@ def _run(
         model, verification=options.verification, self_check=options.self_check
     )
     paddings = require_arguments(input_ids, generation_config, model_kwargs)
-    drafter, num_rows = options.drafter, len(input_ids)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
-    refuse_tokens_beyond(vocab_size, (drafter.vocab_size or 0) - 1)
-    forced = _forced_rows(options.forced_ids, num_rows, vocab_size)
-    returns_dict = generation_config.return_dict_in_generate
-    keeps_scores = returns_dict and generation_config.output_scores
-    keeps_logits = returns_dict and generation_config.output_logits
-    if num_rows > 1:
-        require_rowwise(logits_processor, options.streamer, keeps_scores or keeps_logits)
+    known_tokens = options.drafter.vocab_size or vocab_size
+    refuse_tokens_beyond(vocab_size, known_tokens - 1)
+    forced = _forced_rows(options.forced_ids, len(input_ids), vocab_size)
+    make_sampler = partial(
+        Sampler,
+        do_sample=generation_config.do_sample,
+        keep_scores=generation_config.return_dict_in_generate and generation_config.output_scores,
+        keep_logits=generation_config.return_dict_in_generate and generation_config.output_logits,
+    )
+    samplers = [make_sampler(logits_processor)]
+    if len(input_ids) > 1:
+        require_rowwise(logits_processor, options.streamer, samplers[0].keeps)
+        processors = (processors_of_row(logits_processor, row) for row in range(len(input_ids)))
+        samplers = [make_sampler(of_row) for of_row in processors]
     if options.streamer is not None:
         options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    max_length = generation_config.max_length
-    limits = Limits(max_length, vocab_size, drafter.vocab_size or vocab_size)
-    runner_of = partial(
-        RUNNERS[verification],
-        model,
-        prompt_length=input_ids.shape[1] - min(paddings),
-        max_length=max_length,
-        max_nodes=options.max_nodes,
-    )
     rows: list[Row] = []
-    stats = GenerationStats()
     try:
-        for number, padding in enumerate(paddings):
+        for number, sampler in enumerate(samplers):
             ids = input_ids[number : number + 1]
-            sampler = Sampler(
-                processors_of_row(logits_processor, number) if num_rows > 1 else logits_processor,
-                do_sample=generation_config.do_sample,
-                keep_scores=keeps_scores,
-                keep_logits=keeps_logits,
-            )
             emitter = Emitter(
                 ids, stopping_criteria, options.streamer, sampler.scores, forced[number]
             )
-            prompt_ids = ids[:, padding:]
-            session = drafter.session(prompt_ids[0].tolist())
+            prompt_ids = ids[:, paddings[number] :]
+            session = options.drafter.session(prompt_ids[0].tolist())
             rows.append(Row(prompt_ids, sampler, emitter, session))
-        together = RUNNERS[verification].takes_rows
-        for batch in [rows] if together else [[row] for row in rows]:
-            runner = runner_of(num_rows=len(batch))
-            clock = clock_of(model.device, options.profile)
-            decoding = Decoding(runner, limits, options.max_nodes, clock)
-            decoding.run(batch, generation_config.prefill_chunk_size)
-            stats.merge(decoding.stats)
+        limits = Limits(generation_config.max_length, vocab_size, known_tokens)
+        chooser = None
+        if not samplers[0].keeps:
+            chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
+        decode = partial(_decode, options, model, RUNNERS[verification], chooser)
+        stats, cache = decode(rows, limits, generation_config)
     finally:
         for row in rows:
             row.session.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
-    kept = rows[0].sampler
+    scores, logits = samplers[0].scores, samplers[0].logits
     return GenerationOutput(
         sequences=_padded([row.emitter.token_ids for row in rows], generation_config),
         stats=stats,
         drafted_by_row=[row.drafted for row in rows],
-        scores=None if kept.scores is None else tuple(kept.scores),
-        logits=None if kept.logits is None else tuple(kept.logits),
-        past_key_values=runner.cache.committed() if returns_dict and num_rows == 1 else None,
+        scores=None if scores is None else tuple(scores),
+        logits=None if logits is None else tuple(logits),
+        past_key_values=cache,
     )
+
+
+def _decode(
+    options: _Options,
+    model: PreTrainedModel,
+    runner_class: type[Runner],
+    chooser: Chooser | None,
+    rows: list[Row],
+    limits: Limits,
+    generation_config: GenerationConfig,
+) -> tuple[GenerationStats, DynamicCache | None]:
+    """Decodes all rows together where the runner can, else one after the other."""
+    stats = GenerationStats()
+    for batch in [rows] if runner_class.takes_rows else [[row] for row in rows]:
+        runner = runner_class(
+            model,
+            prompt_length=max(row.prompt_ids.shape[1] for row in batch),
+            max_length=limits.max_length,
+            max_nodes=options.max_nodes,
+            num_rows=len(batch),
+        )
+        clock = clock_of(model.device, options.profile)
+        decoding = Decoding(runner, limits, options.max_nodes, chooser, clock)
+        decoding.run(batch, generation_config.prefill_chunk_size)
+        stats.merge(decoding.stats)
+    wanted = generation_config.return_dict_in_generate and len(rows) == 1
+    return stats, runner.cache.committed() if wanted else None
 
 
 def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:

@@ -16,6 +16,8 @@ from specds.drafters import DrafterName
 class Verification(str, Enum):
     """How drafts are verified."""
 
+    AUTO = "auto"
+    FAST = "fast"
     TREE = "tree"
     BATCHED = "batched"
 
@@ -35,7 +37,10 @@ _DRAFTER = Annotated[
 ]
 _VERIFICATION = Annotated[
     Verification,
-    typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
+    typer.Option(
+        help="`fast`: every node once, by packed attention; `tree`: the same by the model's own; "
+        "`batched`: each path as a row of a batch; `auto`: `fast` where the model allows it."
+    ),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -55,7 +60,7 @@ def generate(
             "elsewhere.",
         ),
     ] = None,
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -134,7 +139,7 @@ def demo(
         int | None,
         typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
     ] = None,
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
 ) -> None:

@@ -100,6 +100,11 @@ class Emitter:
             self._num_stored = length
         return self._buffer[:, :length]
 
+    @property
+    def forced_ahead(self) -> Sequence[int]:
+        """What will be emitted whatever is chosen; empty where nothing is forced."""
+        return () if self._forced_ids is None else self._forced_ids[len(self.emitted) :]
+
     def emit(self, token: int) -> int:
         """Appends `token`, sets `finished` where a criterion stops there, streams the token.
 
@@ -145,14 +150,14 @@ class Sampler:
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
 
     @property
+    def keeps(self) -> bool:
+        """Whether scores or logits are kept."""
+        return self.scores is not None or self.logits is not None
+
+    @property
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
-        return (
-            not self._do_sample
-            and len(self._logits_processor) == 0
-            and self.scores is None
-            and self.logits is None
-        )
+        return not self._do_sample and len(self._logits_processor) == 0 and not self.keeps
 
     def __call__(self, token_ids: torch.Tensor, logits: torch.Tensor) -> int:
         """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`."""

@@ -203,6 +203,21 @@ class TreeCache(Cache):
                 row[:, :, start:end] = row.index_select(2, sources.to(block.device))
         self.advance(len(keep))
 
+    def move_rows(self, lengths: torch.Tensor, path: torch.Tensor) -> None:
+        """Moves tokens of the last pass over the first rows, by tensors alone, and commits none.
+
+        Args:
+            lengths: int64 `(num_rows,)`, committed tokens.
+            path: int64 `(num_rows, width)`; token ``path[row, i]`` of the pass becomes token `i`.
+        """
+        rows = torch.arange(len(path), device=path.device)[:, None]
+        targets = lengths[:, None] + torch.arange(path.shape[1], device=path.device)
+        sources = lengths[:, None] + path
+        for block in self._blocks:
+            by_slot = block.transpose(2, 3)
+            # Copied out before any is written, so this is safe in place.
+            by_slot[:, rows, targets] = by_slot[:, rows, sources]
+
     def drop_row(self, row: int) -> None:
         """Forgets a row; the last one takes its number."""
         lengths = self._place.lengths

@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 
 from specds.verify.attention import group_size, packed
-from specds.verify.masks import DeviceMasks, of_tree
+from specds.verify.device import decisions, follow, report
+from specds.verify.inputs import Inputs
+from specds.verify.masks import DeviceMasks
 from specds.verify.runner import Runner
 from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-
-
-class Inputs(NamedTuple):
-    """The last tokens of some rows and their drafts, each row padded to the width of the widest.
-
-    A token that pads sees itself alone, and nobody sees it.
-
-    Attributes:
-        token_ids: int64 `(num_rows, width)`.
-        depths: int64 `(num_rows, width)`, how far a token is from the last one.
-        parents: int64 `(num_rows, width)`, places in the row; the last token is its own.
-        lengths: int64 `(num_rows,)`, committed tokens.
-        visible: bool `(num_rows, width, width)`, who sees whom of its row.
-    """
-
-    token_ids: torch.Tensor
-    depths: torch.Tensor
-    parents: torch.Tensor
-    lengths: torch.Tensor
-    visible: torch.Tensor
-
-    @staticmethod
-    def size(num_rows: int, width: int) -> int:
-        """How many int64 numbers hold them."""
-        return num_rows * (3 * width + 1) + -(-num_rows * width * width // 8)
-
-    @classmethod
-    def of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
-        """Views of int64 `(size,)`, so that one copy moves them all to a device."""
-        num_tokens = num_rows * width
-        token_ids, depths, parents = numbers[: 3 * num_tokens].view(3, num_rows, width)
-        lengths = numbers[3 * num_tokens :][:num_rows]
-        visible = numbers[3 * num_tokens + num_rows :].view(torch.bool)[: num_tokens * width]
-        return cls(token_ids, depths, parents, lengths, visible.view(num_rows, width, width))
-
-    def fill(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
-        lengths: Sequence[int],
-    ) -> None:
-        """Writes rows into what lies in the host's memory."""
-        tokens, depths, parents, all_lengths, visible = (field.numpy() for field in self)
-        all_lengths[:] = lengths
-        for row, (token_id, tree) in enumerate(zip(token_ids, trees, strict=True)):
-            num_nodes = 0 if tree is None else len(tree)
-            _fill_padding(tokens[row], depths[row], parents[row], visible[row])
-            tokens[row, 0] = token_id
-            if tree is not None:
-                nodes = slice(1, 1 + num_nodes)
-                tokens[row, nodes] = tree.token_ids
-                parents[row, nodes] = 1 + tree.parents
-                visible[row, : 1 + num_nodes, : 1 + num_nodes], depths[row, : 1 + num_nodes] = (
-                    of_tree(tree)
-                )
-
-
-def _fill_padding(
-    tokens: NDArray[np.int64],
-    depths: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    visible: NDArray[np.bool_],
-) -> None:
-    tokens[:] = depths[:] = parents[:] = 0
-    visible[:] = np.eye(len(tokens), dtype=np.bool_)
+    from specds.verify.device import Chooser, Decision
 
 
 class FastRunner(Runner):
@@ -93,13 +29,23 @@ class FastRunner(Runner):
     A row of its own length has no padding before it, and one that is finished costs no more.
     """
 
-    takes_rows = True
+    takes_rows: ClassVar[bool] = True
+    # Whether a pass may depend on nothing but what is in its tensors, as in a CUDA graph.
+    _static: ClassVar[bool] = False
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
         self._twin = twin_of(model)
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    @property
+    def decides(self) -> bool:
+        """Whether `accept_rows` is to be preferred to `verify_rows`.
+
+        On a CPU it is not: there the rows that are visited cost less than all of them.
+        """
+        return self._model.device.type != "cpu"
 
     def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
         """As `Runner.verify`."""
@@ -109,13 +55,33 @@ class FastRunner(Runner):
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> list[torch.Tensor]:
         """As `Runner.verify_rows`."""
-        num_nodes = [0 if tree is None else len(tree) for tree in trees]
-        num_rows, width = len(trees), 1 + max(num_nodes)
-        numbers = torch.empty(Inputs.size(num_rows, width), dtype=torch.int64)
-        Inputs.of(numbers, num_rows, width).fill(token_ids, trees, self.cache.lengths)
-        inputs = Inputs.of(numbers.to(self._model.device), num_rows, width)
-        logits = self._pass(inputs, max(self.cache.lengths) + width)
-        return [row[: 1 + count] for row, count in zip(logits, num_nodes, strict=True)]
+        return self._run(token_ids, trees, [()] * len(trees), None)[0]
+
+    def accept_rows(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        choose: Chooser,
+    ) -> tuple[list[torch.Tensor], list[Decision]]:
+        """`verify_rows`, acceptance and the moves in the cache, with one copy to the host.
+
+        What was accepted lies in place then, and `keep_rows` says how much of it counts.
+
+        Args:
+            token_ids: As for `verify_rows`.
+            trees: As for `verify_rows`.
+            forced: What each row emits whatever is chosen, from its next token on; empty where
+                it is free.
+            choose: Chooses the tokens.
+        """
+        return self._run(token_ids, trees, forced, choose)
+
+    def keep_rows(self, counts: Sequence[int]) -> None:
+        """Commits the last token and what was accepted after it, `counts` tokens in each row."""
+        for row, count in enumerate(counts):
+            self.cache.use_row(row)
+            self.cache.advance(count)
 
     def commit(self, path: Sequence[int]) -> None:
         """As `Runner.commit`."""
@@ -127,18 +93,61 @@ class FastRunner(Runner):
             self.cache.use_row(row)
             super().commit(path)
 
+    def _run(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        choose: Chooser | None,
+    ) -> tuple[list[torch.Tensor], list[Decision]]:
+        sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
+        num_rows, (width, end) = len(trees), self._shape(max(sizes), max(self.cache.lengths))
+        numbers = self._host_memory(Inputs.size(num_rows, width))
+        Inputs.of(numbers, num_rows, width).fill(token_ids, trees, self.cache.lengths, forced)
+        logits, reported = self._compute(numbers, (num_rows, width, end), choose)
+        rows = [row[:size] for row, size in zip(logits, sizes, strict=True)]
+        return rows, [] if reported is None else decisions(reported)
+
+    def _shape(self, width: int, length: int) -> tuple[int, int]:
+        """The width of a pass that needs `width`, and how many slots its rows see."""
+        return width, length + width
+
+    def _host_memory(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.int64)
+
+    def _compute(
+        self, numbers: torch.Tensor, shape: tuple[int, int, int], choose: Chooser | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The logits of a pass and, with `choose`, what `decisions` takes.
+
+        Args:
+            numbers: `Inputs` in the host's memory.
+            shape: Rows, their width, and the slots that they see.
+            choose: Chooses the tokens; None where the host will.
+        """
+        num_rows, width, end = shape
+        inputs = Inputs.of(numbers.to(self._model.device), num_rows, width)
+        logits = self._pass(inputs, end)
+        return logits, None if choose is None else self._accept(inputs, logits, choose)
+
+    def _accept(self, inputs: Inputs, logits: torch.Tensor, choose: Chooser) -> torch.Tensor:
+        choices = choose(logits.flatten(0, 1)).view_as(inputs.forced)
+        choices = torch.where(inputs.forced < 0, choices, inputs.forced)
+        counts, path = follow(inputs, choices)
+        self.cache.move_rows(inputs.lengths, path)
+        return report(counts, path, choices)
+
     def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
-        """Logits `(num_rows, width, vocab_size)` of rows that see their first `end` slots."""
         num_rows, width = inputs.token_ids.shape
         positions = inputs.lengths[:, None] + inputs.depths
-        if num_rows == 1:
-            self.cache.use_row(0)
-        else:
+        if num_rows > 1 or self._static:
             slots = inputs.lengths[:, None] + torch.arange(width, device=positions.device)
             self.cache.place_rows(slots, end)
+        else:
+            self.cache.use_row(0)
         mask = None
         # A single token sees all that there is, which attention does faster without a mask.
-        if num_rows > 1 or width > 1 or self._device_masks.has_windows:
+        if num_rows > 1 or width > 1 or self._static or self._device_masks.has_windows:
             masks = self._device_masks.build(inputs.visible, positions, inputs.lengths, end)
             masks = {name: packed(found, self._group) for name, found in masks.items()}
             mask = self._device_masks.as_argument(masks)
