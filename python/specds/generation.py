@@ -16,7 +16,7 @@ from specds.drafters.protocol import node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, processors_of_row
 from specds.verify.device import Chooser
-from specds.verify.runners import RUNNERS
+from specds.verify.runners import runner_class
 from specds.verify.support import (
     require_arguments,
     require_rowwise,
@@ -256,7 +256,7 @@ def _run(
         chooser = None
         if not samplers[0].keeps:
             chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
-        decode = partial(_decode, options, model, RUNNERS[verification], chooser)
+        decode = partial(_decode, options, model, runner_class(verification, model.device), chooser)
         stats, cache = decode(rows, limits, generation_config)
     finally:
         for row in rows:
@@ -277,7 +277,7 @@ def _run(
 def _decode(
     options: _Options,
     model: PreTrainedModel,
-    runner_class: type[Runner],
+    runs: type[Runner],
     chooser: Chooser | None,
     rows: list[Row],
     limits: Limits,
@@ -285,20 +285,25 @@ def _decode(
 ) -> tuple[GenerationStats, DynamicCache | None]:
     """Decodes all rows together where the runner can, else one after the other."""
     stats = GenerationStats()
-    for batch in [rows] if runner_class.takes_rows else [[row] for row in rows]:
-        runner = runner_class(
+    cache = None
+    for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
+        runner = runs(
             model,
             prompt_length=max(row.prompt_ids.shape[1] for row in batch),
             max_length=limits.max_length,
             max_nodes=options.max_nodes,
             num_rows=len(batch),
         )
-        clock = clock_of(model.device, options.profile)
-        decoding = Decoding(runner, limits, options.max_nodes, chooser, clock)
-        decoding.run(batch, generation_config.prefill_chunk_size)
+        try:
+            clock = clock_of(model.device, options.profile)
+            decoding = Decoding(runner, limits, options.max_nodes, chooser, clock)
+            decoding.run(batch, generation_config.prefill_chunk_size)
+            if generation_config.return_dict_in_generate and len(rows) == 1:
+                cache = runner.cache.committed()
+        finally:
+            runner.close()
         stats.merge(decoding.stats)
-    wanted = generation_config.return_dict_in_generate and len(rows) == 1
-    return stats, runner.cache.committed() if wanted else None
+    return stats, cache
 
 
 def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:

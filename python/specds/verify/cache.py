@@ -131,6 +131,7 @@ class TreeCache(Cache):
 
     def __init__(self, num_layers: int, capacity: int, num_rows: int = 1) -> None:
         self._place = _Place(num_rows)
+        self._num_rows = num_rows
         self._first_capacity = capacity
         self._capacity = 0
         self._blocks: list[torch.Tensor] = []
@@ -147,6 +148,32 @@ class TreeCache(Cache):
         """Committed slots of each row."""
         return self._place.lengths
 
+    @property
+    def storage(self) -> tuple[int, ...]:
+        """Where the slots lie: it changes when the cache grows."""
+        return tuple(block.data_ptr() for block in self._blocks)
+
+    def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
+        """Forgets all rows, and begins `num_rows` in the slots that there are, if they are enough.
+
+        Args:
+            num_rows: Sequences.
+            room_for: Rows to have slots for, not fewer.
+            capacity: Slots of a row.
+        """
+        self._place.lengths[:] = [0] * num_rows
+        self.use_row(0)
+        self._first_capacity = capacity
+        if not self._blocks:
+            # A request that failed in its first pass has left states of its own length.
+            for layer in self._layers:
+                layer.is_initialized = False
+        if room_for > self._num_rows or not self._blocks:
+            self._num_rows = room_for
+            if self._blocks:
+                self._allocate(max(capacity, self._capacity))
+        self.reserve(capacity)
+
     def use_row(self, row: int) -> None:
         """Passes, `advance` and `commit` are of this row from now on."""
         self._place.row, self._place.slots = row, None
@@ -162,7 +189,7 @@ class TreeCache(Cache):
             end: More than any of `slots`.
         """
         self._place.slots, self._place.end = slots, end
-        self._reserve(end)
+        self.reserve(end)
 
     def update(
         self,
@@ -179,7 +206,7 @@ class TreeCache(Cache):
         if key_states.shape[0] > 1:
             key_states, value_states = _in_sequence(key_states), _in_sequence(value_states)
         if self._place.slots is None:
-            self._reserve(self.length + key_states.shape[-2])
+            self.reserve(self.length + key_states.shape[-2])
         return self._layers[layer_idx].update(key_states, value_states)
 
     def advance(self, num_tokens: int) -> None:
@@ -238,7 +265,8 @@ class TreeCache(Cache):
                 cache.update(layer.keys[row, :, slots], layer.values[row, :, slots], index)
         return cache
 
-    def _reserve(self, num_slots: int) -> None:
+    def reserve(self, num_slots: int) -> None:
+        """Grows where a row has fewer slots, after the first pass."""
         if num_slots > self._capacity and self._blocks:
             self._allocate(max(self._capacity * 3 // 2, num_slots))
 
@@ -263,7 +291,7 @@ class TreeCache(Cache):
         _, num_heads, _, head_dim = first.shape
         # Zeros: what lies behind a row is hidden by a mask, under which NaN would show.
         block: torch.Tensor = first.new_zeros(
-            (len(members), len(lengths), num_heads, capacity, head_dim)
+            (len(members), self._num_rows, num_heads, capacity, head_dim)
         )
         committed = slice(max(lengths))
         for slots, (layer, name) in zip(block, members, strict=True):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.verify.device import Chooser, Decision
 
+    Shape = tuple[int, int, int]
+
 
 class FastRunner(Runner):
     """`Runner` for several rows at once, with an attention that reads each prefix once.
@@ -101,28 +103,28 @@ class FastRunner(Runner):
         choose: Chooser | None,
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
-        num_rows, (width, end) = len(trees), self._shape(max(sizes), max(self.cache.lengths))
-        numbers = self._host_memory(Inputs.size(num_rows, width))
-        Inputs.of(numbers, num_rows, width).fill(token_ids, trees, self.cache.lengths, forced)
-        logits, reported = self._compute(numbers, (num_rows, width, end), choose)
-        rows = [row[:size] for row, size in zip(logits, sizes, strict=True)]
-        return rows, [] if reported is None else decisions(reported)
+        shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
+        numbers = self._host_memory(shape)
+        Inputs.of(numbers, *shape[:2]).fill(token_ids, trees, self.cache.lengths, forced)
+        logits, reported = self._compute(numbers, shape, choose)
+        rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
+        return rows, [] if reported is None else decisions(reported)[: len(trees)]
 
-    def _shape(self, width: int, length: int) -> tuple[int, int]:
-        """The width of a pass that needs `width`, and how many slots its rows see."""
-        return width, length + width
+    def _shape(self, num_rows: int, width: int, length: int) -> Shape:
+        """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
+        return num_rows, width, length + width
 
-    def _host_memory(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.int64)
+    def _host_memory(self, shape: Shape) -> torch.Tensor:
+        return torch.empty(Inputs.size(*shape[:2]), dtype=torch.int64)
 
     def _compute(
-        self, numbers: torch.Tensor, shape: tuple[int, int, int], choose: Chooser | None
+        self, numbers: torch.Tensor, shape: Shape, choose: Chooser | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logits of a pass and, with `choose`, what `decisions` takes.
 
         Args:
             numbers: `Inputs` in the host's memory.
-            shape: Rows, their width, and the slots that they see.
+            shape: As of `_shape`.
             choose: Chooses the tokens; None where the host will.
         """
         num_rows, width, end = shape

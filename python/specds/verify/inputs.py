@@ -59,11 +59,12 @@ class Inputs(NamedTuple):
         lengths: Sequence[int],
         forced: Sequence[Sequence[int]],
     ) -> None:
-        """Writes rows into what lies in the host's memory."""
+        """Writes rows into what lies in the host's memory; rows that are left are padding."""
         tokens, depths, parents, forced_at, all_lengths, visible = (item.numpy() for item in self)
         tokens[:] = depths[:] = parents[:] = 0
         forced_at[:] = -1
-        all_lengths[:] = lengths
+        all_lengths[:] = 0
+        all_lengths[: len(lengths)] = lengths
         visible[:] = np.eye(tokens.shape[1], dtype=np.bool_)
         for row, (token_id, tree) in enumerate(zip(token_ids, trees, strict=True)):
             tokens[row, 0] = token_id

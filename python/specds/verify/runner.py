@@ -56,8 +56,8 @@ class Runner:
         self._last_logits: dict[str, Any] = (
             {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         )
-        num_slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
-        self.cache = TreeCache(config.num_hidden_layers, num_slots, num_rows)
+        self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
+        self.cache = TreeCache(config.num_hidden_layers, self._slots, num_rows)
         self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
 
     def prefill(
@@ -124,6 +124,9 @@ class Runner:
     def leave(self, row: int) -> None:
         """Ends a row; the last one takes its number."""
         self.cache.drop_row(row)
+
+    def close(self) -> None:
+        """Ends the request; what it used may serve another one."""
 
     def _forward(
         self,

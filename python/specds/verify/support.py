@@ -382,8 +382,11 @@ def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "
     runner = RUNNERS[verification](
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
-    runner.prefill(torch.from_numpy(known[None, :-1]))
-    rows = runner.verify(int(known[-1]), tree)
+    try:
+        runner.prefill(torch.from_numpy(known[None, :-1]))
+        rows = runner.verify(int(known[-1]), tree).clone()
+    finally:
+        runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()
     expected = plain[:, -of_tree.shape[1] :].float()
     differences = (of_tree - expected).square().mean(dim=-1).sqrt()
