@@ -58,14 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     figures = [] if options.without_tests else [Figure("tests on the GPU", _tests(), at_most=0)]
+    cases = [Case(Path(a), Path(datastore), float(bar)) for a, datastore, bar in options.case]
     documents = []
-    for number, values in enumerate(options.case):
-        case = Case(Path(values[0]), Path(values[1]), float(values[2]))
-        with display.request_progress(case.transcripts.name) as progress:
-            document = run_generate(_options(options, case, first=number == 0), progress)
-        documents.append(document)
-        figures += speed_figures(document, case)
+    for case in cases:
+        contexts = () if documents else options.contexts
+        single = _options(options, case, limit=options.limit, contexts=contexts)
+        documents.append(_run(single, case.transcripts.name))
+        figures += speed_figures(documents[-1], case)
     figures += curve_figures(documents[0]["verification_costs"])
+    if options.batches:
+        several = _options(options, cases[0], limit=max(options.batches), batches=options.batches)
+        documents.append(_run(several, "batches"))
+        figures += speed_figures(documents[-1], cases[0])
     _write(options.out, documents, figures)
     _show(documents, figures)
     # What could not be measured has not met its bar either.
@@ -86,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
     parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS))
     parser.add_argument("--without-tests", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("build/bench-gpu"))
@@ -98,7 +102,19 @@ def _tests() -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def _options(options: argparse.Namespace, case: Case, *, first: bool) -> GenerateOptions:
+def _run(options: GenerateOptions, name: str) -> dict[str, Any]:
+    with display.request_progress(name) as progress:
+        return run_generate(options, progress)
+
+
+def _options(
+    options: argparse.Namespace,
+    case: Case,
+    *,
+    limit: int,
+    contexts: Sequence[int] = (),
+    batches: Sequence[int] = (1,),
+) -> GenerateOptions:
     return GenerateOptions(
         shape=options.shape,
         forced=True,
@@ -108,11 +124,11 @@ def _options(options: argparse.Namespace, case: Case, *, first: bool) -> Generat
         drafters=[options.drafter],
         baselines=[name for name in BASELINES if options.device != "cpu" or name != "compiled"],
         max_new_tokens=options.new_tokens,
-        limit=options.limit,
+        limit=limit,
         runs=options.runs,
-        batches=options.batches if first else (1,),
+        batches=batches,
         verification=options.verification,
-        contexts=options.contexts if first else (),
+        contexts=contexts,
         num_nodes=(1, 2, 4, 8, 16, 32, LARGEST_PASS),
         device=options.device,
         dtype=options.dtype,

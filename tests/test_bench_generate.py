@@ -513,7 +513,7 @@ def test_what_cannot_be_measured_is_told_in_one_line(command, files, monkeypatch
 def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, capsys):
     case = ("--case", files / "one.jsonl", files / "code.specds")
     small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
-    few = ("--new-tokens", 6, "--runs", 1, "--batches", 1, "--contexts", 16, "--limit", 1)
+    few = ("--new-tokens", 6, "--runs", 1, "--batches", 2, "--contexts", 16, "--limit", 1)
     # No drafts are a thousand times as fast.
     assert gpu.main([*map(str, (*case, 1000, *small, *few))]) == 1
     assert "missed" in capsys.readouterr().out
@@ -522,6 +522,7 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     assert met["one, fused: speed-up"] is False
     assert met["one.jsonl: rows not as recorded"] is True
     assert met["one, fused: tokens a forward"] is None
+    assert met["one, fused, batch 2: speed-up"] in (True, False)
     assert "pass over 64 nodes over a plain one, 16 tokens before" in met
     assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
 
