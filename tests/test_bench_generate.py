@@ -140,8 +140,8 @@ class FakeWay:
         if self.error:
             raise self.error
         self.whole_calls += job.num_tokens > 1
-        # One call warms up, and two requests make a run.
-        pace = self.drift if self.whole_calls > 3 else 1
+        # Two calls warm up, and two requests make a run.
+        pace = self.drift if self.whole_calls > 4 else 1
         self.clock.now += pace * (1 + self.seconds * (job.num_tokens - 1))
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
         stats.prefill_s, stats.forward_s, stats.draft_s, stats.total_s = 1.0, 2.0, 0.5, 4.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,8 @@ class Plan:
         """How often `progress` is told of a call, where no way is refused."""
         calls = sum(len(batches) for batches in self.batches.values()) * len(self.modes)
         profiled = self.profiles * sum(way.tells_times for way in self.ways)
-        return calls * (self.runs * len(self.ways) + profiled) + len(self.batches) * len(self.ways)
+        warming = 2 * len(self.modes) * len(self.batches) * len(self.ways)
+        return calls * (self.runs * len(self.ways) + profiled) + warming
 
     @property
     def profiles(self) -> int:
@@ -168,16 +170,19 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
 def _warm_up(
     plan: Plan, batches: Sequence[Batch], progress: Callable[[str], None]
 ) -> dict[int, str]:
-    """Has every way do the longest call; returns those that cannot, with their reasons.
+    """Has every way do the longest and the shortest call; returns those that cannot, and why.
 
-    A static cache is made once for the longest, so nothing is compiled again when it is timed.
+    A static cache is made once for the longest, so nothing is compiled again when it is timed; and
+    between the two lie all the lengths that a CUDA graph is recorded for.
     """
-    longest = max(batches, key=lambda batch: batch.length)
+    ordered = sorted(batches, key=lambda batch: batch.length)
     refused: dict[int, str] = {}
     for way in plan.ways:
-        progress(way.name)
         try:
-            way.start()(Job(longest, longest.num_tokens, plan.modes[0].settings))
+            call = way.start()
+            for mode, batch in product(plan.modes, (ordered[-1], ordered[0])):
+                progress(way.name)
+                call(Job(batch, batch.num_tokens, mode.settings))
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
             refused[id(way)] = " ".join(str(error).split()) or type(error).__name__
     return refused
