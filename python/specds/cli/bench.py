@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, listed, size
+from specds.cli.arguments import Json, Weights, listed, size
 
 app = typer.Typer(
     name="bench",
@@ -64,6 +64,7 @@ def replay(
         ),
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
+    weights: Weights = None,
     rivals_python: Annotated[
         Path | None, typer.Option(help="The interpreter that rivals are installed for.")
     ] = None,
@@ -100,6 +101,7 @@ def replay(
         seed=seed,
         warm_memory=warm_memory,
         limit=limit,
+        weights=weights,
         rivals_python=rivals_python,
     )
     with display.request_progress("replay") as progress:
@@ -138,6 +140,7 @@ def generate(
         str | None, typer.Option(help="By default the model's, or that of the datastore.")
     ] = None,
     drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
+    weights: Weights = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -207,6 +210,7 @@ def generate(
         datastores=[Path(path) for paths in datastore or [] for path in listed(paths)],
         tokenizer=tokenizer,
         drafters=listed(drafter),
+        weights=weights,
         baselines=None if baseline is None else listed(baseline),
         budgets=[text if text == "auto" else _budget(text) for text in listed(budget)],
         modes=listed(modes),

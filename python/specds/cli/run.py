@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, text_of
+from specds.cli.arguments import Json, Weights, text_of
 from specds.drafters import DrafterName
 
 
@@ -51,6 +51,7 @@ def generate(
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
+    weights: Weights = None,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
@@ -77,7 +78,13 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
     from specds._core import Datastore, Trigrams
-    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
+    from specds.drafters import (
+        DrafterInputs,
+        make_drafter,
+        node_budget,
+        read_weights,
+        require_inputs,
+    )
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
@@ -96,7 +103,8 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     with display.build_progress(after_s=2.0) as progress:
-        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+        inputs = DrafterInputs(opened, loaded, counted, progress, read_weights(weights))
+        made = make_drafter(drafter, inputs)
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (

@@ -26,7 +26,7 @@ from specds.bench.generation.ways import (
 )
 from specds.bench.transcripts import check_groups, read_transcripts
 from specds.demo.run import build_stdlib
-from specds.drafters import DrafterName, require_inputs
+from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
 from specds.loading import load_model, load_tokenizer, resolve_placement
 from specds.tokenization import check_tokenizer, vocab_size
 from specds.verify.support import require_verification
@@ -56,6 +56,7 @@ class GenerateOptions:
         datastores: Paths; a drafter that takes one runs with each of them.
         tokenizer: The name of that of the transcripts; None is the model's or the datastore's.
         drafters: Names of drafters.
+        weights: What the fused drafter starts from, as `read_weights` takes it.
         baselines: What they are held against; None is all that start quickly.
         budgets: The most nodes of a draft, or ``auto``.
         modes: ``greedy``, ``sampled``; where answers are forced there is nothing to choose.
@@ -80,6 +81,7 @@ class GenerateOptions:
     datastores: Sequence[Path] = ()
     tokenizer: str | None = None
     drafters: Sequence[str] = ("fused",)
+    weights: str | None = None
     baselines: Sequence[str] | None = None
     budgets: Sequence[int | str] = ("auto",)
     modes: Sequence[str] = ("greedy", "sampled")
@@ -165,6 +167,7 @@ def run_generate(
         requests = _requests(options, model, tokenizer)
         target = Target.of(model, options.verification, forced=options.forced)
         names = [DrafterName(name) for name in options.drafters]
+        own = DrafterInputs(model=model, weights=read_weights(options.weights))
         chosen = options.baselines
         baselines = (
             usual_baselines(model.device) if chosen is None else [Baseline(name) for name in chosen]
@@ -173,7 +176,7 @@ def run_generate(
             target,
             [
                 *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(names, options.budgets, datastores, target, stack, folder),
+                *drafter_ways(names, own, options.budgets, datastores, target, stack, folder),
             ],
             _modes(options),
             {size: batches(requests, size) for size in options.batches},

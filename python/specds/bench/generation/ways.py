@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.generation.requests import Batch
-    from specds.drafters import Drafter
+    from specds.drafters import Drafter, DrafterInputs
     from specds.stats import GenerationStats
 
 
@@ -236,6 +236,7 @@ def usual_baselines(device: torch.device) -> list[Baseline]:
 
 def drafter_ways(
     names: Sequence[DrafterName],
+    own: DrafterInputs,
     budgets: Sequence[int | str],
     datastores: Sequence[Datastore],
     target: Target,
@@ -246,6 +247,7 @@ def drafter_ways(
 
     Args:
         names: Of drafters.
+        own: What they are made of besides a datastore.
         budgets: The most nodes of a draft, or ``auto``.
         datastores: Open ones.
         target: The model.
@@ -254,7 +256,7 @@ def drafter_ways(
     """
     vocab_size = int(target.model.config.get_text_config(decoder=True).vocab_size)
     values = [name.value for name in names]
-    engines = engines_of(values, datastores, target.model, RivalInputs(vocab_size), folder)
+    engines = engines_of(values, datastores, own, RivalInputs(vocab_size), folder)
     ways = []
     for engine in engines:
         make = stack.enter_context(engine.open())
