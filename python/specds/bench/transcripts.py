@@ -11,6 +11,7 @@ import numpy as np
 
 from specds.corpora.files import decompressed, readable
 from specds.corpora.json_rows import line_rows
+from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +77,18 @@ def read_transcripts(
     if not transcripts:
         raise TranscriptError(f"{path} holds no transcripts: give one JSON object a line")
     return transcripts
+
+
+def read_files(
+    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
+) -> list[Transcript]:
+    """Reads several files, one after the other, as `read_transcripts` does each."""
+    size = vocab_size(tokenizer)
+    return [
+        transcript
+        for path in files
+        for transcript in read_transcripts(path, tokenizer, size, limit)
+    ]
 
 
 def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[Transcript]:

@@ -24,11 +24,11 @@ from specds.bench.generation.ways import (
     drafter_ways,
     usual_baselines,
 )
-from specds.bench.transcripts import check_groups, read_transcripts
+from specds.bench.transcripts import check_groups, read_files
 from specds.demo.run import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
 from specds.loading import load_model, load_tokenizer, resolve_placement
-from specds.tokenization import check_tokenizer, vocab_size
+from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
 
 if TYPE_CHECKING:
@@ -228,12 +228,7 @@ def _requests(
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
         return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
     known = int(model.config.get_text_config(decoder=True).vocab_size)
-    size = vocab_size(tokenizer)
-    recorded = [
-        transcript
-        for path in options.transcripts
-        for transcript in read_transcripts(path, tokenizer, size, options.limit)
-    ]
+    recorded = read_files(options.transcripts, tokenizer, options.limit)
     check_groups(recorded, len(options.transcripts))
     for transcript in recorded:
         largest = max(transcript.prompt_ids.max(), transcript.completion_ids.max())
