@@ -248,12 +248,13 @@ def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, dr
     )
     options = ["--model", "demo-tiny", "--drafter", drafter, "--max-new-tokens", 24, "--json"]
     results = {}
-    for way in ("tree", "batched"):
+    for way in ("fast", "tree", "batched"):
         code, out, _ = run("generate", *options, "--verification", way, "--prompt", TEXT)
         assert code == 0
         results[way] = json.loads(out)
         assert results[way]["token_ids"] == expected[0, ids.shape[1] :].tolist()
     assert results["tree"]["drafted"] == results["batched"]["drafted"]
+    assert results["tree"]["drafted"] == results["fast"]["drafted"]
     stats = results["tree"]["stats"]
     assert stats["num_accepted_tokens"] > 0
     if drafter == "n-grammys":  # by its own budget of a hundred nodes, not the usual 8

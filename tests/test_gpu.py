@@ -1,11 +1,23 @@
 """The same text on a CUDA device (`make test-gpu`)."""
 
+import gc
+
 import pytest
 import torch
 
-from models import mixed_drafter, prompt, tiny_model
+from models import (
+    FAMILIES,
+    GREEDY,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
 from specds.generation import generate
-from specds.verify import RUNNERS
+from specds.verify import RUNNERS, FastRunner, graphs
+from specds.verify.graphs import GraphRunner
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,6 +34,8 @@ pytestmark = [
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma3", "gpt_neox", "gpt2"])
 @pytest.mark.parametrize("verification", RUNNERS)
 def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, family, dtype, mode):
+    if verification == "fast" and mode["do_sample"]:
+        pytest.skip("samples drawn on the device are others, of the same distribution")
     check_on("cuda", verification, family, dtype, mode)
 
 
@@ -47,3 +61,118 @@ def check_on(device, verification, family, dtype, mode):
             assert output.sequences.device.type == device
     finally:
         model.to("cpu")  # models are cached by the tests
+
+
+@pytest.fixture
+def model():
+    return build("LlamaConfig", FAMILIES["llama"][1]).to("cuda")
+
+
+def check(model, seed=0, num_tokens=32):
+    """Greedy text by the fast way is plain decoding's."""
+    ids = prompt(seed=seed).to("cuda")
+    expected = model.generate(ids, max_new_tokens=num_tokens, **GREEDY)
+    drafter = oracle_drafter(expected[0].tolist(), num_wrong=1)
+    settings = {"max_nodes": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
+    output = generate(model, ids, drafter, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+    return output
+
+
+def test_passes_are_recorded_and_replayed(model):
+    check(model)
+    kept = graphs._kept[model]
+    assert kept.records
+    made = [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()]
+    assert any(made)
+    check(model)
+    assert [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()] == made
+
+
+def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model):
+    sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
+    with torch.no_grad():
+        recorded, plain = GraphRunner(model, **sizes), FastRunner(model, **sizes)
+        for runner in (recorded, plain):
+            runner.prefill(prompt())
+        grow = random_drafter().session([0]).draft
+        for _ in range(6):
+            tree = grow(16)
+            tree = tree if len(tree) else None
+            rows = recorded.verify(5, tree), plain.verify(5, tree)
+            assert torch.allclose(*rows, atol=1e-4)
+        recorded.close()
+
+
+def test_other_weights_and_dtypes_are_recorded_again(model):
+    check(model)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    check(model)
+    up = model.model.layers[0].mlp.up_proj
+    up.weight = torch.nn.Parameter(-2 * up.weight)
+    check(model)
+    model.double()
+    check(model)
+
+
+def test_a_cache_that_grows_is_recorded_again(model, monkeypatch):
+    monkeypatch.setattr(graphs, "_SLOTS", (64, 128))
+    check(model)
+    check(model, num_tokens=150)
+    check(model)
+
+
+def test_memory_that_runs_out_costs_nodes_and_no_text(model, monkeypatch):
+    computed = FastRunner._pass
+
+    def starved(self, inputs, end):
+        if inputs.token_ids.shape[1] > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return computed(self, inputs, end)
+
+    monkeypatch.setattr(FastRunner, "_pass", starved)
+    with pytest.warns(UserWarning, match="no memory for drafts of"):
+        check(model)
+
+
+def test_batches_are_those_of_plain_decoding(model):
+    ids = torch.cat([prompt(seed=seed) for seed in range(3)]).to("cuda")
+    settings = {"max_new_tokens": 32, "pad_token_id": 1, **GREEDY}
+    free = model.generate(ids, **settings)
+    settings["eos_token_id"] = int(free[1, 30])
+    expected = model.generate(ids, **settings)
+    output = generate(model, ids, random_drafter(), max_nodes=16, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+
+
+def test_samples_follow_the_seed(model):
+    texts = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        settings = {"max_new_tokens": 16, "do_sample": True, "top_p": 0.9}
+        texts.append(generate(model, prompt().to("cuda"), random_drafter(), **settings))
+    assert texts[0].sequences.tolist() == texts[1].sequences.tolist()
+
+
+def test_requests_leave_no_memory_behind(model):
+    used = []
+    for number in range(40):
+        check(model, seed=number % 4)
+        if number in (19, 39):
+            gc.collect()
+            used.append(torch.cuda.memory_allocated())
+    assert used[1] <= used[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_departs_only_at_near_ties(model, dtype):
+    model.to(dtype)
+    ids = prompt().to("cuda")
+    output = generate(model, ids, random_drafter(), max_nodes=16, max_new_tokens=32, **GREEDY)
+    with torch.no_grad():
+        logits = model(output.sequences[:, :-1], use_cache=False).logits[0, 20:].float()
+    emitted = output.sequences[0, 21:, None]
+    gaps = logits.amax(dim=-1) - logits.gather(1, emitted)[:, 0]
+    # A few units in the last place of the largest logits.
+    assert float(gaps.max()) <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())

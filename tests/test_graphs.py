@@ -44,7 +44,7 @@ class Recorded(TorchDispatchMode):
 
     made = 0
 
-    def __init__(self, compute, pool):
+    def __init__(self, compute, pool, device):
         super().__init__()
         self.operations = []
         compute()
@@ -176,7 +176,7 @@ def test_other_weights_are_recorded_again_and_changed_ones_are_seen():
 
 
 def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):
-    def fail(compute, pool):
+    def fail(compute, pool, device):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(GraphRunner, "_record", fail)
@@ -190,10 +190,10 @@ def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):
 
 
 def test_memory_that_runs_out_while_recording_costs_nodes(monkeypatch):
-    def starved(compute, pool):
+    def starved(compute, pool, device):
         if compute.__closure__ and Wide.of(compute) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return Recorded(compute, pool)
+        return Recorded(compute, pool, device)
 
     class Wide:
         @staticmethod

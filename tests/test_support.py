@@ -254,6 +254,15 @@ def test_empty_prompts_are_refused():
         generate(tiny_model("llama"), nobody, random_drafter(), max_length=9)
 
 
+def test_masks_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="attention_mask must have the shape of input_ids"):
+        support.require_arguments(
+            prompt(),
+            transformers.GenerationConfig(use_cache=True),
+            {"attention_mask": torch.ones((1, 1, 21, 21))},
+        )
+
+
 def test_a_mask_of_ones_is_no_padding():
     model = tiny_model("llama")
     output = generate_with(model, attention_mask=torch.ones_like(prompt()))

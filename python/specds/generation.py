@@ -107,7 +107,8 @@ def generate(
             the model attend as it does, `fast` by an attention that reads the states of the context
             once. `batched` makes each path of a draft a row of a batch, as N-Grammys do: more to
             compute. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged.
-            What is emitted is the same.
+            What is emitted is the same, but that `fast` draws samples on a CUDA device there: of
+            the same distribution, not those of plain decoding from the same seed.
         self_check: Before the model's first use, compare a small tree with plain forward passes
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`

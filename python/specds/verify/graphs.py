@@ -50,19 +50,22 @@ class CudaRecording:
     Args:
         compute: What to record; it is run a few times.
         pool: The memory that the graphs of a model share.
+        device: Where the tensors are.
     """
 
-    def __init__(self, compute: Callable[[], Outputs], pool: Any) -> None:
-        # Libraries set themselves up in the first runs, which must not be recorded.
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(2):
-                compute()
-        torch.cuda.current_stream().wait_stream(aside)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self.outputs = compute()
+    def __init__(self, compute: Callable[[], Outputs], pool: Any, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            # Libraries set themselves up in the first runs, which must not be recorded.
+            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(2):
+                    compute()
+            torch.cuda.current_stream().wait_stream(aside)
+            self._graph = torch.cuda.CUDAGraph()
+            # What other threads do on the device is no part of it.
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self.outputs = compute()
 
     def replay(self) -> None:
         """As `Recording.replay`."""
@@ -114,7 +117,14 @@ _looking = Lock()
 
 def _weights(model: PreTrainedModel) -> tuple[Any, ...]:
     tensors = chain(model.parameters(), model.buffers())
-    return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
+    return tuple((_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # quantised tensors may be made of several others
+        return id(tensor)
 
 
 def _take(model: PreTrainedModel, num_layers: int) -> _Kept:
@@ -138,7 +148,7 @@ class GraphRunner(FastRunner):
     """
 
     _static = True
-    _record: ClassVar[Callable[[Callable[[], Outputs], Any], Recording]] = CudaRecording
+    _record: ClassVar[Callable[..., Recording]] = CudaRecording
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
@@ -198,7 +208,7 @@ class GraphRunner(FastRunner):
         recording = of_shape.recordings.get(accepts)
         if recording is None:
             try:
-                recording = type(self)._record(compute, self._kept.pool)
+                recording = type(self)._record(compute, self._kept.pool, self._model.device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:

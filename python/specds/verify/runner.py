@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # Slots allocated ahead of the prompt; requests that run on double the cache when they get there, so
 # that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024
+# A pass over a longer prompt is cut up: what a pass needs beside the cache grows with its tokens,
+# and with their number squared where a layer has a window.
+_LONG_PROMPT = 4096
+_CHUNK = 1024
 
 
 class Runner:
@@ -67,7 +71,8 @@ class Runner:
 
         Args:
             token_ids: int64 `(1, prompt_length)`, at least one token.
-            chunk_size: Tokens per forward pass; None for all in one, which needs the most memory.
+            chunk_size: Tokens per forward pass; None for all in one, or 1,024 where they are more
+                than 4,096.
             row: Whose prompt it is.
 
         Returns:
@@ -76,8 +81,9 @@ class Runner:
         self.cache.use_row(row)
         token_ids = token_ids.to(self._model.device)
         positions = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
-        step = chunk_size or token_ids.shape[1]
-        for start in range(0, token_ids.shape[1], step):
+        length = token_ids.shape[1]
+        step = chunk_size or (length if length <= _LONG_PROMPT else _CHUNK)
+        for start in range(0, length, step):
             chunk = slice(start, start + step)
             logits = self._forward(
                 token_ids[:, chunk], positions[:, chunk], None, **self._last_logits

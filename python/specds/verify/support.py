@@ -225,6 +225,11 @@ def require_arguments(
 
 def _paddings(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> list[int]:
     mask = model_kwargs.get("attention_mask")
+    if mask is not None and mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(mask.shape)}"
+        )
     shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.dtype)
     if bool((shown.diff(dim=1) < 0).any()) or not bool((shown[:, -1] == 1).all()):
         raise ValueError("attention_mask has zeros behind a token: pad prompts on the left")

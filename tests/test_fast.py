@@ -1,0 +1,190 @@
+"""The fast way reads a long prefix where it lies, and leaves the model as it was."""
+
+import threading
+
+import pytest
+import torch
+
+from models import (
+    FAMILIES,
+    GREEDY,
+    VOCAB_SIZE,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    tiny_model,
+    tree_generate,
+)
+from reference import TokenTree
+from specds.generation import generate
+from specds.verify import FastRunner, UnsupportedModelError, check_model, runner
+from specds.verify.attention import PACKED, AttentionError, attend_packed
+from specds.verify.support import require_support
+from specds.verify.twin import twin_of
+from test_batched import _SHAPE, Allocations, rows_tree
+
+LONG = 3000
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_nodes", [0, 40])
+def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
+    model = build("LlamaConfig", _SHAPE)
+    fast = FastRunner(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=64)
+    fast.prefill(prompt(LONG), 500)
+    tree = rows_tree(num_nodes // 4, 4) if num_nodes else None
+    seen = []
+    computed = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(query, key, value, **kwargs):
+        seen.append((key, value, query.shape))
+        return computed(query, key, value, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    with Allocations() as made:
+        fast.verify(5, tree)
+    for layer, (key, value, query_shape) in zip(fast.cache.layers, seen, strict=True):
+        assert key.data_ptr() == layer.keys.data_ptr()
+        assert value.data_ptr() == layer.values.data_ptr()
+        assert key.shape == value.shape == (1, 2, LONG + num_nodes + 1, 8)
+        assert query_shape == (1, 2, 2 * (num_nodes + 1), 8)
+    # The largest thing is the mask of the queries; without a draft there is none.
+    mask_bytes = 2 * (num_nodes + 1) * (LONG + num_nodes + 1) * 4
+    slots_bytes = (LONG + num_nodes + 1) * 8  # who is where, once a pass
+    assert max(made.num_bytes) <= (mask_bytes if num_nodes else slots_bytes)
+
+
+@torch.no_grad()
+def test_long_prompts_are_read_in_chunks(monkeypatch):
+    model = build("MistralConfig", {**_SHAPE, "sliding_window": 50})
+    sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
+    whole = FastRunner(model, **sizes)
+    with Allocations() as all_at_once:
+        expected = whole.prefill(prompt(LONG))
+    monkeypatch.setattr(runner, "_LONG_PROMPT", 1000)
+    monkeypatch.setattr(runner, "_CHUNK", 100)
+    chunked = FastRunner(model, **sizes)
+    with Allocations() as in_chunks:
+        logits = chunked.prefill(prompt(LONG))
+    assert torch.allclose(logits, expected, atol=1e-3)
+    # What is largest is a mask: of a chunk, and not of the prompt.
+    assert max(in_chunks.num_bytes) <= 100 * LONG * 4
+    assert max(all_at_once.num_bytes) >= LONG * LONG
+    tree = rows_tree(2, 4)
+    assert torch.allclose(chunked.verify(3, tree), whole.verify(3, tree), atol=1e-3)
+
+
+def test_the_twin_shares_everything_and_changes_nothing():
+    model = tiny_model("gemma3", attention="eager")
+    before = {name: dict(module.__dict__) for name, module in model.named_modules()}
+    twin = twin_of(model)
+    for (name, mine), (other, theirs) in zip(
+        model.named_parameters(), twin.named_parameters(), strict=True
+    ):
+        assert name == other
+        assert mine is theirs
+    with torch.no_grad():
+        assert twin(prompt()[:, :1]).logits.shape == (1, 1, VOCAB_SIZE)
+    assert {name: dict(module.__dict__) for name, module in model.named_modules()} == before
+    assert model.config._attn_implementation == "eager"
+    configs = {id(m.config): m.config for m in twin.modules() if hasattr(m, "config")}
+    assert {config._attn_implementation for config in configs.values()} == {PACKED}
+
+
+def test_hooks_of_the_model_are_those_of_its_twin():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    widths = []
+    mlp = model.model.layers[0].mlp
+    handle = mlp.register_forward_hook(lambda _, args, output: widths.append(args[0].shape[1]))
+    tree_generate(model, oracle_drafter(range(99)), self_check=False, verification="fast")
+    handle.remove()
+    assert 17 in widths
+
+
+def test_the_model_can_be_run_meanwhile():
+    model = tiny_model("qwen2")
+    expected = plain_generate(model, **GREEDY)
+    results = [None] * 4
+
+    def run(number):
+        if number % 2:
+            results[number] = model.generate(prompt(), max_new_tokens=32, **GREEDY)[0].tolist()
+        else:
+            drafter = oracle_drafter(expected, num_wrong=number)
+            settings = {"max_nodes": 8, "max_new_tokens": 32, **GREEDY}
+            ways = ["fast", "batched"]
+            output = generate(model, prompt(), drafter, verification=ways[number // 2], **settings)
+            results[number] = output.sequences[0].tolist()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+class Quantised(torch.nn.Module):
+    """A linear layer of 4-bit weights, as quantisation puts in the place of the model's."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.register_buffer("scale", linear.weight.detach().abs().amax() / 7)
+        weights = (linear.weight.detach() / self.scale).round().to(torch.int8)
+        self.register_buffer("weights", weights)
+
+    def forward(self, states):
+        return states @ (self.weights.to(states.dtype) * self.scale).T
+
+
+def test_layers_that_quantisation_has_replaced_are_used():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    full = plain_generate(model, **GREEDY)
+    for layer in model.model.layers:
+        for block, name in ((layer.self_attn, "q_proj"), (layer.mlp, "up_proj")):
+            setattr(block, name, Quantised(getattr(block, name)))
+    expected = plain_generate(model, **GREEDY)
+    assert expected != full
+    output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
+    assert output.sequences.tolist() == [expected]
+
+
+def test_models_without_a_twin_are_verified_as_they_are():
+    assert require_support(tiny_model("llama"), verification="auto") == "fast"
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    mlp = model.model.layers[0].mlp
+    mlp.forward = mlp.forward  # bound to the layer itself, as offloading does
+    assert require_support(model, verification="auto") == "tree"
+    with pytest.raises(UnsupportedModelError, match="cannot verify a packed tree: the forward of"):
+        tree_generate(model, random_drafter(), verification="fast")
+    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE}
+    settings |= {"eos_token_id": None, "bos_token_id": None}
+    gptj = build("GPTJConfig", settings, attn_implementation="eager")
+    assert "cannot be exchanged" in check_model(gptj, verification="fast").reasons[0]
+    expected = plain_generate(gptj, **GREEDY)
+    assert tree_generate(gptj, mixed_drafter(expected), **GREEDY).sequences.tolist() == [expected]
+
+
+@pytest.mark.parametrize("asked", [{"softcap": 5.0}, {"s_aux": torch.ones(4)}, {}])
+def test_attention_that_is_more_than_packing_does_is_an_error(asked):
+    states = torch.zeros(1, 4, 3, 8)
+    with pytest.raises(AttentionError, match="cannot be packed: use verification='tree'"):
+        attend_packed(torch.nn.Identity(), states, states, states, None, **asked)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_that_of_the_portable_way_up_to_its_rounding(dtype):
+    model = tiny_model("qwen3", dtype)
+    tree = TokenTree([3, 4, 5, 6], [-1, -1, 0, 2], [0.5] * 4)
+    rows = []
+    for runner_class in (FastRunner, runner.Runner):
+        made = runner_class(model, prompt_length=21, max_length=99, max_nodes=8)
+        made.prefill(prompt())
+        rows.append(made.verify(7, tree).float())
+    # A few units in the last place of the largest logits.
+    spread = float(rows[1].abs().max())
+    assert float((rows[0] - rows[1]).abs().max()) < 8 * torch.finfo(dtype).eps * spread
