@@ -52,7 +52,7 @@ def run_demo(
     chosen = prompts(num_prompts, seed=seed)
     model, tokenizer = load_model("demo", device="cpu")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
-        report = _build(tokenizer, Path(folder, "stdlib.specds"))
+        report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
             display.out.print(display.build_table(report))
         drafter = open_drafter(drafter_name, report.path, model)
@@ -77,7 +77,8 @@ def run_demo(
         display.out.print(display.comparison_table(comparisons))
 
 
-def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+    """Builds a datastore of the standard library without what the demo holds out."""
     corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
     with display.build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
