@@ -19,17 +19,17 @@ from rich.progress import track
 from rich.table import Table
 
 from specds.build import build_datastore
+from specds.cli.arguments import budget
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import compare
 from specds.demo.run import MODES
-from specds.drafters import DrafterName, node_budget, open_drafter
+from specds.drafters import DrafterName, open_drafter
 from specds.loading import load_model
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison
 
-USUAL_BUDGET = 8  # a CPU computes for each node: see `specds generate`
 COLUMNS = ("nodes", "greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--budget", type=int, help="for all; by default the drafter's own, else 8")
+    parser.add_argument("--budget", type=budget, default="auto", help="as for `specds generate`")
     options = parser.parse_args()
     model, tokenizer = load_model("demo", device="cpu")
     chosen = prompts(options.prompts)
@@ -59,7 +59,7 @@ def main() -> None:
                         drafter,
                         chosen,
                         mode=mode,
-                        max_nodes=node_budget(drafter, options.budget, USUAL_BUDGET),
+                        budget=options.budget,
                         verification=way,
                         max_new_tokens=options.new_tokens,
                         **settings,

@@ -182,7 +182,7 @@ def test_threads_that_verify_in_batches_take_turns():
 
     def run(number):
         drafter = oracle_drafter(expected[0], num_wrong=number)
-        settings = {"max_nodes": 8, "max_new_tokens": 24, "do_sample": False}
+        settings = {"budget": 8, "max_new_tokens": 24, "do_sample": False}
         output = generate(model, prompt(), drafter, verification="batched", **settings)
         results[number] = output.sequences.tolist()
 

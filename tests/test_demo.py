@@ -105,7 +105,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtyp
             model,
             ids,
             drafter,
-            max_nodes=budgets[place % 5],
+            budget=budgets[place % 5],
             verification=("tree", "batched")[(place + number) % 2],
             **arguments,
         )

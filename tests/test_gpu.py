@@ -28,7 +28,7 @@ def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, fami
 def check_on(device, verification, family, dtype, mode):
     model = tiny_model(family, dtype).to(device)
     try:
-        for seed, max_nodes in enumerate([0, 1, 16, 64]):
+        for seed, budget in enumerate([0, 1, 16, 64]):
             ids = prompt(seed=seed).to(device)
             torch.manual_seed(seed)
             expected = model.generate(ids, max_new_tokens=32, **mode)[0].tolist()
@@ -37,7 +37,7 @@ def check_on(device, verification, family, dtype, mode):
                 model,
                 ids,
                 mixed_drafter(expected),
-                max_nodes=max_nodes,
+                budget=budget,
                 verification=verification,
                 max_new_tokens=32,
                 profile=True,

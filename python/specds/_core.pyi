@@ -429,6 +429,8 @@ class TokenTree:
         """The node indices from a root to each leaf, in the order of the leaves."""
     def prefix(self, max_nodes: int) -> TokenTree:
         """The tree of the first `max_nodes` nodes."""
+    def up_to_depth(self, max_depth: int) -> TokenTree:
+        """The tree without the nodes deeper than `max_depth`, the others in their order."""
 
 @final
 class Memory:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds._core import TokenTree
-from specds.drafters.protocol import RecyclingSession, node_budget, within
+from specds.drafters.protocol import RecyclingSession, node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.batched import RUNNERS
+from specds.verify.budget import make_budget, require_budget
+from specds.verify.cost import MOST_NODES, StepCosts
 from specds.verify.support import require_arguments, require_support, require_verification
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.drafters import Drafter, Session
+    from specds.verify.budget import Budget
     from specds.verify.runner import Runner
 
 
@@ -48,6 +51,8 @@ class GenerationOutput:
         scores: With `output_scores`, the processed scores `(1, vocab_size)` of each emitted token.
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
         past_key_values: With `return_dict_in_generate`, the states of all tokens but the last.
+        step_seconds: With an automatic budget, what a step is held to cost at the end of the
+            request: seconds by number of nodes verified.
     """
 
     sequences: torch.Tensor
@@ -56,6 +61,7 @@ class GenerationOutput:
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     past_key_values: DynamicCache | None
+    step_seconds: dict[int, float] | None
 
 
 def generate(
@@ -63,7 +69,7 @@ def generate(
     input_ids: torch.Tensor,
     drafter: Drafter,
     *,
-    max_nodes: int | None = None,
+    budget: int | Literal["auto"] = "auto",
     verification: str = "tree",
     self_check: bool = True,
     profile: bool = False,
@@ -82,8 +88,12 @@ def generate(
         model: A decoder-only transformers model in eval mode.
         input_ids: int64 `(1, prompt_length)`, one prompt without padding.
         drafter: Drafts the trees; it gets one session for this request.
-        max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
-            its own `max_nodes`, and 64 where it names none.
+        budget: How many nodes of a draft are verified. `auto` is the drafter's own `max_nodes`
+            where it names one. Elsewhere each step verifies what pays, up to 64 nodes or none, by
+            what the drafter expects to gain and by the time of a step, which is measured before a
+            model's first draft (about a second, once for a model and a machine) and followed from
+            then on. A number is the most nodes of every draft, 0 plain decoding. Acceptance lengths
+            can only be repeated with a number; what is emitted never depends on it.
         verification: `tree` checks every node of a draft once, by a tree mask. `batched` makes each
             of its paths a row of a batch, as N-Grammys do: more to compute, and no prefix is
             copied. What is emitted is the same.
@@ -108,9 +118,7 @@ def generate(
     if kwargs.pop("custom_generate", None) is not None:
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
-    options = _Options(
-        drafter, node_budget(drafter, max_nodes), verification, self_check, profile, streamer
-    )
+    options = _Options(drafter, budget, verification, self_check, profile, streamer)
     output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
@@ -120,7 +128,7 @@ def generate(
 def custom_generate(
     drafter: Drafter,
     *,
-    max_nodes: int | None = None,
+    budget: int | Literal["auto"] = "auto",
     verification: str = "tree",
     self_check: bool = True,
     streamer: BaseStreamer | None = None,
@@ -132,14 +140,12 @@ def custom_generate(
 
     Args:
         drafter: Drafts the trees; it gets one session per request.
-        max_nodes: As in `generate`.
+        budget: As in `generate`.
         verification: As in `generate`.
         self_check: As in `generate`.
         streamer: As in `generate`.
     """
-    options = _Options(
-        drafter, node_budget(drafter, max_nodes), verification, self_check, False, streamer
-    )
+    options = _Options(drafter, budget, verification, self_check, False, streamer)
 
     def run(
         model: PreTrainedModel,
@@ -163,15 +169,14 @@ def custom_generate(
 @dataclass(frozen=True)
 class _Options:
     drafter: Drafter
-    max_nodes: int
+    budget: int | Literal["auto"]
     verification: str
     self_check: bool
     profile: bool
     streamer: BaseStreamer | None
 
     def __post_init__(self) -> None:
-        if self.max_nodes < 0:
-            raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
+        require_budget(self.budget)
         require_verification(self.verification)
 
 
@@ -198,12 +203,15 @@ def _run(
     )
     max_length = generation_config.max_length
     emitter = Emitter(input_ids, stopping_criteria, options.streamer, sampler.scores)
+    num_nodes = node_budget(options.drafter, options.budget)
     runner = RUNNERS[options.verification](
         model,
         prompt_length=input_ids.shape[1],
         max_length=max_length,
-        max_nodes=options.max_nodes,
+        max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
     )
+    costs = StepCosts(model, runner, options.verification)
+    budget = make_budget(num_nodes, options.drafter, costs.now)
     if options.streamer is not None:
         options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     session = options.drafter.session(input_ids[0].tolist())
@@ -213,8 +221,8 @@ def _run(
             emitter,
             sampler,
             session,
+            budget,
             max_length,
-            options.max_nodes,
             vocab_size,
             options.drafter.vocab_size or vocab_size,
         )
@@ -231,6 +239,7 @@ def _run(
         scores=None if sampler.scores is None else tuple(sampler.scores),
         logits=None if sampler.logits is None else tuple(sampler.logits),
         past_key_values=runner.cache.committed() if returns_dict else None,
+        step_seconds=budget.step_seconds(),
     )
 
 
@@ -245,8 +254,8 @@ class _Request:
     emitter: Emitter
     sampler: Sampler
     session: Session
+    budget: Budget
     max_length: int
-    max_nodes: int
     vocab_size: int
     known_tokens: int
     stats: GenerationStats = field(default_factory=GenerationStats)
@@ -265,7 +274,12 @@ class _Request:
         self.session.observe(emitted)
         watch.lap("observe_s")
         while not emitter.finished:
-            tree = self._draft()
+            # The deepest node that can still be emitted: the pass itself gives one token more.
+            max_depth = self.max_length - emitter.length - 1
+            if max_depth > 0:
+                self.budget.prepare()
+            watch.lap("measure_s")
+            tree = self._draft(max_depth)
             watch.lap("draft_s")
             logits = self.runner.verify(emitted[-1], tree)
             watch.lap("forward_s")
@@ -276,20 +290,17 @@ class _Request:
             self._recycle(logits, tree)
             self.session.observe(emitted)
             watch.lap("observe_s")
+            if not emitter.finished:
+                self.budget.record([emitted])
             stats.record_draft(0 if tree is None else len(tree), len(path))
         watch.stop()
         stats.num_emitted_tokens = len(emitter.emitted)
 
-    def _draft(self) -> TokenTree | None:
+    def _draft(self, max_depth: int) -> TokenTree | None:
         """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
-        # The deepest node that can still be emitted: the pass itself gives one token more.
-        max_depth = self.max_length - self.emitter.length - 1
-        if self.max_nodes == 0 or max_depth <= 0:
-            return None
-        tree = within(self.session.draft(self.max_nodes), self.max_nodes, max_depth)
-        if len(tree) == 0:
-            return None
-        _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
+        (tree,) = self.budget.draft([self.session], [max_depth])
+        if tree is not None:
+            _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
         return tree
 
     def _recycle(self, logits: torch.Tensor, tree: TokenTree | None) -> None:

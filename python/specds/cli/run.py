@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, text_of
+from specds.cli.arguments import Budget, Json, text_of
 from specds.drafters import DrafterName
 
 
@@ -47,14 +47,7 @@ def generate(
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Node budget of a draft; by default the drafter's own, else 8 on a CPU, 64 "
-            "elsewhere.",
-        ),
-    ] = None,
+    budget: Budget = "auto",
     verification: _VERIFICATION = Verification.TREE,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
@@ -72,7 +65,7 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
     from specds._core import Datastore, Trigrams
-    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
+    from specds.drafters import DrafterInputs, make_drafter, require_inputs
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
@@ -92,8 +85,6 @@ def generate(
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     with display.build_progress(after_s=2.0) as progress:
         made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
-    # A CPU computes for each node, a GPU waits for the weights anyway.
-    usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
@@ -104,7 +95,7 @@ def generate(
             loaded,
             ids,
             made,
-            max_nodes=node_budget(made, max_nodes, usual),
+            budget=budget,
             verification=verification.value,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),
@@ -130,10 +121,7 @@ def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: Annotated[
-        int | None,
-        typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
-    ] = None,
+    budget: Budget = "auto",
     verification: _VERIFICATION = Verification.TREE,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
@@ -151,7 +139,7 @@ def demo(
     run_demo(
         num_prompts,
         max_new_tokens,
-        max_nodes,
+        budget,
         seed,
         drafter,
         verification=verification.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specds.stats import GenerationStats
 
@@ -101,7 +101,7 @@ def compare(
     prompts: Sequence[Prompt],
     *,
     mode: str,
-    max_nodes: int,
+    budget: int | Literal["auto"],
     verification: str = "tree",
     seed: int = 0,
     on_completion: Callable[[], None] = lambda: None,
@@ -115,7 +115,7 @@ def compare(
         drafter: Proposes the token trees.
         prompts: What to complete.
         mode: The name of these settings in the report.
-        max_nodes: Node budget of a draft.
+        budget: Nodes of a draft, as in `specds.generate`.
         verification: How drafts are verified, as in `specds.generate`.
         seed: Both ways start each prompt from the same state of the random generator.
         on_completion: Called after each prompt.
@@ -141,7 +141,7 @@ def compare(
                 model,
                 ids,
                 drafter,
-                max_nodes=max_nodes,
+                budget=budget,
                 verification=verification,
                 **arguments,
             ),
