@@ -1,10 +1,10 @@
 """How many nodes of a draft are verified?
 
-A step that verifies the first k nodes of its drafts emits on average g(k) = 1 plus their
-probabilities, and costs c(k). The tokens a second over all steps are the most where each step has
-the k of the largest g(k) - s c(k), for s the tokens a second that come of it (renewal reward). Here
-costs are in plain steps, so s is the speed-up, which is followed as it comes; k = 0 is a choice like
-any other. Which nodes are verified so depends on the clock: what is emitted does not.
+A step that verifies the first k nodes of its draft emits on average g(k) = 1 plus their
+probabilities, and costs c(k). Over all steps, tokens a second are the most where each has the k of
+the largest g(k) - s c(k), for s the tokens a second that come of it (renewal reward). Costs are in
+plain steps here, so s is the speed-up, which is followed as it comes; k = 0 is a choice like any
+other. So which nodes are verified depends on the clock, and what is emitted does not.
 """
 
 from __future__ import annotations
@@ -87,13 +87,14 @@ class FixedBudget:
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        most = self._max_nodes
         return [
-            _or_none(within(session.draft(most), most, max_depth))
-            if most and max_depth > 0
-            else None
+            self._draft(session, max_depth) if self._max_nodes and max_depth > 0 else None
             for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
+
+    def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
+        most = self._max_nodes
+        return _or_none(within(session.draft(most), most, max_depth))
 
     def record(self, emitted: Sequence[Sequence[int]]) -> None:
         """Changes nothing."""

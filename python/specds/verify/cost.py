@@ -94,14 +94,15 @@ _ALL_SIZES = np.arange(MOST_NODES + 1)
 
 def _nearness(num_nodes: int) -> NDArray[np.float64]:
     """The share of each of `_SIZES` in the cost of a step: two, or one, have one."""
-    return _HATS[min(num_nodes, MOST_NODES)]
+    nearness: NDArray[np.float64] = _HATS[min(num_nodes, MOST_NODES)]
+    return nearness
 
 
 _HATS = np.stack([np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=1)
 
 
 def _increasing(values: Sequence[float]) -> list[float]:
-    """The nondecreasing sequence that is nearest by squares: neighbours in disorder are averaged."""
+    """The nondecreasing sequence nearest by squares: neighbours in disorder are averaged."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         total, count = value, 1
