@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from specds.drafters import Drafter, Session
     from specds.verify.cost import CostModel
 
-# What happened a hundred steps ago counts a third.
-_KEPT = 0.99
+# What happened fifty steps ago counts a third.
+_KEPT = 0.98
 # How many expected tokens it takes until what came of them counts as much as the drafter's word.
 _FAITH = 2.0
 # Deeper nodes are trusted as the deepest of these.
 _DEPTHS = 16
 _AVERAGING = 0.1
-_LONGEST_WAIT = 31
+_LONGEST_WAIT = 15
 
 
 class Budget(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -44,8 +45,9 @@ _SHORT_CONTEXT = 1024
 # Raised where measuring changes, so that what an older version has kept is not used.
 _VERSION = 1
 
-# How far one step moves the whole curve, and beyond that the sizes next to its own. A machine that
-# gets slower does so for all sizes, also for those that are not visited.
+# How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
+# gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
+# so sizes that no step visits stay right.
 _SHARED_RATE = 0.05
 _LOCAL_RATE = 0.05
 # A step that was interrupted counts as this much slower than expected, whatever it took.
@@ -78,7 +80,7 @@ class CostModel:
             return
         surprise = float(np.log(seconds / self.seconds[min(num_nodes, MOST_NODES)]))
         surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-        self._logs += surprise * (_SHARED_RATE + _LOCAL_RATE * _nearness(num_nodes))
+        self._logs += surprise * (_SHARED_RATE + _LOCAL_RATE * _FROM[min(num_nodes, MOST_NODES)])
         self._evaluate()
 
     def _evaluate(self) -> None:
@@ -90,15 +92,10 @@ class CostModel:
 
 
 _ALL_SIZES = np.arange(MOST_NODES + 1)
-
-
-def _nearness(num_nodes: int) -> NDArray[np.float64]:
-    """The share of each of `_SIZES` in the cost of a step: two, or one, have one."""
-    nearness: NDArray[np.float64] = _HATS[min(num_nodes, MOST_NODES)]
-    return nearness
-
-
-_HATS = np.stack([np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=1)
+# By number of nodes, which of `_SIZES` are at least as large: 0 or 1, in part for its neighbours.
+_FROM = np.cumsum(
+    [np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=0, dtype=float
+).T
 
 
 def _increasing(values: Sequence[float]) -> list[float]:
@@ -185,17 +182,23 @@ def measure(
     Returns:
         The median of seconds, by number of nodes; 0 and `MOST_NODES` are among these.
     """
+
+    def timed(size: int) -> float:
+        start = clock()
+        verify(size)
+        return clock() - start
+
     samples: dict[int, list[float]] = {}
     deadline = clock() + _MEASURING_S
-    for _ in range(1 + _ROUNDS):
+    for _ in range(_ROUNDS):
         for size in (size for size in _ORDER if size <= most_nodes):
             if clock() > deadline and len(samples) >= min(3, most_nodes):
                 break
-            start = clock()
-            verify(size)
-            samples.setdefault(size, []).append(clock() - start)
-    # The first pass of a size chooses kernels and allocates.
-    seconds = {size: median(taken[1:] or taken) for size, taken in samples.items()}
+            elapsed = timed(size)
+            if size not in samples and elapsed < _MEASURING_S:
+                elapsed = timed(size)  # the first pass of a size chooses kernels and allocates
+            samples.setdefault(size, []).append(elapsed)
+    seconds = {size: median(taken) for size, taken in samples.items()}
     seconds.setdefault(MOST_NODES, seconds[max(seconds)])
     return seconds
 
@@ -233,9 +236,7 @@ def _read(path: Path) -> dict[int, float] | None:
 def _write(path: Path, seconds: dict[int, float]) -> None:
     """Writes beside the target and renames. What cannot be kept is measured again next time."""
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(json.dumps(seconds))
         unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
