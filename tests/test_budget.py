@@ -191,14 +191,25 @@ def test_the_number_of_nodes_is_that_of_brute_force(probs, increments, speed):
 
 def test_trust_follows_what_came_by_depth():
     trust = Trust()
-    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.5, 0.5, 0.5, 0.5])
-    assert trust.gains(tree, trust.factors()).tolist() == [0.5, 1.0, 1.5, 2.0]
-    for _ in range(500):
-        trust.learn(tree, 3, [1, 9])  # of two promised tokens one came, then none of a half
-    factors = trust.factors()
-    assert factors[1] == pytest.approx(1.0, abs=0.05)
-    assert factors[2] < 0.1
-    assert factors[16] <= factors[2]
+    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])
+    assert trust.gains(tree) == pytest.approx([0.4, 0.7, 1.1, 1.5])
+    for step in range(500):
+        # The first token comes as often as was promised, and nothing after it.
+        trust.learn(tree, 3, [1 if step % 10 < 7 else 8, 9])
+    gains = trust.gains(tree)
+    assert gains[1] == pytest.approx(0.7, abs=0.05)
+    assert gains[3] - gains[1] < 0.1
+
+
+def test_trust_differs_with_how_sure_the_drafter_is():
+    trust = Trust()
+    sure, unsure = (TokenTree([1], [-1], [prob]) for prob in (0.8, 0.15))
+    for step in range(500):
+        trust.learn(sure, 1, [1 if step % 10 < 5 else 0])
+        trust.learn(unsure, 1, [1 if step % 10 < 3 else 0])
+    assert trust.gains(sure) == pytest.approx([0.5], abs=0.05)
+    assert trust.gains(unsure) == pytest.approx([0.3], abs=0.05)
+    assert 1.5 < trust.most <= 2.0
 
 
 def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
@@ -206,19 +217,20 @@ def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
     tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
     for _ in range(200):
         trust.learn(tree, 0, [5])
-    assert trust.factors()[1] < 0.1
+    assert trust.gains(tree)[-1] < 0.1
     for _ in range(200):
         trust.learn(tree, 0, [1])
-    assert trust.factors()[1] > 0.9
+    assert trust.gains(tree)[0] > 0.8
 
 
 def test_a_drafter_without_probabilities_is_judged_by_what_comes():
     trust = Trust()
     tree = TokenTree([1, 2], [-1, -1], [0, 0])
-    assert trust.gains(tree, trust.factors()).tolist() == [1.0, 2.0]
+    assert trust.gains(tree).tolist() == [1.0, 2.0]
     for _ in range(200):
         trust.learn(tree, 2, [2])
-    assert trust.gains(tree, trust.factors())[-1] == pytest.approx(1.0, abs=0.05)
+    assert trust.gains(tree)[-1] == pytest.approx(1.0, abs=0.05)
+    assert trust.gains(TokenTree([], [], [])).tolist() == []
 
 
 def test_costs_never_fall_with_the_number_of_nodes():
@@ -235,7 +247,7 @@ def test_costs_never_fall_with_the_number_of_nodes():
 
 
 class Passes:
-    """A target whose passes take a known time, and a fifth of a second more for the first one of a size."""
+    """A target whose passes take a known time, the first one of a size 0.2 s more."""
 
     def __init__(self, seconds):
         self.seconds = seconds

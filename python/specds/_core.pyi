@@ -526,6 +526,11 @@ class DraftSession:
         """
     def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
         """Drafts only nodes of a probability of `min_gain` or more."""
+    def cut(self, num_nodes: int) -> None:
+        """Tells that only the first `num_nodes` nodes of the last draft are verified.
+
+        A drafter that learns from what is observed needs to know: of most others nothing is said.
+        """
     @property
     def num_predictions(self) -> int:
         """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""

@@ -9,6 +9,7 @@ other. So which nodes are verified depends on the clock, and what is emitted doe
 
 from __future__ import annotations
 
+from bisect import bisect
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -33,6 +34,9 @@ _KEPT = 0.98
 _FAITH = 2.0
 # Deeper nodes are trusted as the deepest of these.
 _DEPTHS = 16
+# Drafts are told apart by the probability of their likeliest node.
+_SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+_MOST_TRUST = 2.0
 _AVERAGING = 0.1
 _LONGEST_WAIT = 15
 
@@ -104,42 +108,56 @@ class FixedBudget:
 
 
 class Trust:
-    """What is held of a drafter's probabilities, by depth: the share of the tokens that came.
+    """What is held of a drafter's probabilities: the share of the tokens promised that came.
 
-    A depth with little evidence is trusted as the one above it, and the first one as the drafter
-    says. Nodes count whose outcome is sure to be known before it is: the verified ones and their
-    children. So a drafter is judged by the first token alone while none of its nodes is verified,
-    and can win back trust.
+    By how sure the drafter is of its likeliest node, since drafters exaggerate both ways, and by
+    depth. A depth with little evidence is trusted as the one above it, and the first one as the
+    drafter says. Nodes count whose outcome is sure to be known before it is: the verified ones and
+    their children. So a drafter is judged by the first token alone while none of its nodes is
+    verified, and can win back trust.
     """
 
     def __init__(self) -> None:
-        self._promised = np.zeros(_DEPTHS + 1)
-        self._came = np.zeros(_DEPTHS + 1)
+        shape = (len(_SURENESS) + 1, _DEPTHS + 1)
+        self._promised = np.zeros(shape)
+        self._came = np.zeros(shape)
+        self._factors = np.ones(shape)
 
-    def factors(self) -> NDArray[np.float64]:
-        """What to multiply probabilities by, at index `depth`."""
-        factors = [1.0]
-        evidence = zip(self._came[1:].tolist(), self._promised[1:].tolist(), strict=True)
-        for came, promised in evidence:
-            factors.append((came + _FAITH * factors[-1]) / (promised + _FAITH))
-        return np.array(factors)
+    @property
+    def most(self) -> float:
+        """The largest factor by which a probability may be too small."""
+        return float(self._factors.max())
 
-    def gains(self, tree: TokenTree, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gains(self, tree: TokenTree) -> NDArray[np.float64]:
         """Tokens to expect of the first nodes of a tree, shape `(num_nodes,)`: never decreasing."""
+        promises = _promises(tree)
+        if len(promises) == 0:
+            return np.zeros(0)
         depths = np.minimum(tree.depths(), _DEPTHS)
-        gains: NDArray[np.float64] = np.cumsum(_promises(tree) * factors[depths])
+        gains: NDArray[np.float64] = np.cumsum(promises * self._factors[_row(promises)][depths])
         return gains
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
-        parents = tree.parents
-        known = parents < num_verified
+        promises = _promises(tree)
+        row, size = _row(promises), _DEPTHS + 1
+        known = tree.parents < num_verified
         depths = np.minimum(tree.depths(), _DEPTHS)
         came = [node for node in _path(tree, emitted) if known[node]]
-        size = _DEPTHS + 1
-        promised = np.bincount(depths[known], _promises(tree)[known], size)
-        self._promised = _KEPT * self._promised + promised
-        self._came = _KEPT * self._came + np.bincount(depths[came], minlength=size)
+        self._promised[row] *= _KEPT
+        self._promised[row] += np.bincount(depths[known], promises[known], size)
+        self._came[row] *= _KEPT
+        self._came[row] += np.bincount(depths[came], minlength=size)
+        factors = [1.0]
+        evidence = zip(self._came[row, 1:].tolist(), self._promised[row, 1:].tolist(), strict=True)
+        for of_depth, promised in evidence:
+            factors.append((of_depth + _FAITH * factors[-1]) / (promised + _FAITH))
+        self._factors[row] = np.minimum(factors, _MOST_TRUST)
+
+
+def _row(promises: NDArray[np.float32]) -> int:
+    """How sure a drafter is, as a row of what is known of it."""
+    return bisect(_SURENESS, float(promises.max()))
 
 
 def _promises(tree: TokenTree) -> NDArray[np.float32]:
@@ -278,16 +296,18 @@ class AutoBudget:
     ) -> None:
         experience, costs = self._experience, cost.relative
         start = self._clock()
-        factors = experience.trust.factors()
         # No node that is less likely can pay, wherever in the tree it stands.
         least = float(((costs[1:] - 1.0) / _NUMBERS).min()) * experience.speed
-        least = min(least / max(1.0, factors.max()), 1.0)
+        least = min(least / experience.trust.most, 1.0)
         trees = [
             within(_draft_until(session, least), MOST_NODES, max_depth)
             for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
-        gains = [experience.trust.gains(tree, factors) for tree in trees]
+        gains = [experience.trust.gains(tree) for tree in trees]
         self._num_nodes, profit = best_size(gains, costs, experience.speed)
+        for session, tree in zip(sessions, trees, strict=True):
+            if len(tree) > self._num_nodes:
+                _cut(session, self._num_nodes)
         self._drafted = [_or_none(tree) for tree in trees]
         seconds = experience.draft_time(self._clock() - start)
         self._spent = seconds / float(cost.seconds[0])
@@ -324,6 +344,13 @@ def _draft_until(session: Session, min_gain: float) -> TokenTree:
         session.draft(MOST_NODES) if draft_until is None else draft_until(min_gain, MOST_NODES)
     )
     return tree
+
+
+def _cut(session: Session, num_nodes: int) -> None:
+    """Tells a session that learns from what comes how much of its draft is verified."""
+    cut: Any = getattr(session, "cut", None)
+    if cut is not None:
+        cut(num_nodes)
 
 
 def _or_none(tree: TokenTree) -> TokenTree | None:
