@@ -106,12 +106,6 @@ def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain)
     assert world.decode(auto(world), 1000) < gain * best_of_fixed(seconds, 0.1, 0.9)
 
 
-def test_the_speed_that_it_follows_is_the_speed_up():
-    world, experience = World(LINEAR, lambda _: 0.9), Experience()
-    time_of_a_token = world.decode(auto(world, experience=experience), 1000)
-    assert experience.speed * time_of_a_token == pytest.approx(1.0, rel=0.1)
-
-
 @pytest.mark.parametrize("draft_s", [50e-6, 1e-3])
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
 def test_hopeless_drafts_cost_next_to_nothing(seconds, draft_s):
@@ -158,7 +152,7 @@ def test_costs_that_were_measured_wrong_are_put_right(truth, measured):
     budget = auto(world, measured)
     world.decode(budget, 500)
     right = World(truth, lambda _: 0.7)
-    assert world.decode(budget, 500) < 1.1 * right.decode(auto(right), 500)
+    assert world.decode(budget, 500) < 1.15 * right.decode(auto(right), 500)
 
 
 def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
@@ -174,19 +168,17 @@ def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
 rows = st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4)
 
 
-@given(rows, st.lists(st.floats(0, 1), min_size=6, max_size=6), st.floats(1, 5))
-def test_the_number_of_nodes_is_that_of_brute_force(probs, increments, speed):
+@given(rows, st.lists(st.floats(0, 1), min_size=6, max_size=6))
+def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
     costs = np.cumsum([1.0, *increments])
-    gains = [np.cumsum(row) for row in probs]
 
-    def profit(size):
-        emitted = sum(sum(row[:size]) for row in probs) / len(probs)
-        return emitted - speed * (costs[size] - 1)
+    def emitted(size):
+        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
 
-    size, gained = best_size(gains, costs, speed)
-    best = max(profit(size) for size in range(1 + max(map(len, probs))))
-    assert gained == pytest.approx(profit(size), abs=1e-9)
-    assert gained == pytest.approx(best, abs=1e-9)
+    size, gained = best_size([np.cumsum(row) for row in probs], costs)
+    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
+    assert emitted(size) / costs[size] == pytest.approx(best)
+    assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
 
 
 def test_trust_follows_what_came_by_depth():

@@ -474,7 +474,7 @@ fn what_is_expected_stays_right_where_few_nodes_or_none_are_verified() {
         begin += emitted;
     }
     let ratio = expected / came;
-    assert!((0.95..1.05).contains(&ratio), "{ratio}");
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }
 
 #[test]

@@ -1,10 +1,13 @@
 """How many nodes of a draft are verified?
 
 A step that verifies the first k nodes of its draft emits on average g(k) = 1 plus their
-probabilities, and costs c(k). Over all steps, tokens a second are the most where each has the k of
-the largest g(k) - s c(k), for s the tokens a second that come of it (renewal reward). Costs are in
-plain steps here, so s is the speed-up, which is followed as it comes; k = 0 is a choice like any
-other. So which nodes are verified depends on the clock, and what is emitted does not.
+probabilities, and costs c(k). Each step takes the k of the most tokens a second, g(k) / c(k); k = 0
+is a choice like any other. So which nodes are verified depends on the clock, and what is emitted
+does not.
+
+A gain could also be held against the tokens a second of all steps, g(k) - s c(k), which is best
+where one step says nothing of the next. But what is hard to draft comes in runs: there a token that
+is skipped would not have been followed by easier ones.
 """
 
 from __future__ import annotations
@@ -180,7 +183,7 @@ def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
 
 
 def best_size(
-    gains: Sequence[NDArray[np.float64]], costs: NDArray[np.float64], speed: float
+    gains: Sequence[NDArray[np.float64]], costs: NDArray[np.float64]
 ) -> tuple[int, float]:
     """How many nodes of each of some trees to verify in one step, the same number of all.
 
@@ -189,21 +192,18 @@ def best_size(
     Args:
         gains: For each tree the tokens to expect of its first nodes, as `Trust.gains` gives them.
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
-        speed: Tokens that a sequence emits in the time of a plain step.
 
     Returns:
-        The number, and what it gains over a plain step, in tokens for each sequence.
+        The number, and what each sequence gains over plain decoding in the same time, in tokens.
     """
     widest = max(map(len, gains))
-    if widest == 0:
-        return 0, 0.0
-    total = np.zeros(widest)
+    total = np.zeros(1 + widest)
     for gain in gains:
-        total[: len(gain)] += gain
-        total[len(gain) :] += gain[-1] if len(gain) else 0.0
-    profits = total / len(gains) - speed * (costs[1 : 1 + widest] - 1.0)
-    best = int(profits.argmax())
-    return (1 + best, float(profits[best])) if profits[best] > 0 else (0, 0.0)
+        total[1 : 1 + len(gain)] += gain
+        total[1 + len(gain) :] += gain[-1] if len(gain) else 0.0
+    mean = total / len(gains)
+    best = int(((1.0 + mean) / costs[: 1 + widest]).argmax())
+    return best, float(mean[best] - (costs[best] - 1.0))
 
 
 class Experience:
@@ -211,16 +211,9 @@ class Experience:
 
     def __init__(self) -> None:
         self.trust = Trust()
-        # Tokens of a sequence and the time that they took, in plain steps; it begins as plain.
-        self._tokens = self._steps = 10.0
         self._worth = 0.0
         self._draft_s: float | None = None
         self._period = self._wait = 0
-
-    @property
-    def speed(self) -> float:
-        """Tokens that a sequence emits in the time of a plain step: no less than one."""
-        return max(1.0, self._tokens / self._steps)
 
     def is_time_to_draft(self) -> bool:
         """Whether to draft in this step: seldom where drafts have not been worth their time."""
@@ -246,11 +239,6 @@ class Experience:
         self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
         self._wait = self._period
 
-    def record(self, num_tokens: float, num_steps: float) -> None:
-        """Takes what a sequence emitted in a step, and its cost in plain steps."""
-        self._tokens = _KEPT * self._tokens + num_tokens
-        self._steps = _KEPT * self._steps + num_steps
-
 
 class AutoBudget:
     """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
@@ -273,7 +261,6 @@ class AutoBudget:
         self._cost: CostModel | None = None
         self._drafted: list[TokenTree | None] = []
         self._num_nodes = 0
-        self._spent = 0.0
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
@@ -283,11 +270,9 @@ class AutoBudget:
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._drafted, self._num_nodes, self._spent = [None] * len(sessions), 0, 0.0
-        if self._cost is not None and max(max_depths) > 0:
-            if self._experience.is_time_to_draft():
-                self._draft(self._cost, sessions, max_depths)
-            self._spent += float(self._cost.relative[self._num_nodes])
+        self._drafted, self._num_nodes = [None] * len(sessions), 0
+        if self._cost is not None and max(max_depths) > 0 and self._experience.is_time_to_draft():
+            self._draft(self._cost, sessions, max_depths)
         self._start = self._clock()
         return [self._cut(tree) for tree in self._drafted]
 
@@ -296,22 +281,21 @@ class AutoBudget:
     ) -> None:
         experience, costs = self._experience, cost.relative
         start = self._clock()
-        # No node that is less likely can pay, wherever in the tree it stands.
-        least = float(((costs[1:] - 1.0) / _NUMBERS).min()) * experience.speed
+        # A node that is less likely cannot pay, wherever in the tree it stands.
+        least = float(((costs[1:] - 1.0) / _NUMBERS).min())
         least = min(least / experience.trust.most, 1.0)
         trees = [
             within(_draft_until(session, least), MOST_NODES, max_depth)
             for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
         gains = [experience.trust.gains(tree) for tree in trees]
-        self._num_nodes, profit = best_size(gains, costs, experience.speed)
+        self._num_nodes, profit = best_size(gains, costs)
         for session, tree in zip(sessions, trees, strict=True):
             if len(tree) > self._num_nodes:
                 _cut(session, self._num_nodes)
         self._drafted = [_or_none(tree) for tree in trees]
         seconds = experience.draft_time(self._clock() - start)
-        self._spent = seconds / float(cost.seconds[0])
-        experience.judge(profit - experience.speed * self._spent)
+        experience.judge(profit - seconds / float(cost.seconds[0]))
 
     def _cut(self, tree: TokenTree | None) -> TokenTree | None:
         if tree is None or self._num_nodes == 0:
@@ -323,8 +307,6 @@ class AutoBudget:
         if self._cost is None:
             return
         self._cost.record(self._num_nodes, self._clock() - self._start)
-        num_tokens = sum(map(len, emitted)) / len(emitted)
-        self._experience.record(num_tokens, self._spent)
         for tree, tokens in zip(self._drafted, emitted, strict=True):
             if tree is not None:
                 self._experience.trust.learn(tree, self._num_nodes, tokens)
