@@ -5,9 +5,11 @@ Time is that of a simulated clock, so that nothing depends on the machine.
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -268,6 +270,28 @@ def test_measuring_a_slow_model_ends_after_three_passes():
     assert len(passes.sizes) == 3
 
 
+def test_a_pass_that_memory_does_not_hold_is_not_measured():
+    passes = Passes(1e-3)
+
+    def verify(num_nodes):
+        if num_nodes > 20:
+            raise torch.OutOfMemoryError
+        passes(num_nodes)
+
+    measured = measure(verify, clock=passes.clock)
+    assert max(passes.sizes) == 16
+    assert set(measured) <= {0, 1, 2, 4, 8, 16, 64}
+
+
+def test_a_limit_bounds_all_later_drafts():
+    world = World(FLAT, lambda _: 0.9)
+    for budget in (auto(world), FixedBudget(32)):
+        budget.limit(5)
+        budget.prepare()
+        (tree,) = budget.draft([world], [100])
+        assert len(tree) == 5
+
+
 def test_no_pass_is_larger_than_it_may_be():
     passes = Passes(1e-3)
     measured = measure(passes, 5, clock=passes.clock)
@@ -278,22 +302,22 @@ def test_no_pass_is_larger_than_it_may_be():
 class Runner:
     """The length of a context, and passes that are counted."""
 
-    def __init__(self, length):
-        self.cache = type("Cache", (), {"length": length})()
+    def __init__(self, length, num_rows=1):
+        self.cache = SimpleNamespace(lengths=[length] * num_rows)
         self.num_passes = 0
 
-    def verify(self, token_id, tree):
+    def verify_rows(self, token_ids, trees):
         self.num_passes += 1
-        return np.zeros((1, 1))
+        return [np.zeros((1, 1)) for _ in zip(token_ids, trees, strict=True)]
 
 
 @pytest.fixture
 def costs_of(tmp_path, monkeypatch):
     """Costs for a context of a length, as in a new process; the number of passes measured."""
 
-    def measured(length=100, verification="tree"):
+    def measured(length=100, verification="tree", num_rows=1):
         monkeypatch.setattr(cost, "_models", {})
-        runner = Runner(length)
+        runner = Runner(length, num_rows)
         model = StepCosts(tiny_model("llama"), runner, verification, tmp_path).now()
         assert set(model.curve()) == set(SIZES)
         return runner.num_passes
@@ -307,6 +331,8 @@ def test_costs_are_measured_once_for_a_model_and_a_range_of_lengths(costs_of):
     assert costs_of(1025) > 0
     assert costs_of(2048) == 0
     assert costs_of(100, "batched") > 0
+    assert costs_of(num_rows=3) > 0
+    assert costs_of(num_rows=4) == 0
 
 
 @pytest.mark.parametrize(
@@ -343,7 +369,7 @@ def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
     assert model.seconds[0] > 0
 
 
-@pytest.mark.parametrize("verification", ["tree", "batched"])
+@pytest.mark.parametrize("verification", ["fast", "tree", "batched"])
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
     model = tiny_model("qwen3")

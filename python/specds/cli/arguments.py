@@ -51,6 +51,23 @@ Budget = Annotated[
 ]
 
 
+PriorTokens = Annotated[
+    int,
+    typer.Option(
+        parser=size,
+        help="Fit what the fused drafter starts from to so many tokens of the datastore, one in 16 "
+        "at most; 0: to none.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
+        "[default: what is kept with the datastore]"
+    ),
+]
+
+
 def text_of(argument: str) -> str:
     """The text of an argument; `-` reads standard input."""
     return sys.stdin.read() if argument == "-" else argument

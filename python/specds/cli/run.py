@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Budget, Json, text_of
+from specds.cli.arguments import Budget, Json, Weights, text_of
 from specds.drafters import DrafterName
 
 
 class Verification(str, Enum):
     """How drafts are verified."""
 
+    AUTO = "auto"
+    FAST = "fast"
     TREE = "tree"
     BATCHED = "batched"
 
@@ -35,7 +37,10 @@ _DRAFTER = Annotated[
 ]
 _VERIFICATION = Annotated[
     Verification,
-    typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
+    typer.Option(
+        help="`fast`: every node once, by packed attention; `tree`: the same by the model's own; "
+        "`batched`: each path as a row of a batch; `auto`: `fast` where the model allows it."
+    ),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -46,9 +51,10 @@ def generate(
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
+    weights: Weights = None,
     max_new_tokens: _NEW_TOKENS = 128,
     budget: Budget = "auto",
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -65,7 +71,12 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
     from specds._core import Datastore, Trigrams
-    from specds.drafters import DrafterInputs, make_drafter, require_inputs
+    from specds.drafters import (
+        DrafterInputs,
+        make_drafter,
+        read_weights,
+        require_inputs,
+    )
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
@@ -84,7 +95,8 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     with display.build_progress(after_s=2.0) as progress:
-        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+        inputs = DrafterInputs(opened, loaded, counted, progress, read_weights(weights))
+        made = make_drafter(drafter, inputs)
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
@@ -122,7 +134,7 @@ def demo(
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
     budget: Budget = "auto",
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
 ) -> None:

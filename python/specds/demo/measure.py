@@ -102,7 +102,7 @@ def compare(
     *,
     mode: str,
     budget: int | Literal["auto"],
-    verification: str = "tree",
+    verification: str = "auto",
     seed: int = 0,
     on_completion: Callable[[], None] = lambda: None,
     **settings: Any,

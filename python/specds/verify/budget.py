@@ -65,11 +65,15 @@ class Budget(Protocol):
         """
         ...
 
-    def record(self, emitted: Sequence[Sequence[int]]) -> None:
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
         """Takes the tokens that each sequence emitted, when all work of the step is done.
 
-        Not called after a step that ended a sequence: its next tokens are not known.
+        None for a sequence that the step ended: its next tokens are not known.
         """
+        ...
+
+    def limit(self, max_nodes: int) -> None:
+        """Drafts no more than that from now on: memory does not hold more."""
         ...
 
     def step_seconds(self) -> dict[int, float] | None:
@@ -103,8 +107,12 @@ class FixedBudget:
         most = self._max_nodes
         return _or_none(within(session.draft(most), most, max_depth))
 
-    def record(self, emitted: Sequence[Sequence[int]]) -> None:
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
         """Changes nothing."""
+
+    def limit(self, max_nodes: int) -> None:
+        """As `Budget.limit`."""
+        self._max_nodes = min(self._max_nodes, max_nodes)
 
     def step_seconds(self) -> None:
         """Nothing was measured."""
@@ -259,6 +267,7 @@ class AutoBudget:
         self._experience = experience
         self._clock = clock
         self._cost: CostModel | None = None
+        self._max_nodes = MOST_NODES
         self._drafted: list[TokenTree | None] = []
         self._num_nodes = 0
 
@@ -285,7 +294,7 @@ class AutoBudget:
         least = float(((costs[1:] - 1.0) / _NUMBERS).min())
         least = min(least / experience.trust.most, 1.0)
         trees = [
-            within(_draft_until(session, least), MOST_NODES, max_depth)
+            within(_draft_until(session, least, self._max_nodes), self._max_nodes, max_depth)
             for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
         gains = [experience.trust.gains(tree) for tree in trees]
@@ -302,13 +311,17 @@ class AutoBudget:
             return None
         return tree if len(tree) <= self._num_nodes else tree.prefix(self._num_nodes)
 
-    def record(self, emitted: Sequence[Sequence[int]]) -> None:
+    def limit(self, max_nodes: int) -> None:
+        """As `Budget.limit`."""
+        self._max_nodes = min(self._max_nodes, max_nodes)
+
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
         """As `Budget.record`."""
         if self._cost is None:
             return
         self._cost.record(self._num_nodes, self._clock() - self._start)
         for tree, tokens in zip(self._drafted, emitted, strict=True):
-            if tree is not None:
+            if tree is not None and tokens is not None:
                 self._experience.trust.learn(tree, self._num_nodes, tokens)
 
     def step_seconds(self) -> dict[int, float] | None:
@@ -319,11 +332,11 @@ class AutoBudget:
 _NUMBERS = np.arange(1, MOST_NODES + 1)
 
 
-def _draft_until(session: Session, min_gain: float) -> TokenTree:
+def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree:
     """What a session drafts of that probability or more, or all where it cannot tell."""
     draft_until: Any = getattr(session, "draft_until", None)
     tree: TokenTree = (
-        session.draft(MOST_NODES) if draft_until is None else draft_until(min_gain, MOST_NODES)
+        session.draft(max_nodes) if draft_until is None else draft_until(min_gain, max_nodes)
     )
     return tree
 

@@ -111,7 +111,7 @@ def _increasing(values: Sequence[float]) -> list[float]:
 
 
 class StepCosts:
-    """The cost models of one runner, by the length of its context: measured, or known from before.
+    """The cost models of one runner, by its rows and their length: measured, or known from before.
 
     Args:
         model: The target model.
@@ -137,17 +137,18 @@ class StepCosts:
         self._known = _models.setdefault(model, {})
 
     def now(self) -> CostModel:
-        """The costs at the present length of the context: at first up to a second or so."""
-        doublings = (max(self._runner.cache.length, 1) - 1).bit_length()
-        length = max(1 << doublings, _SHORT_CONTEXT)
-        key = (*self._setting, length)
+        """The costs at the present number and length of rows: at first up to a second or so."""
+        lengths = self._runner.cache.lengths
+        num_rows = _power_of_two(len(lengths))
+        length = max(_power_of_two(max(lengths)), _SHORT_CONTEXT)
+        key = (*self._setting, num_rows, length)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = CostModel(self._measured(length))
+            known = self._known[key] = CostModel(self._measured(num_rows, length))
         return known
 
-    def _measured(self, length: int) -> dict[int, float]:
-        key = f"{_fingerprint(self._model)} {self._verification} {length}"
+    def _measured(self, num_rows: int, length: int) -> dict[int, float]:
+        key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
         kept = _read(path)
@@ -157,9 +158,16 @@ class StepCosts:
         return kept
 
     def _pass(self, num_nodes: int) -> None:
-        """One pass over children of the last token; it commits nothing, so it leaves no trace."""
+        """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
         tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
-        self._runner.verify(0, tree)[0, 0].item()  # waits for the device
+        num_rows = len(self._runner.cache.lengths)
+        logits = self._runner.verify_rows([0] * num_rows, [tree] * num_rows)
+        logits[0][0, 0].item()  # waits for the device
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest that is not less than `number`."""
+    return 1 << (max(number, 1) - 1).bit_length()
 
 
 _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
@@ -194,7 +202,11 @@ def measure(
         for size in (size for size in _ORDER if size <= most_nodes):
             if clock() > deadline and len(samples) >= min(3, most_nodes):
                 break
-            elapsed = timed(size)
+            try:
+                elapsed = timed(size)
+            except torch.OutOfMemoryError:
+                most_nodes = size - 1
+                continue
             if size not in samples and elapsed < _MEASURING_S:
                 elapsed = timed(size)  # the first pass of a size chooses kernels and allocates
             samples.setdefault(size, []).append(elapsed)
