@@ -212,7 +212,7 @@ def generate(
         drafters=listed(drafter),
         weights=weights,
         baselines=None if baseline is None else listed(baseline),
-        budgets=[text if text == "auto" else _budget(text) for text in listed(budget)],
+        budgets=["auto" if text == "auto" else _budget(text) for text in listed(budget)],
         modes=listed(modes),
         temperature=temperature,
         forced=forced,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -83,7 +83,7 @@ class GenerateOptions:
     drafters: Sequence[str] = ("fused",)
     weights: str | None = None
     baselines: Sequence[str] | None = None
-    budgets: Sequence[int | str] = ("auto",)
+    budgets: Sequence[int | Literal["auto"]] = ("auto",)
     modes: Sequence[str] = ("greedy", "sampled")
     temperature: float = 0.7
     forced: bool = False
@@ -167,7 +167,12 @@ def run_generate(
         requests = _requests(options, model, tokenizer)
         target = Target.of(model, options.verification, forced=options.forced)
         names = [DrafterName(name) for name in options.drafters]
-        own = DrafterInputs(model=model, weights=read_weights(options.weights))
+        own = DrafterInputs(
+            model=model,
+            weights=read_weights(options.weights),
+            # What a model of random weights predicts would not be what the record's has.
+            recycled=not options.forced,
+        )
         chosen = options.baselines
         baselines = (
             usual_baselines(model.device) if chosen is None else [Baseline(name) for name in chosen]

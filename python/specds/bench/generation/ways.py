@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from specds.bench.engines import engines_of
 from specds.bench.rivals import RivalInputs
-from specds.drafters import DrafterName, PromptLookupDrafter, node_budget
+from specds.drafters import DrafterName, PromptLookupDrafter
 from specds.generation import generate
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Way:
     name: str
     start: Callable[[], Callable[[Job], Result]]
     baseline: Baseline | None = None
-    budget: int | str | None = None
+    budget: int | Literal["auto"] | None = None
     datastore: Datastore | None = None
 
     @property
@@ -181,7 +181,9 @@ def _library(
     return call
 
 
-def _own(target: Target, drafter: Drafter, max_nodes: int) -> Callable[[Job], Result]:
+def _own(
+    target: Target, drafter: Drafter, budget: int | Literal["auto"]
+) -> Callable[[Job], Result]:
     def call(job: Job) -> Result:
         ids, mask = target.inputs(job.batch)
         forced: dict[str, Any] = {}
@@ -191,7 +193,7 @@ def _own(target: Target, drafter: Drafter, max_nodes: int) -> Callable[[Job], Re
             target.model,
             ids,
             drafter,
-            max_nodes=max_nodes,
+            budget=budget,
             verification=target.verification,
             profile=job.profile,
             attention_mask=mask,
@@ -237,7 +239,7 @@ def usual_baselines(device: torch.device) -> list[Baseline]:
 def drafter_ways(
     names: Sequence[DrafterName],
     own: DrafterInputs,
-    budgets: Sequence[int | str],
+    budgets: Sequence[int | Literal["auto"]],
     datastores: Sequence[Datastore],
     target: Target,
     stack: ExitStack,
@@ -267,10 +269,6 @@ def drafter_ways(
 
 
 def _start(
-    target: Target, make: Callable[[], Drafter], budget: int | str
+    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
 ) -> Callable[[Job], Result]:
-    drafter = make()
-    # A CPU computes for each node, a GPU waits for the weights anyway.
-    usual = 8 if target.model.device.type == "cpu" else 64
-    chosen = None if budget == "auto" else int(budget)
-    return _own(target, drafter, node_budget(drafter, chosen, usual))
+    return _own(target, make(), budget)
