@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo wheel test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources wheel test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -48,6 +48,9 @@ bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded 
 
 bench-demo: dev ## every drafter on the demo's model, greedy and sampled
 	$(BIN)/python benches/demo_drafters.py $(ARGS)
+
+bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
+	$(BIN)/python benches/demo_sources.py $(ARGS)
 
 $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals

@@ -1,7 +1,8 @@
 """A naive twin of the fused drafter: dictionaries and double precision, node by node.
 
-It says what the core should draft from a datastore, the request's own text and one earlier text, as
-long as these are so short that nothing is sampled. Its words are those of `rust/core`.
+It says what the core should draft from a datastore, the request's own text, one earlier text, the
+model's predictions and tables, and tri-grams, as long as the texts are so short that nothing is
+sampled. Its words are those of `rust/core`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from math import exp, floor, log, log2
 
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
+# What a source's evidence counts before anything is learned.
+OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0}
 
 
 class Weights:
@@ -24,7 +27,7 @@ class Weights:
         table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
         prior = 0.0
         if table == "order":
-            prior = 0.9 * (order - 1) + (0 if kind == "datastore" else 1.5)
+            prior = 0.9 * (order - 1) + OWN.get(kind, 1.5)
         return prior + self.learned[key]
 
     def add(self, key, change):
@@ -169,6 +172,35 @@ class Passages:
         yield Expert("datastore", 1, rank, len(found), counts, len(found))
 
 
+class Recycled:
+    """The model's latest predictions by the tokens before them."""
+
+    def __init__(self):
+        self.predictions = {}
+
+    def add(self, context, paths, predictions):
+        for path, predicted in zip([(), *paths], predictions, strict=True):
+            tokens = [*context, *path]
+            for order in (1, 2):
+                if len(tokens) >= order:
+                    self.predictions[tuple(tokens[-order:])] = predicted
+
+    def experts(self, tail):
+        rank = 0
+        for order in (2, 1):
+            predicted = self.predictions.get(tuple(tail[-order:]) if len(tail) >= order else ())
+            if predicted:
+                yield Expert("recycled", order, rank, 1, by_rank(predicted))
+                rank += 1
+
+
+def by_rank(tokens):
+    counts = Counter()
+    for rank, token in enumerate(tokens[:8]):
+        counts[token] += 0.5**rank
+    return counts
+
+
 def hopes(prob, likeliest, free):
     """Whether a child may be among so many nodes that are still free."""
     return len(likeliest) < free or 0.5 * prob > likeliest[-1]
@@ -181,10 +213,14 @@ def nexts(passages):
 class Request:
     """One request, with weights of its own."""
 
-    def __init__(self, documents=(), separator=None, earlier=(), vocab_size=4):
+    def __init__(
+        self, documents=(), separator=None, earlier=(), vocab_size=4, tables=None, trigrams=None
+    ):
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
+        self.tables, self.trigrams = tables, trigrams
+        self.recycled = Recycled()
         self.context, self.uses = [], Counter()
         self.memory = list(earlier)
         self.frequencies = Counter(
@@ -197,6 +233,8 @@ class Request:
         for token in tokens[-400:]:
             self.uses[token] += 2 if self.context else 1
         self.context = [*self.context, *tokens]
+        if self.trigrams:
+            self.trigrams.adjust(self.context, len(tokens), 10**6, 0.5, 1.0, 0.0, False)
         self.tree, self.known = {}, {}
 
     def draft(self, max_nodes):
@@ -241,12 +279,23 @@ class Request:
         for kind, text in texts.items():
             places[kind] = text.find(parent and parent["places"][kind], tail, prob)
             experts += text.experts(kind, places[kind][0])
+        experts += self.recycled.experts(tail)
+        experts += self.table_experts(tail)
         experts = [expert for expert in experts if expert.counts]
         self.known[path] = node = self.mix(experts, tail, MIN_PROB / prob)
         node.update(groups=groups, places=places)
         for token, likelihood in node["probs"].items():
             if prob * likelihood >= MIN_PROB:
                 pending[(*path, token)] = prob * likelihood
+
+    def table_experts(self, tail):
+        if self.tables:
+            row = dict(self.tables["bigram"][tail[-1]])
+            yield Expert("bigram", 1, 0, 1, row, 1.0)
+            yield Expert("unigram", 1, 0, 1, by_rank(self.tables["unigram"]))
+        if self.trigrams and len(tail) >= 2 and self.separator not in tail[-2:]:
+            row = {token: float(prob) for token, prob in self.trigrams.words(tail[-2:])}
+            yield Expert("trigram", 2, 0, 1, row, max(sum(row.values()), 1.0))
 
     def mix(self, experts, tail, min_share):
         favourites = {}

@@ -289,9 +289,49 @@ def test_trigrams_are_made_once_and_drafted_from_without_a_datastore(run, datast
     ]
     assert results[0]["stats"]["num_draft_tokens"] > 0
     assert results[0]["drafted"] == results[1]["drafted"]
-    code, _, error = run("generate", *options, "--trigrams", out)
+    result = json.loads(run("generate", *options, "--trigrams", out)[1])
+    assert result["token_ids"] == results[0]["token_ids"]
+    code, _, error = run("generate", *options, "--trigrams", out, "--drafter", "rest")
     assert code == 1
-    assert "drafter `fused` takes no tri-grams" in error
+    assert "drafter `rest` takes no tri-grams" in error
+
+
+def test_a_memory_is_kept_from_request_to_request_for_each_tenant(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "cache"))
+    memory = tmp_path / "requests.bin"
+    options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 24, "--prompt", "def add(a"]
+    options += ["--memory", memory, "--json"]
+    first, second, other = (
+        json.loads(run(*options, *extra)[1])
+        for extra in ([], ["--model-tables"], ["--tenant", "ann"])
+    )
+    assert first["token_ids"] == second["token_ids"] == other["token_ids"]
+    assert second["sources"]["memory"] > 0
+    assert {"memory", "datastore"}.isdisjoint({*first["sources"], *other["sources"]})
+    assert sum(first["sources"].values()) == first["stats"]["num_accepted_tokens"]
+    assert len(list((tmp_path / "cache").glob("tables-*"))) == 1
+
+    kept = memory.read_bytes()
+    memory.write_bytes(kept[:-1])
+    code, _, error = run(*options)
+    assert code == 1
+    assert "begin with an empty one" in error
+    assert memory.read_bytes() == kept[:-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tenant", "ann"], "a tenant is whose requests a memory keeps: give it by --memory"),
+        (["--drafter", "prompt-lookup", "--memory", "m"], "keeps no memory: leave out --memory"),
+        (["--drafter", "prompt-lookup", "--model-tables"], "takes no tables"),
+        (["--memory", "/nowhere/m"], "/nowhere: no such folder"),
+    ],
+)
+def test_a_memory_that_makes_no_sense_is_refused_before_anything_is_loaded(run, options, message):
+    code, _, error = run("generate", "--model", "no-model", "--prompt", "a", *options)
+    assert code == 1
+    assert message in error
 
 
 def test_trigrams_of_another_tokenizer_are_refused(run, tmp_path):

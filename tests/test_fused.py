@@ -8,12 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
+from reference_aded import Matrix
 from reference_fused import Request
 from specds import (
+    SOURCES,
+    FormatError,
     FusedConfig,
     FusedDrafter,
     Memory,
+    ModelTables,
     TokenTree,
+    Trigrams,
     draft_batch,
     fit_weights,
 )
@@ -21,6 +26,7 @@ from stores import build
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
+PROBS = [0.5, 0.3, 0.0]
 
 
 def paths_of(tree):
@@ -31,6 +37,10 @@ def paths_of(tree):
     return dict(zip(paths, tree.probs.tolist(), strict=True))
 
 
+def sources_of(tree):
+    return {SOURCES[source] for source in tree.sources}
+
+
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -38,11 +48,13 @@ def paths_of(tree):
     documents=st.lists(texts, max_size=3),
     separator=st.sampled_from([3, 4]),
     earlier=st.lists(tokens, max_size=12),
+    bigrams=st.lists(st.permutations(range(4)), min_size=5, max_size=5),
+    offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path, documents, separator, earlier, pieces, max_nodes
+    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -51,8 +63,26 @@ def test_every_draft_is_that_of_a_naive_twin(
     if earlier:
         memory.insert("", earlier)
     remembered = [*earlier, None] if earlier else []
-    twin = Request(documents, separator if documents else None, remembered)
-    session = FusedDrafter(store, memory=memory).session(pieces[0])
+    *bigrams, unigram = bigrams
+    tables = {
+        "bigram": [list(zip(row, PROBS, strict=False)) for row in bigrams],
+        "unigram": unigram,
+    }
+    twin = Request(
+        documents,
+        separator if documents else None,
+        remembered,
+        tables=tables,
+        trigrams=Matrix(documents, separator, 4) if documents else None,
+    )
+    drafter = FusedDrafter(
+        store,
+        FusedConfig(unigram=True),
+        memory,
+        model_tables=ModelTables([row[:3] for row in bigrams], [PROBS] * 4, unigram),
+        trigrams=Trigrams.build(store) if documents else None,
+    )
+    session = drafter.session(pieces[0])
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(max_nodes)
@@ -68,6 +98,11 @@ def test_every_draft_is_that_of_a_naive_twin(
             assert len(drafted) == len(expected)
             for path in drafted.keys() ^ expected.keys():
                 assert drafted.get(path, 0) + expected.get(path, 0) <= least, path
+        if offset is not None:
+            ends = [twin.context[-1], *(path[-1] for path in drafted)]
+            predictions = [[(end + offset) % 4, end] for end in ends]
+            session.recycle(tree, predictions)
+            twin.recycled.add(twin.context, drafted, predictions)
         session.observe(piece)
         twin.observe(piece)
 
@@ -89,6 +124,104 @@ def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):
     session.finish()
     assert drafter.session([52], tenant="ann").draft(2).token_ids.tolist() == [53, 54]
     assert len(drafter.session([52], tenant="bob").draft(2)) == 0
+
+
+ALL = {"datastore", "context", "memory", "recycled", "model_tables", "trigrams"}
+
+
+@pytest.mark.parametrize("source", sorted(ALL))
+def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
+    memory = Memory(9)
+    memory.insert("", [1, 2, 4])
+    tables = ModelTables([[5]] * 9, [[1.0]] * 9, range(9))
+    sources = {"model_tables": tables, "trigrams": Trigrams.build(store)}
+    expected = {"datastore": 3, "memory": 4, "model_tables": 5, "recycled": 6, "context": 7}
+    expected["trigrams"] = 3
+    named = {"model_tables": "bigram", "trigrams": "trigram"}.get(source, source)
+    for config in (
+        FusedConfig(**dict.fromkeys(ALL - {source}, False)),
+        FusedConfig(**{source: False}),
+    ):
+        is_on = getattr(config, source)
+        drafter = FusedDrafter(store, config, memory, **sources)
+        session = drafter.session([2, 7, 2, 7, 1])
+        session.recycle(TokenTree([2], [-1]), [[2], [6]])
+        session.observe([2])
+        tree = session.draft(1 if is_on else 64)
+        assert (named in sources_of(tree)) == is_on
+        if is_on:
+            assert tree.token_ids.tolist() == [expected[source]]
+            session.observe(tree.token_ids)
+            assert drafter.stats() == {named: 1}
+
+
+def test_the_unigram_is_drafted_where_it_is_wanted():
+    tables = ModelTables([[5, 6]] * 9, [[0.9, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
+    for unigram in (False, True):
+        session = FusedDrafter(None, FusedConfig(unigram=unigram), model_tables=tables).session([1])
+        assert ("unigram" in sources_of(session.draft(8))) == unigram
+
+
+def test_no_token_is_drafted_that_the_other_sources_do_not_have():
+    tables = ModelTables([[8, 7, 3]] * 9, [[0.5, 0.3, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
+    drafter = FusedDrafter(None, FusedConfig(unigram=True), Memory(5), model_tables=tables)
+    assert set(drafter.session([1]).draft(30).token_ids.tolist()) == set(range(5))
+
+
+def test_trigrams_adapt_to_each_request_by_itself(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
+    alone = FusedConfig(**dict.fromkeys(ALL - {"trigrams"}, False))
+    drafter = FusedDrafter(None, alone, trigrams=Trigrams.build(store))
+    first = drafter.session([1, 2, 4, 1, 2, 4, 1])
+    first.observe([2])
+    assert 4 in first.draft(2).token_ids
+    assert drafter.session([1, 2]).draft(2).token_ids.tolist() == [3]
+    assert drafter.vocab_size == 9
+
+
+def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    path = tmp_path / "requests.bin"
+    drafter = FusedDrafter.resume(path, store)
+    session = drafter.session([50, 51, 52, 53, 50, 51])
+    session.draft(4)
+    session.observe([52])
+    session.finish()
+    drafter.save(path)
+    resumed = FusedDrafter.resume(path, store)
+    assert resumed.weights() == drafter.weights() != FusedDrafter(store).weights()
+    assert resumed.session([51]).draft(1).token_ids.tolist() == [52]
+    assert len(resumed.for_request("ann").session([51]).draft(1)) == 0
+    predicted = resumed.for_request("ann", [51, 60])
+    assert (predicted.vocab_size, predicted.max_nodes) == (100, None)
+    assert predicted.session([51]).draft(1).token_ids.tolist() == [60]
+
+
+def test_a_snapshot_with_other_weights_brings_back_its_texts(tmp_path):
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    path = tmp_path / "requests.bin"
+    memory = Memory(100)
+    memory.insert("", [50, 51])
+    memory.save(path, weights=b"specdsw\1 of a version before")
+    with pytest.warns(UserWarning, match="its texts are used, its weights are not"):
+        drafter = FusedDrafter.resume(path, store)
+    assert drafter.session([50]).draft(1).token_ids.tolist() == [51]
+
+
+def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
+    path = tmp_path / "requests.bin"
+    with pytest.raises(ValueError, match="a memory is of one tokenizer: give it, or a datastore"):
+        FusedDrafter.resume(path)
+    with pytest.raises(ValueError, match="no memory to save"):
+        FusedDrafter().save(path)
+    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
+    Memory(99).save(path)
+    with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 99 tokens"):
+        FusedDrafter.resume(path, store)
+    path.write_bytes(b"SPECDS")
+    with pytest.raises(FormatError, match="begin with an empty one"):
+        FusedDrafter.resume(path, store)
 
 
 def test_what_is_learned_goes_on_in_another_drafter():
@@ -117,8 +250,9 @@ def test_a_predicted_output_and_recycled_predictions_are_drafted():
     drafter = FusedDrafter()
     session = drafter.session([1, 2], predicted_output=[9, 1, 2, 8])
     assert session.draft(1).token_ids.tolist() == [8]
-    assert session.num_predictions == 0
-    session = FusedDrafter(config=FusedConfig(recycled=True)).session([1, 2])
+    without = FusedDrafter(config=FusedConfig(recycled=False))
+    assert without.session([1, 2]).num_predictions == 0
+    session = FusedDrafter().session([1, 2])
     assert session.num_predictions == 8
     session.recycle(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])
@@ -148,8 +282,18 @@ def test_only_likely_nodes_are_drafted_until_a_gain():
 
 def test_bad_arguments_are_refused_by_name(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], separator=4)
-    with pytest.raises(ValueError, match="`memory` must have the datastore's vocabulary: 4, not 9"):
+    others = "must have the vocabulary of the other sources: 4, not"
+    with pytest.raises(ValueError, match=f"`memory` {others} 9"):
         FusedDrafter(store, memory=Memory(9))
+    with pytest.raises(ValueError, match=f"`model_tables` {others} 3"):
+        FusedDrafter(store, model_tables=ModelTables([[0]] * 3, [[1.0]] * 3, range(3)))
+    elsewhere = build(tmp_path / "e", [[0, 1, 2]], vocab_size=9, separator=9)
+    with pytest.raises(ValueError, match=f"`trigrams` {others} 9"):
+        FusedDrafter(store, trigrams=Trigrams.build(elsewhere))
+    with pytest.raises(FileNotFoundError):
+        FusedDrafter(trigrams=tmp_path / "nothing")
+    with pytest.raises(ValueError, match="max_nodes must not be negative, got -1"):
+        FusedConfig(max_nodes=-1)
     with pytest.raises(ValueError, match="fit them again"):
         FusedDrafter(weights=b"not weights")
     drafter = FusedDrafter(store)

@@ -710,8 +710,11 @@ class FusedState:
         datastore: Datastore | None = None,
         memory: Memory | None = None,
         *,
+        model_tables: ModelTables | None = None,
+        trigrams: Trigrams | None = None,
         context: bool = True,
-        recycled: bool = False,
+        recycled: bool = True,
+        unigram: bool = False,
         learns: bool = True,
         weights: bytes | None = None,
     ) -> Self: ...

@@ -18,10 +18,13 @@ pub(crate) enum Kind {
     Memory,
     Predicted,
     Recycled,
+    Bigram,
+    Unigram,
+    Trigram,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 5;
+    pub(crate) const COUNT: usize = 8;
 
     pub(crate) fn source(self) -> Source {
         match self {
@@ -30,8 +33,17 @@ impl Kind {
             Self::Memory => Source::Memory,
             Self::Predicted => Source::Predicted,
             Self::Recycled => Source::Recycled,
+            Self::Bigram => Source::Bigram,
+            Self::Unigram => Source::Unigram,
+            Self::Trigram => Source::Trigram,
         }
     }
+}
+
+/// A source that finds in a table what follows the last tokens of a path.
+pub(crate) trait TableSource {
+    /// Adds an expert for what is in the table after the end of `tail`, if anything is.
+    fn count(&self, tail: &[u32], evidence: &mut Evidence);
 }
 
 /// What one source matched.

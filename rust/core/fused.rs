@@ -4,27 +4,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use crate::adaptation::AdaptiveTrigrams;
 use crate::checks::check_tokens;
 use crate::datastore::Datastore;
 use crate::draft::Session;
 use crate::error::{Error, Result};
+use crate::evidence::TableSource;
 use crate::followers::AllFollowers;
 use crate::growth::{Growth, Limits, Sources};
 use crate::hidden::Hidden;
 use crate::history::History;
 use crate::memory::{Memory, Reader, check_name};
 use crate::mixer::Uses;
+use crate::model_tables::ModelTables;
 use crate::recycled::{KEPT, Recycled};
+use crate::tables::{self, Model};
 use crate::tree::{Source, TokenTree};
+use crate::trigram::Trigrams;
 use crate::weights::Weights;
 
 /// Which sources a [`FusedDrafter`] drafts from, of those that it has, and whether it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch by itself")]
 pub struct FusedConfig {
     /// The request's own text.
     pub context: bool,
     /// The target model's own predictions at verified nodes, which cost the target some time to tell.
     pub recycled: bool,
+    /// The unigram of the model's tables, besides their bigrams.
+    pub unigram: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
 }
@@ -33,7 +41,8 @@ impl Default for FusedConfig {
     fn default() -> Self {
         Self {
             context: true,
-            recycled: false,
+            recycled: true,
+            unigram: false,
             learns: true,
         }
     }
@@ -48,6 +57,8 @@ impl Default for FusedConfig {
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
     memory: Option<Arc<Memory>>,
+    model_tables: Option<Arc<ModelTables>>,
+    trigrams: Option<Arc<Trigrams>>,
     config: FusedConfig,
     weights: RwLock<Weights>,
     followers: AllFollowers,
@@ -74,9 +85,7 @@ impl FusedDrafter {
         if let (Some(datastore), Some(memory)) = (&datastore, &memory) {
             let (expected, found) = (datastore.vocab_size(), memory.options().vocab_size);
             if expected != found {
-                let reason =
-                    format!("must have the datastore's vocabulary: {expected}, not {found}");
-                return Err(Error::invalid("memory", reason));
+                return Err(other_vocabulary("memory", expected, found));
             }
         }
         let frequency = |datastore: &Datastore, token| {
@@ -91,10 +100,40 @@ impl FusedDrafter {
             followers: AllFollowers::new(vocab_size),
             datastore,
             memory,
+            model_tables: None,
+            trigrams: None,
             config,
             weights: RwLock::new(weights),
             accepted: Default::default(),
         })
+    }
+
+    /// The same with what the target model predicts after a single token.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where a token of the other sources is not in the tables.
+    pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
+        let found = tables.vocab_size();
+        if let Some(expected) = self.vocab_size().filter(|&expected| found < expected) {
+            return Err(other_vocabulary("model_tables", expected, found));
+        }
+        self.model_tables = Some(tables);
+        Ok(self)
+    }
+
+    /// The same with tri-grams, which adapt to each request by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where they are for another vocabulary than the other sources.
+    pub fn with_trigrams(mut self, trigrams: Arc<Trigrams>) -> Result<Self> {
+        let found = trigrams.facts().vocab_size;
+        if let Some(expected) = self.vocab_size().filter(|&expected| found != expected) {
+            return Err(other_vocabulary("trigrams", expected, found));
+        }
+        self.trigrams = Some(trigrams);
+        Ok(self)
     }
 
     /// What it has learned so far.
@@ -110,21 +149,29 @@ impl FusedDrafter {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
 
-    /// One more than the largest token of its sources; `None` where it has no datastore and no memory.
+    /// One more than the largest token of its sources; `None` where it has no datastore, no memory and
+    /// no tri-grams.
     pub fn vocab_size(&self) -> Option<u32> {
         let datastore = self
             .datastore
-            .as_ref()
+            .iter()
             .map(|datastore| datastore.vocab_size());
-        datastore.or(self
-            .memory
-            .as_ref()
-            .map(|memory| memory.options().vocab_size))
+        let memory = self.memory.iter().map(|memory| memory.options().vocab_size);
+        let trigrams = self
+            .trigrams
+            .iter()
+            .map(|trigrams| trigrams.facts().vocab_size);
+        datastore.chain(memory).chain(trigrams).next()
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size().unwrap_or(History::BOUNDARY))
     }
+}
+
+fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
+    let reason = format!("must have the vocabulary of the other sources: {expected}, not {found}");
+    Error::invalid(name, reason)
 }
 
 /// One request that is drafted for from all sources: a datastore, its own text, the texts of earlier
@@ -137,6 +184,7 @@ pub struct FusedSession {
     prompt_length: Option<usize>,
     predicted: Option<History>,
     recycled: Recycled,
+    trigrams: Option<AdaptiveTrigrams>,
     uses: Uses,
     growth: Growth,
 }
@@ -154,6 +202,7 @@ impl FusedSession {
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         check_name(tenant)?;
         Ok(Self {
+            trigrams: drafter.trigrams.clone().map(AdaptiveTrigrams::new),
             drafter,
             tenant: tenant.to_owned(),
             context: History::default(),
@@ -194,6 +243,13 @@ impl FusedSession {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         let datastore = drafter.datastore.as_deref();
+        let model = drafter.model_tables.as_deref().map(|tables| Model {
+            tables,
+            vocab_size: drafter.vocab_size().unwrap_or(History::BOUNDARY),
+            unigram: drafter.config.unigram,
+        });
+        let trigrams = self.trigrams.as_ref().map(AdaptiveTrigrams::reader);
+        let recycled = drafter.config.recycled.then_some(&self.recycled);
         let sources = Sources {
             weights: &weights,
             datastore: datastore.map(|datastore| (datastore, &drafter.followers)),
@@ -202,7 +258,13 @@ impl FusedSession {
                 texts.as_deref(),
                 self.predicted.as_ref(),
             ],
-            recycled: drafter.config.recycled.then_some(&self.recycled),
+            tables: [
+                recycled.map(|recycled| recycled as &dyn TableSource),
+                model.as_ref().map(|model| model as &dyn TableSource),
+                trigrams
+                    .as_ref()
+                    .map(|trigrams| trigrams as &dyn TableSource),
+            ],
             tokens: self.context.tokens(),
             uses: &self.uses,
             frequencies: &drafter.frequencies,
@@ -245,6 +307,9 @@ impl Session for FusedSession {
                 .learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
         }
         self.growth.clear();
+        if let Some(trigrams) = &self.trigrams {
+            tables::learn(trigrams, self.context.tokens(), tokens);
+        }
         self.context.extend(tokens);
         let is_prompt = self.prompt_length.is_none();
         let times = if is_prompt { 1 } else { 2 };

@@ -6,14 +6,13 @@
 
 use crate::calibration;
 use crate::datastore::Datastore;
-use crate::evidence::{Evidence, Kind, Known};
+use crate::evidence::{Evidence, Kind, Known, TableSource};
 use crate::followers::AllFollowers;
 use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
 use crate::passages::{self, Passages};
 use crate::positions::{self, Places, Reach};
-use crate::recycled::Recycled;
 use crate::tree::{Source, TokenTree};
 use crate::weights::Weights;
 
@@ -41,7 +40,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) datastore: Option<(&'a Datastore, &'a AllFollowers)>,
     /// In the order of [`TEXTS`].
     pub(crate) texts: [Option<&'a History>; 3],
-    pub(crate) recycled: Option<&'a Recycled>,
+    pub(crate) tables: [Option<&'a dyn TableSource>; 3],
     pub(crate) tokens: &'a [u32],
     pub(crate) uses: &'a Uses,
     pub(crate) frequencies: &'a [u8],
@@ -217,8 +216,8 @@ impl Growth {
                     .count(text, &places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
-        if let Some(recycled) = sources.recycled {
-            recycled.count(&self.tail, &mut self.evidence);
+        for table in sources.tables.iter().flatten() {
+            table.count(&self.tail, &mut self.evidence);
         }
         let request = Request {
             tail: &self.tail,

@@ -101,6 +101,7 @@ mod split;
 mod staging;
 mod stride;
 mod suffix;
+mod tables;
 mod text;
 mod texts;
 mod thin;

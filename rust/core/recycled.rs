@@ -1,7 +1,7 @@
 //! What did the target model itself predict after these tokens before?
 
 use crate::error::{Error, Result};
-use crate::evidence::{Evidence, Kind, Matched};
+use crate::evidence::{Evidence, Kind, Matched, TableSource};
 use crate::tree::TokenTree;
 
 /// How many predictions are kept of each place.
@@ -84,9 +84,11 @@ impl Recycled {
             num_predictions,
         };
     }
+}
 
-    /// Adds an expert for the last two tokens and one for the last.
-    pub(crate) fn count(&self, tail: &[u32], evidence: &mut Evidence) {
+impl TableSource for Recycled {
+    /// One for the last two tokens and one for the last.
+    fn count(&self, tail: &[u32], evidence: &mut Evidence) {
         let (Some(last), before) = ends(tail) else {
             return;
         };

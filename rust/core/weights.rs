@@ -82,15 +82,17 @@ impl Default for Weights {
     /// text more than a corpus.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
+        const OWN: [usize; 4] = [
+            Kind::Context as usize,
+            Kind::Memory as usize,
+            Kind::Predicted as usize,
+            Kind::Recycled as usize,
+        ];
         let mut weights = vec![0.0; NUM_WEIGHTS];
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
-            let own = if kind == Kind::Datastore as usize {
-                0.0
-            } else {
-                1.5
-            };
+            let own = if OWN.contains(&kind) { 1.5 } else { 0.0 };
             *weight = 0.9 * order as f32 + own;
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
@@ -101,7 +103,7 @@ impl Default for Weights {
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x01";
+const MAGIC: [u8; 8] = *b"specdsw\x02";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.

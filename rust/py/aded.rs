@@ -17,7 +17,7 @@ use crate::error::py_err;
 
 /// How likely a token is after one, two or three others, in a corpus.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Trigrams(Arc<trigram::Trigrams>);
+pub(crate) struct Trigrams(pub(crate) Arc<trigram::Trigrams>);
 
 impl From<trigram::Trigrams> for Trigrams {
     fn from(trigrams: trigram::Trigrams) -> Self {

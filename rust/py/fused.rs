@@ -8,11 +8,13 @@ use specds::fused::{self, FusedConfig, FusedSession};
 use specds::tree::Source;
 use specds::weights::Weights;
 
+use crate::aded::Trigrams;
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
 use crate::error::py_err;
 use crate::memory::Memory;
+use crate::model_tables::ModelTables;
 
 /// The sources of a fused drafter, and what each of them has proved to be worth.
 #[pyclass(frozen, module = "specds._core")]
@@ -22,27 +24,45 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 impl FusedState {
     #[new]
     #[pyo3(signature = (
-        datastore = None, memory = None, *, context = true, recycled = false, learns = true,
-        weights = None
+        datastore = None, memory = None, *, model_tables = None, trigrams = None, context = true,
+        recycled = true, unigram = false, learns = true, weights = None
     ))]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "keyword arguments of Python"
+    )]
     fn new(
         datastore: Option<&Bound<'_, Datastore>>,
         memory: Option<&Bound<'_, Memory>>,
+        model_tables: Option<&Bound<'_, ModelTables>>,
+        trigrams: Option<&Bound<'_, Trigrams>>,
         context: bool,
         recycled: bool,
+        unigram: bool,
         learns: bool,
         weights: Option<&[u8]>,
     ) -> PyResult<Self> {
         let config = FusedConfig {
             context,
             recycled,
+            unigram,
             learns,
         };
         let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
         let memory = memory.map(|memory| Arc::clone(&memory.get().0));
         let weights = read(weights, datastore.as_deref())?;
-        let drafter = fused::FusedDrafter::new(datastore, memory, config, weights);
-        Ok(Self(Arc::new(drafter.map_err(py_err)?)))
+        let mut drafter =
+            fused::FusedDrafter::new(datastore, memory, config, weights).map_err(py_err)?;
+        if let Some(trigrams) = trigrams {
+            let trigrams = Arc::clone(&trigrams.get().0);
+            drafter = drafter.with_trigrams(trigrams).map_err(py_err)?;
+        }
+        if let Some(tables) = model_tables {
+            let tables = Arc::clone(&tables.get().0);
+            drafter = drafter.with_model_tables(tables).map_err(py_err)?;
+        }
+        Ok(Self(Arc::new(drafter)))
     }
 
     /// Starts a request.

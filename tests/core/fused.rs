@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_precision_loss, reason = "numbers of steps are small")]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -11,7 +12,9 @@ use specds::draft::{Session, draft_batch};
 use specds::error::Error;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
 use specds::memory::{Memory, MemoryOptions};
+use specds::model_tables::ModelTables;
 use specds::tree::{Source, TokenTree};
+use specds::trigram::{TrigramOptions, Trigrams};
 use specds::weights::Weights;
 
 use crate::oracle::{Oracle, corpora, shift};
@@ -30,12 +33,6 @@ fn alone() -> Arc<FusedDrafter> {
     drafter(None, None, FusedConfig::default())
 }
 
-const RECYCLING: FusedConfig = FusedConfig {
-    context: true,
-    recycled: true,
-    learns: true,
-};
-
 fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
     let mut session = FusedSession::new(Arc::clone(drafter), "").unwrap();
     session.observe(prompt).unwrap();
@@ -44,6 +41,33 @@ fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
 
 fn memory(vocab_size: u32) -> Arc<Memory> {
     Arc::new(Memory::new(MemoryOptions::new(vocab_size)).unwrap())
+}
+
+/// A drafter with bigrams, unigram and, where there is a datastore, tri-grams.
+fn with_tables(
+    datastore: Option<&Arc<Datastore>>,
+    memory: &Arc<Memory>,
+    config: FusedConfig,
+) -> Arc<FusedDrafter> {
+    let vocab_size = memory.options().vocab_size;
+    let bigram: Vec<u32> = (0..vocab_size)
+        .flat_map(|token| [(token + 1) % vocab_size, token])
+        .collect();
+    let probs = [0.5, 0.25].repeat(vocab_size as usize);
+    let tables = ModelTables::new(bigram, probs, (0..vocab_size).collect()).unwrap();
+    let (cloned, memory) = (datastore.cloned(), Some(Arc::clone(memory)));
+    let drafter = FusedDrafter::new(cloned, memory, config, Weights::default()).unwrap();
+    let drafter = drafter.with_model_tables(Arc::new(tables)).unwrap();
+    Arc::new(match datastore {
+        None => drafter,
+        Some(datastore) => drafter.with_trigrams(trigrams(datastore)).unwrap(),
+    })
+}
+
+fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
+    let options = TrigramOptions::default();
+    let progress = &mut |_, _, _| ControlFlow::Continue(());
+    Arc::new(Trigrams::build(datastore, options, progress).unwrap())
 }
 
 fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
@@ -141,7 +165,8 @@ proptest! {
         let run = || {
             let datastore = has_datastore.then_some(&datastore);
             let memory = memory(oracle.vocab_size);
-            let drafter = drafter(datastore, Some(&memory), RECYCLING);
+            let config = FusedConfig { unigram: true, ..FusedConfig::default() };
+            let drafter = with_tables(datastore, &memory, config);
             let mut trees = Vec::new();
             for request in &requests {
                 let mut session = start(&drafter, &shift(&request[0], oracle.vocab_size));
@@ -291,7 +316,7 @@ fn an_output_that_the_caller_expects_is_drafted() {
 
 #[test]
 fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_there() {
-    let mut session = start(&drafter(None, None, RECYCLING), &[1, 2]);
+    let mut session = start(&drafter(None, None, FusedConfig::default()), &[1, 2]);
     assert_eq!(session.num_predictions(), 8);
     let tree = TokenTree::new(vec![3, 4], vec![-1, -1], vec![0.5, 0.4]).unwrap();
     let predictions = [3, 4, 10, 11, 20, 21];
@@ -300,6 +325,41 @@ fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_
     let tree = session.draft(2).unwrap();
     assert_eq!(tree.token_ids(), [20, 21]);
     assert_eq!(tree.sources(), [Source::Recycled; 2]);
+}
+
+#[test]
+fn what_the_model_predicts_after_one_token_is_drafted() {
+    let drafter = with_tables(None, &memory(9), FusedConfig::default());
+    let mut session = start(&drafter, &[8]);
+    let tree = session.draft(2).unwrap();
+    assert_eq!(tree.token_ids(), [0, 8]);
+    assert_eq!(tree.sources(), [Source::Bigram; 2]);
+    session.observe(&[0, 1]).unwrap();
+    assert_eq!(drafter.accepted()[Source::Bigram as usize], 1);
+}
+
+#[test]
+fn trigrams_are_drafted_and_learn_from_their_request_alone() {
+    let datastore = build_one(&[vec![1, 2, 3], vec![1, 2, 3]], 9);
+    let drafter = FusedDrafter::new(None, None, FusedConfig::default(), Weights::default());
+    let drafter = Arc::new(
+        drafter
+            .unwrap()
+            .with_trigrams(trigrams(&datastore))
+            .unwrap(),
+    );
+    assert_eq!(drafter.vocab_size(), Some(9));
+    let mut session = start(&drafter, &[1]);
+    session.observe(&[2]).unwrap();
+    let tree = session.draft(1).unwrap();
+    assert_eq!(
+        (tree.token_ids(), tree.sources()),
+        (&[3][..], &[Source::Trigram][..])
+    );
+    session.observe(&[4, 1, 2]).unwrap();
+    assert!(session.draft(2).unwrap().token_ids().contains(&4));
+    let mut other = start(&drafter, &[1, 2]);
+    assert_eq!(other.draft(8).unwrap().token_ids(), [3]);
 }
 
 #[test]

@@ -24,12 +24,13 @@ class Verification(str, Enum):
 
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
 _TRIGRAMS = Annotated[
-    Path | None, typer.Option(help="A folder made by `specds trigrams`, for ADED.")
+    Path | None, typer.Option(help="A folder made by `specds trigrams`, for `aded` and `fused`.")
 ]
 _DRAFTER = Annotated[
     DrafterName,
     typer.Option(
-        help="`fused`: datastore and the request's own text; `rest`: datastore alone; "
+        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
+        "model's own predictions; `rest`: datastore alone; "
         "`rest-paper`: the same by all occurrences; `aded`: tri-grams that adapt to the text; "
         "`aded-...`: an ablation of it; `prompt-lookup`: the request's own text alone; "
         "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
@@ -52,6 +53,19 @@ def generate(
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
     weights: Weights = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(help="A file that keeps what was written; it need not be there yet."),
+    ] = None,
+    tenant: Annotated[
+        str, typer.Option(help="Whose requests `--memory` drafts from, and adds this one to.")
+    ] = "",
+    model_tables: Annotated[
+        bool,
+        typer.Option(
+            "--model-tables", help="Draft from the model's own bigrams too: without a datastore."
+        ),
+    ] = False,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
@@ -76,10 +90,13 @@ def generate(
         specds generate --model demo --datastore stdlib.specds --prompt "def main("
 
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
+
+        specds generate --model demo --prompt "import json" --memory requests.bin --tenant ann
     """
     from specds._core import Datastore, Trigrams
     from specds.drafters import (
         DrafterInputs,
+        FusedDrafter,
         make_drafter,
         node_budget,
         read_weights,
@@ -89,7 +106,12 @@ def generate(
     from specds.tokenization import check_tokenizer
 
     given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
-    require_inputs(drafter, **given, model=True)
+    kept = {"memory": memory is not None, "model_tables": model_tables}
+    require_inputs(drafter, **given, **kept, model=True)
+    if tenant and memory is None:
+        raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
+    if memory is not None and not memory.absolute().parent.is_dir():
+        raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
     opened = None if datastore is None else Datastore.open(datastore)
     counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
@@ -103,7 +125,16 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     with display.build_progress(after_s=2.0) as progress:
-        inputs = DrafterInputs(opened, loaded, counted, progress, read_weights(weights))
+        inputs = DrafterInputs(
+            opened,
+            loaded,
+            counted,
+            progress,
+            weights=read_weights(weights),
+            tokenizer=tokenizer,
+            memory=memory,
+            model_tables=model_tables,
+        )
         made = make_drafter(drafter, inputs)
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
@@ -116,7 +147,7 @@ def generate(
         output = run(
             loaded,
             ids,
-            made,
+            made.for_request(tenant) if isinstance(made, FusedDrafter) else made,
             max_nodes=node_budget(made, max_nodes, usual),
             verification=verification.value,
             max_new_tokens=max_new_tokens,
@@ -132,11 +163,14 @@ def generate(
                 "token_ids": new_ids,
                 "drafted": list(output.drafted),
                 "stats": output.stats.to_dict(),
+                "sources": made.stats() if isinstance(made, FusedDrafter) else {},
             }
         )
     else:
         display.out.print(display.coloured(tokenizer, new_ids, output.drafted), soft_wrap=True)
         display.err.print(display.stats_table(output.stats))
+    if memory is not None and isinstance(made, FusedDrafter):
+        made.save(memory)
 
 
 def demo(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specds._core import SOURCES, Datastore, FusedState, Memory, fit_weights
+from specds._core import (
+    SOURCES,
+    Datastore,
+    FusedState,
+    Memory,
+    ModelTables,
+    Trigrams,
+    fit_weights,
+)
 from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
@@ -14,24 +23,43 @@ if TYPE_CHECKING:
     from os import PathLike
 
     import numpy as np
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds._core import DraftSession
+    from specds.drafters.protocol import Drafter
 
 
 @dataclass(frozen=True)
 class FusedConfig:
-    """Which sources are used besides a datastore and a memory, and whether the drafter learns.
+    """Which of its sources a drafter uses, how large its drafts are, and whether it learns.
 
     Attributes:
+        datastore: The datastore.
         context: The request's own text.
+        memory: What earlier requests said; a drafter without it keeps nothing of its own either.
         recycled: What the model itself predicted at other nodes, rejected ones included. It takes
             the model's 8 likeliest tokens at every node.
+        model_tables: The bigrams of the model's tables.
+        unigram: Their unigram.
+        trigrams: Tri-grams of a corpus, which adapt to each request by itself.
+        max_nodes: The most nodes of a draft, where who asks for it does not say; by default what
+            `generate` takes.
         learns: Whether what is accepted changes what the sources are held to be worth.
     """
 
+    datastore: bool = True
     context: bool = True
-    recycled: bool = False
+    memory: bool = True
+    recycled: bool = True
+    model_tables: bool = True
+    unigram: bool = False
+    trigrams: bool = True
+    max_nodes: int | None = None
     learns: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_nodes is not None and self.max_nodes < 0:
+            raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
 
 
 class FusedDrafter:
@@ -45,16 +73,18 @@ class FusedDrafter:
 
     Args:
         datastore: An open datastore, or the path of one.
-        config: What is used besides.
+        config: Which of all these are used.
         memory: What earlier requests said; every session adds its text when it finishes. By default
             an empty one where there is a datastore, and none where there is not.
         weights: What `weights` or `specds.fit_weights` returned; by default the datastore's prior,
             and without one nothing is learned yet.
+        model_tables: The target model, or its tables: what it predicts after a single token.
+        trigrams: Tri-grams, or the path of a folder of them.
 
     Raises:
-        FileNotFoundError: There is nothing at the path.
+        FileNotFoundError: There is nothing at a path.
         FormatError: What is there cannot be read.
-        ValueError: The memory is for another vocabulary, or `weights` are not weights.
+        ValueError: A source is for another vocabulary, or `weights` are not weights.
     """
 
     def __init__(
@@ -63,28 +93,83 @@ class FusedDrafter:
         config: FusedConfig | None = None,
         memory: Memory | None = None,
         weights: bytes | None = None,
+        *,
+        model_tables: PreTrainedModel | ModelTables | None = None,
+        trigrams: Trigrams | str | PathLike[str] | None = None,
     ) -> None:
+        self.config = config = config or FusedConfig()
         if datastore is not None and not isinstance(datastore, Datastore):
             datastore = Datastore.open(datastore)
         if memory is None and datastore is not None:
             memory = Memory(datastore.vocab_size)
-        self.datastore = datastore
-        self.config = config or FusedConfig()
-        self.memory = memory
+        self.datastore = datastore if config.datastore else None
+        self.memory = memory if config.memory else None
+        self.model_tables = _tables(model_tables) if config.model_tables else None
+        self.trigrams = _trigrams(trigrams) if config.trigrams else None
         self._state = FusedState(
-            datastore,
-            memory,
-            context=self.config.context,
-            recycled=self.config.recycled,
-            learns=self.config.learns,
+            self.datastore,
+            self.memory,
+            model_tables=self.model_tables,
+            trigrams=self.trigrams,
+            context=config.context,
+            recycled=config.recycled,
+            unigram=config.unigram,
+            learns=config.learns,
             weights=weights,
         )
 
+    @classmethod
+    def resume(
+        cls,
+        path: str | PathLike[str],
+        datastore: Datastore | str | PathLike[str] | None = None,
+        config: FusedConfig | None = None,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        weights: bytes | None = None,
+        **sources: Any,
+    ) -> FusedDrafter:
+        """A drafter with the memory and the weights that `save` wrote, or a new one without any.
+
+        Args:
+            path: The file; it need not be there yet.
+            datastore: As for the class.
+            config: As for the class.
+            tokenizer: Which one the tokens are of; needed without a datastore, which knows.
+            weights: What to start from instead of the weights in the file.
+            **sources: `model_tables` and `trigrams`, as for the class.
+
+        Raises:
+            FormatError: What is at the path is no snapshot, or is damaged.
+            ValueError: It is of another vocabulary, or there is neither datastore nor tokenizer.
+        """
+        if datastore is not None and not isinstance(datastore, Datastore):
+            datastore = Datastore.open(datastore)
+        if datastore is not None:
+            size, name = datastore.vocab_size, datastore.tokenizer_fingerprint
+        elif tokenizer is not None:
+            from specds.tokenization import fingerprint, vocab_size
+
+            size, name = vocab_size(tokenizer), fingerprint(tokenizer)
+        else:
+            raise ValueError("a memory is of one tokenizer: give it, or a datastore")
+        memory, kept = Memory(size, tokenizer=name), b""
+        if Path(path).exists():
+            memory, kept = Memory.open(path, size, tokenizer=name)
+        if weights is None:
+            weights = _readable(kept, path)
+        return cls(datastore, config, memory, weights, **sources)
+
     @property
     def vocab_size(self) -> int | None:
-        """The vocabulary size of the datastore or of the memory; None without both."""
-        source = self.datastore or self.memory
-        return None if source is None else source.vocab_size
+        """The vocabulary size of datastore, memory or tri-grams; None without any of them."""
+        sources = (self.datastore, self.memory, self.trigrams)
+        return next((source.vocab_size for source in sources if source is not None), None)
+
+    @property
+    def max_nodes(self) -> int | None:
+        """The most nodes of a draft, by its configuration."""
+        return self.config.max_nodes
 
     def session(
         self,
@@ -104,9 +189,28 @@ class FusedDrafter:
         """
         return begin(self._state.session(tenant, predicted_output), prompt_ids)
 
+    def for_request(
+        self,
+        tenant: str = "",
+        predicted_output: Sequence[int] | np.ndarray | None = None,
+    ) -> Drafter:
+        """This drafter as `generate` takes it, for sessions with these arguments."""
+        return _ForRequest(self, tenant, predicted_output)
+
     def weights(self) -> bytes:
-        """What was learned so far; `Memory.save` keeps it beside the texts."""
+        """What was learned so far."""
         return self._state.weights()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes memory and weights to one file, in one step, for `resume`.
+
+        Raises:
+            OSError: The file cannot be written; what was at `path` is still there.
+            ValueError: The drafter has no memory.
+        """
+        if self.memory is None:
+            raise ValueError("this drafter has no memory to save: give it one")
+        self.memory.save(path, weights=self.weights())
 
     def stats(self) -> dict[str, int]:
         """How many accepted tokens each source drafted, where it drafted any."""
@@ -127,3 +231,45 @@ def read_weights(name: str | None) -> bytes | None:
     if name is None:
         return None
     return fit_weights(None, []) if name == "none" else Path(name).read_bytes()
+
+
+@dataclass(frozen=True)
+class _ForRequest:
+    drafter: FusedDrafter
+    tenant: str
+    predicted_output: Sequence[int] | np.ndarray | None
+
+    @property
+    def vocab_size(self) -> int | None:
+        return self.drafter.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        return self.drafter.max_nodes
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+        return self.drafter.session(prompt_ids, self.tenant, self.predicted_output)
+
+
+def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:
+    if source is None or isinstance(source, ModelTables):
+        return source
+    from specds.model_tables import load_tables
+
+    return load_tables(source)
+
+
+def _trigrams(source: Trigrams | str | PathLike[str] | None) -> Trigrams | None:
+    if source is None or isinstance(source, Trigrams):
+        return source
+    return Trigrams.open(Path(source))
+
+
+def _readable(weights: bytes, path: str | PathLike[str]) -> bytes | None:
+    """The weights of a snapshot; None where they are of another version: the texts are not."""
+    try:
+        FusedState(weights=weights or None)
+    except ValueError as error:
+        warnings.warn(f"{path}: its texts are used, its weights are not: {error}", stacklevel=3)
+        return None
+    return weights or None

@@ -17,8 +17,9 @@ from specds.drafters.rest import RestConfig, RestDrafter
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
+    from pathlib import Path
 
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.drafters.n_grammys import Strategy
     from specds.drafters.protocol import Drafter
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 class DrafterName(str, Enum):
     """The drafters that the command line knows.
 
-    ``fused``: datastore, the request's own text and earlier requests. ``rest``: the datastore
-    alone, its nodes ranked by an even sample of 256 occurrences. ``rest-paper``: the same ranked by
-    every occurrence, 64 nodes, as the paper's text has it. ``aded``: tri-grams that adapt to the
+    ``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
+    other nodes. ``rest``: the datastore alone, its nodes ranked by an even sample of 256
+    occurrences. ``rest-paper``: the same ranked by every occurrence, 64 nodes, as the paper's text
+    has it. ``aded``: tri-grams that adapt to the
     text, by Monte Carlo tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its
     ablations.
     ``prompt-lookup``: the request's own text alone.
@@ -54,12 +56,12 @@ class DrafterName(str, Enum):
     @property
     def needs_datastore(self) -> bool:
         """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
-        return self in {DrafterName.REST, DrafterName.REST_PAPER} or self.takes_trigrams
+        return self in {DrafterName.REST, DrafterName.REST_PAPER} or self in _ADED
 
     @property
     def takes_trigrams(self) -> bool:
-        """Whether tri-grams serve it as well as the datastore that they were counted in."""
-        return self in _ADED
+        """Whether it drafts from tri-grams where there are any."""
+        return self in _ADED or self is DrafterName.FUSED
 
     @property
     def takes_datastore(self) -> bool:
@@ -98,23 +100,39 @@ class DrafterInputs:
         trigrams: Tri-grams; without them, those who need them count them in the datastore.
         progress: Called while that goes on: a stage, how far it has come, how far it has to go.
         weights: What the fused drafter starts from; by default the datastore's prior.
+        tokenizer: Which one all tokens are of.
+        memory: Where earlier requests are kept, a file that need not be there yet.
+        model_tables: Whether the fused drafter drafts from the model's own tables.
     """
 
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
     trigrams: Trigrams | None = None
     progress: Callable[[str, int, int], Any] | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    memory: Path | None = None
+    model_tables: bool = False
     weights: bytes | None = None
 
 
 def require_inputs(
-    name: DrafterName, *, datastore: bool, model: bool, trigrams: bool = False
+    name: DrafterName,
+    *,
+    datastore: bool,
+    model: bool,
+    trigrams: bool = False,
+    memory: bool = False,
+    model_tables: bool = False,
 ) -> None:
     """Checks that a drafter gets what it needs, and nothing that it has no use for, early.
 
     Raises:
-        ValueError: Something that it needs is not there, or it takes no tri-grams.
+        ValueError: Something that it needs is not there, or it has no use for something.
     """
+    if memory and name is not DrafterName.FUSED:
+        raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
+    if model_tables and name is not DrafterName.FUSED:
+        raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
     if trigrams and not name.takes_trigrams:
         raise ValueError(f"drafter `{name.value}` takes no tri-grams: leave out --trigrams")
     if name.needs_datastore and not (datastore or trigrams):
@@ -127,7 +145,17 @@ def require_inputs(
 
 
 def _fused(inputs: DrafterInputs) -> Drafter:
-    return FusedDrafter(inputs.datastore, weights=inputs.weights)
+    tables = inputs.model if inputs.model_tables else None
+    sources: dict[str, Any] = {
+        "weights": inputs.weights,
+        "model_tables": tables,
+        "trigrams": inputs.trigrams,
+    }
+    if inputs.memory is None:
+        return FusedDrafter(inputs.datastore, **sources)
+    return FusedDrafter.resume(
+        inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
+    )
 
 
 def _rest(inputs: DrafterInputs) -> Drafter:
