@@ -137,7 +137,7 @@ def test_samples_have_the_targets_distribution():
     model = tiny_model("llama")
     warped = {"do_sample": True, "temperature": 2.0, "top_k": 4, "max_new_tokens": 3}
     torch.manual_seed(0)
-    ids = prompt().expand(3000, -1)
+    ids = prompt().expand(800, -1)
     # A tree that holds likely tokens, so that both accepted and bonus tokens are counted.
     likely = model.generate(prompt(), max_new_tokens=3, **GREEDY)[0].tolist()
     texts = generate(model, ids, oracle_drafter(likely), budget=3, **warped).sequences[:, 21:]
