@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from specds._core import Datastore
 from specds.build import build_datastore
+from specds.cli.arguments import budget
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import compare
 from specds.demo.run import MODES
-from specds.drafters import DrafterName, node_budget, open_drafter
+from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.loading import load_model
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison
 
-USUAL_BUDGET = 8  # a CPU computes for each node: see `specds generate`
 COLUMNS = ("nodes", "greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
 
 
@@ -37,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--budget", type=int, help="for all; by default the drafter's own, else 8")
+    parser.add_argument("--budget", type=budget, default="auto", help="as for `specds generate`")
     options = parser.parse_args()
     model, tokenizer = load_model("demo", device="cpu")
     chosen = prompts(options.prompts)
@@ -51,15 +53,15 @@ def main() -> None:
         for name in track(list(DrafterName), "drafters", console=console):
             ways = ("tree", "batched") if name is DrafterName.N_GRAMMYS else ("tree",)
             for way in ways:
-                drafter = open_drafter(name, path, model)
+                inputs = with_trigrams(name, DrafterInputs(Datastore.open(path), model))
                 comparisons = [
                     compare(
                         model,
                         tokenizer,
-                        drafter,
+                        partial(make_drafter, name, inputs),
                         chosen,
                         mode=mode,
-                        max_nodes=node_budget(drafter, options.budget, USUAL_BUDGET),
+                        budget=options.budget,
                         verification=way,
                         max_new_tokens=options.new_tokens,
                         **settings,

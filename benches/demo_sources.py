@@ -96,7 +96,7 @@ class Bench:
             }
             plain_s, expected = timed(seed + number, self.model.generate, ids, **arguments)
             for name, drafter in drafters.items():
-                arguments["max_nodes"] = self.options.budget
+                arguments["budget"] = self.options.budget
                 specds_s, output = timed(
                     seed + number, generate, self.model, ids, drafter, **arguments
                 )

@@ -126,7 +126,7 @@ def figures(
             started = time.perf_counter()
             plain = model.generate(ids, **arguments)
             between = time.perf_counter()
-            output = generate(model, ids, drafter, max_nodes=max_nodes, **arguments)
+            output = generate(model, ids, drafter, budget=max_nodes, **arguments)
             own_s += time.perf_counter() - between
             plain_s += between - started
             total += output.stats

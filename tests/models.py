@@ -156,9 +156,9 @@ def plain_generate(model, seed=0, num_tokens=32, **kwargs):
     return model.generate(prompt(seed=seed), max_new_tokens=num_tokens, **kwargs)[0].tolist()
 
 
-def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs):
+def tree_generate(model, drafter, seed=0, num_tokens=32, budget=16, **kwargs):
     torch.manual_seed(seed)
-    kwargs = {"max_nodes": max_nodes, "max_new_tokens": num_tokens, **kwargs}
+    kwargs = {"budget": budget, "max_new_tokens": num_tokens, **kwargs}
     return generate(model, prompt(seed=seed), drafter, **kwargs)
 
 

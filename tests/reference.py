@@ -55,6 +55,11 @@ class TokenTree:
     def prefix(self, k):
         return TokenTree(self.token_ids[:k], self.parents[:k], self.probs[:k])
 
+    def up_to_depth(self, max_depth):
+        kept = [node for node in range(len(self)) if len(self.path_to(node)) <= max_depth]
+        parents = [kept.index(parent) if parent >= 0 else -1 for parent in self.parents[kept]]
+        return TokenTree(self.token_ids[kept], parents, self.probs[kept])
+
 
 class Datastore:
     """Every lookup by scanning every document: quadratic, and so simple that it is right.

@@ -73,7 +73,7 @@ def test_each_sequence_gets_what_it_gets_alone(family, verification):
             ids,
             drafter,
             attention_mask=mask,
-            max_nodes=9,
+            budget=9,
             verification=verification,
             **settings,
         )
@@ -103,13 +103,13 @@ def test_the_batch_is_that_of_model_generate():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FastRunner, "verify_rows", spy)
-        output = generate(model, ids, random_drafter(), max_nodes=4, **settings)
+        output = generate(model, ids, random_drafter(), budget=4, **settings)
     assert output.sequences.tolist() == expected.tolist()
     # A finished sequence is in no pass any more.
     ends = [int((row == PAD).sum()) for row in expected]
     assert widths[0] == 3
     assert widths[-1] == ends.count(0) < 3
-    loop = custom_generate(random_drafter(), max_nodes=4)
+    loop = custom_generate(random_drafter(), budget=4)
     by_route = model.generate(ids, custom_generate=loop, **settings)
     assert by_route.tolist() == expected.tolist()
 
@@ -123,7 +123,7 @@ def test_whoever_leaves_first_the_others_go_on(stop):
     forced = [text[21 : 21 + (5 if row == stop else 24)] for row, text in enumerate(expected)]
     drafter = knowing_drafter(expected)
     output = generate(
-        model, ids, drafter, attention_mask=mask, max_nodes=6, forced_ids=forced, **settings
+        model, ids, drafter, attention_mask=mask, budget=6, forced_ids=forced, **settings
     )
     for row, text in enumerate(expected):
         end = 21 + len(forced[row])
@@ -157,11 +157,11 @@ def test_samples_of_a_batch_have_the_targets_distribution():
     kept = torch.topk(logits, 6)
     probs = torch.zeros(VOCAB_SIZE).scatter(0, kept.indices, kept.values.softmax(-1))
     torch.manual_seed(0)
-    output = generate(model, prompt().expand(2000, -1), random_drafter(), max_nodes=2, **settings)
+    output = generate(model, prompt().expand(600, -1), random_drafter(), budget=2, **settings)
     counts = torch.bincount(output.sequences[:, 21], minlength=VOCAB_SIZE).float()
     assert float(counts[probs == 0].sum()) == 0
     shown = probs > 0
-    expected = 2000 * probs[shown]
+    expected = 600 * probs[shown]
     # The 99.9th percentile of chi-square with 5 degrees of freedom.
     assert float(((counts[shown] - expected) ** 2 / expected).sum()) < 20.5
 
@@ -192,7 +192,7 @@ def test_processors_see_each_sequence_as_in_a_plain_batch(name):
     ids, mask = padded_prompts()
     settings = {"max_new_tokens": 24, "pad_token_id": PAD, **GREEDY, **PENALISED[name]}
     expected = model.generate(ids, attention_mask=mask, **settings)
-    output = generate(model, ids, random_drafter(), attention_mask=mask, max_nodes=5, **settings)
+    output = generate(model, ids, random_drafter(), attention_mask=mask, budget=5, **settings)
     assert output.sequences.tolist() == expected.tolist()
 
 

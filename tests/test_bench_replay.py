@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from contextlib import nullcontext
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specds
+from pages import Page
 from replays import build_tiny, patient, transcript
 from specds import FusedDrafter, RestDrafter, TokenTree, cli
 from specds.bench.engines import Engine, check_names
@@ -438,22 +438,6 @@ def test_the_command_prints_a_table_for_people(run, files):
     for words in ("Replay of one", "one drafter for all requests", "requests in file", "absent"):
         assert words in " ".join(out.split())
     assert "arctic-suffix: no interpreter given" in err
-
-
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.ids, self.references, self.cells = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        named = dict(attributes)
-        self.ids += [named["id"]] if tag == "div" and "id" in named else []
-        if tag in {"script", "link", "img", "iframe"}:
-            self.references += [named[name] for name in ("src", "href") if name in named]
-
-    def handle_data(self, data):
-        self.cells.append(data)
 
 
 def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):

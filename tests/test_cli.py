@@ -237,6 +237,24 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
     assert "mean acceptance length" in err
 
 
+def test_generate_takes_a_budget(run, datastore):
+    options = ["generate", "--model", "demo-tiny", "--datastore", datastore, "--prompt", "def "]
+    options += ["--max-new-tokens", 24, "--json"]
+    texts = set()
+    for budget in ("auto", 0, 3):
+        code, out, _ = run(*options, "--budget", budget)
+        assert code == 0
+        result = json.loads(out)
+        texts.add(result["text"])
+        if budget != "auto":
+            assert len(result["stats"]["num_drafts_per_size"]) <= 1 + budget
+    assert len(texts) == 1
+    for wrong in ("some", -1, 1.5):
+        code, _, err = run(*options, "--budget", wrong)
+        assert code == 2
+        assert "is no budget" in err
+
+
 @pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys-context", "prompt-lookup"])
 def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, drafter):
     import torch

@@ -96,7 +96,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtyp
     expected = model.generate(ids, **arguments).tolist()
     budgets = [0, 1, 4, 16, 64]
     accepted = 0
-    # The ten cases pair every drafter with every budget, and with both ways to verify.
+    # The ten cases pair every drafter with every budget, and with every way to verify.
     shift = number + 3 * (dtype == "float64")
     for place, name in enumerate(DrafterName, shift):
         drafter = open_drafter(name, code_datastore, model)
@@ -105,8 +105,8 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtyp
             model,
             ids,
             drafter,
-            max_nodes=budgets[place % 5],
-            verification=("tree", "batched")[(place + number) % 2],
+            budget=budgets[place % 5],
+            verification=("fast", "tree", "batched")[(place + number) % 3],
             **arguments,
         )
         assert output.sequences.tolist() == expected

@@ -122,13 +122,13 @@ def test_forced_texts_and_batches_are_decided_alike():
     model = tiny_model("qwen3")
     ids = torch.cat([prompt(seed=seed) for seed in range(3)])
     expected = model.generate(ids, max_new_tokens=24, **GREEDY).tolist()
-    output = generate(model, ids, random_drafter(), max_nodes=7, max_new_tokens=24, **GREEDY)
+    output = generate(model, ids, random_drafter(), budget=7, max_new_tokens=24, **GREEDY)
     assert output.sequences.tolist() == expected
     forced = [text[21:] for text in model.generate(ids, max_new_tokens=24, do_sample=True).tolist()]
-    output = generate(model, ids, random_drafter(), max_nodes=7, forced_ids=forced)
+    output = generate(model, ids, random_drafter(), budget=7, forced_ids=forced)
     assert output.sequences[:, 21:].tolist() == forced
     drafter = oracle_drafter([*prompt()[0].tolist(), *forced[0]])
-    output = generate(model, prompt(), drafter, max_nodes=7, forced_ids=forced[0])
+    output = generate(model, prompt(), drafter, budget=7, forced_ids=forced[0])
     assert output.stats.num_drafts == 3
 
 
@@ -137,10 +137,10 @@ def test_samples_have_the_targets_distribution():
     model = tiny_model("llama")
     warped = {"do_sample": True, "temperature": 2.0, "top_k": 4, "max_new_tokens": 3}
     torch.manual_seed(0)
-    ids = prompt().expand(3000, -1)
+    ids = prompt().expand(800, -1)
     # A tree that holds likely tokens, so that both accepted and bonus tokens are counted.
     likely = model.generate(prompt(), max_new_tokens=3, **GREEDY)[0].tolist()
-    texts = generate(model, ids, oracle_drafter(likely), max_nodes=3, **warped).sequences[:, 21:]
+    texts = generate(model, ids, oracle_drafter(likely), budget=3, **warped).sequences[:, 21:]
     with torch.no_grad():
         for first in texts[:, 0].unique().tolist():
             after = texts[texts[:, 0] == first, 1]
@@ -194,7 +194,7 @@ def test_memory_that_runs_out_costs_nodes_and_no_text(monkeypatch):
         pytest.raises(torch.OutOfMemoryError),
         pytest.warns(UserWarning, match="no memory for drafts of") as warned,
     ):
-        tree_generate(model, oracle_drafter(expected), self_check=False, max_nodes=2, **GREEDY)
+        tree_generate(model, oracle_drafter(expected), self_check=False, budget=2, **GREEDY)
     assert "going on with 0" in str(warned[-1].message)
 
 

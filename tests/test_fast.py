@@ -114,7 +114,7 @@ def test_the_model_can_be_run_meanwhile():
             results[number] = model.generate(prompt(), max_new_tokens=32, **GREEDY)[0].tolist()
         else:
             drafter = oracle_drafter(expected, num_wrong=number)
-            settings = {"max_nodes": 8, "max_new_tokens": 32, **GREEDY}
+            settings = {"budget": 8, "max_new_tokens": 32, **GREEDY}
             ways = ["fast", "batched"]
             output = generate(model, prompt(), drafter, verification=ways[number // 2], **settings)
             results[number] = output.sequences[0].tolist()

@@ -1,5 +1,6 @@
 """`generate` gives the tokens of plain `model.generate`, whatever is drafted, in fewer forwards."""
 
+import re
 import subprocess
 import sys
 from itertools import cycle, islice
@@ -59,12 +60,12 @@ def test_tokens_are_those_of_plain_decoding(family, dtype, mode, verification):
     # Each case pairs the five budgets with the five drafters in another order.
     shift = FAMILIES.index(family) + 2 * (dtype == torch.float64) + (mode is SAMPLING)
     names = islice(cycle(DRAFTERS), shift, None)
-    for seed, (max_nodes, name) in enumerate(zip([0, 1, 4, 16, 64], names, strict=False)):
+    for seed, (budget, name) in enumerate(zip([0, 1, 4, 16, 64], names, strict=False)):
         expected = plain_generate(model, seed, **mode)
         drafter = DRAFTERS[name](expected)
         kept = {"return_dict_in_generate": True, "verification": verification, **mode}
-        output = tree_generate(model, drafter, seed, max_nodes=max_nodes, **kept)
-        assert output.sequences.tolist() == [expected], (max_nodes, name)
+        output = tree_generate(model, drafter, seed, budget=budget, **kept)
+        assert output.sequences.tolist() == [expected], (budget, name)
         check_bookkeeping(output, drafter, expected)
 
 
@@ -186,11 +187,11 @@ def test_nothing_is_drafted_past_max_length(num_tokens):
     start = prompt(limit - num_tokens)
     longer = [*model.generate(start, max_new_tokens=num_tokens)[0].tolist(), *range(50)]
     drafter = oracle_drafter(longer)
-    output = generate(model, start, drafter, max_nodes=16, max_length=limit, do_sample=False)
+    output = generate(model, start, drafter, budget=16, max_length=limit, do_sample=False)
     assert output.sequences.tolist() == [longer[:limit]]
     assert output.stats.num_draft_tokens <= max(0, num_tokens - 2)
     wide = Drafter(lambda rng, *_: random_tree(rng, 16))
-    output = generate(model, start, wide, max_nodes=16, max_length=limit, do_sample=False)
+    output = generate(model, start, wide, budget=16, max_length=limit, do_sample=False)
     assert output.sequences.tolist() == [longer[:limit]]
 
 
@@ -253,7 +254,7 @@ def test_streamers_get_what_plain_decoding_gives_them(mode):
     tree_generate(model, mixed_drafter(expected), streamer=ours, **mode)
     torch.manual_seed(0)
     loop = custom_generate(
-        mixed_drafter(expected), max_nodes=16, verification="batched", streamer=by_route
+        mixed_drafter(expected), budget=16, verification="batched", streamer=by_route
     )
     model.generate(prompt(), custom_generate=loop, max_new_tokens=32, **mode)
     assert ours.received == by_route.received == plain.received
@@ -285,7 +286,7 @@ def test_custom_generate_returns_what_model_generate_does(mode):
     model = tiny_model("mistral")
     expected = plain_generate(model, **mode)
     settings = {"max_new_tokens": 32, **mode}
-    loop = custom_generate(mixed_drafter(expected), max_nodes=16)
+    loop = custom_generate(mixed_drafter(expected), budget=16)
     torch.manual_seed(0)
     assert model.generate(prompt(), custom_generate=loop, **settings).tolist() == [expected]
     kept = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
@@ -349,7 +350,7 @@ def test_drafts_over_the_budget_are_cut():
     model = tiny_model("llama")
     expected = plain_generate(model, num_tokens=8, **GREEDY)
     greedy_one = Drafter(lambda rng, *_: random_tree(rng, 30))
-    output = tree_generate(model, greedy_one, num_tokens=8, max_nodes=3, **GREEDY)
+    output = tree_generate(model, greedy_one, num_tokens=8, budget=3, **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_draft_tokens <= 3 * output.stats.num_drafts
     assert set(greedy_one.sessions[0].budgets) == {3}
@@ -373,7 +374,7 @@ def test_trees_of_the_core_are_those_of_the_reference():
 
 def test_a_budget_of_zero_never_asks_for_a_draft():
     drafter = random_drafter()
-    output = tree_generate(tiny_model("llama"), drafter, max_nodes=0, **GREEDY)
+    output = tree_generate(tiny_model("llama"), drafter, budget=0, **GREEDY)
     assert drafter.sessions[0].budgets == []
     assert output.stats.num_drafts == 31
     assert output.stats.num_draft_tokens == 0
@@ -410,7 +411,7 @@ def test_forced_tokens_are_emitted_and_drafts_of_them_accepted(mode, verificatio
     model = tiny_model("llama")
     forced = prompt(30, seed=7)[0].tolist()
     known = [*prompt()[0].tolist(), *forced]
-    settings = {"max_nodes": 9, "verification": verification, "forced_ids": forced, **mode}
+    settings = {"budget": 9, "verification": verification, "forced_ids": forced, **mode}
     output = generate(model, prompt(), oracle_drafter(known), **settings)
     assert output.sequences.tolist() == [known]
     assert output.stats.num_drafts == 3
@@ -479,13 +480,17 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
             node = edges.index((node, token)) if (node, token) in edges else None
 
     drafter.vocab_size = 7
-    tree_generate(model, drafter, max_nodes=0, **GREEDY)
+    tree_generate(model, drafter, budget=0, **GREEDY)
     assert all(predictions.max() < 7 for _, predictions, _ in sessions[-1].recycled)
 
 
-def test_negative_budgets_are_an_error():
-    with pytest.raises(ValueError, match="max_nodes must not be negative, got -1"):
-        tree_generate(tiny_model("llama"), random_drafter(), max_nodes=-1)
+@pytest.mark.parametrize("budget", [-1, 1.5, True, "all", None])
+def test_what_is_no_budget_is_an_error(budget):
+    message = f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tree_generate(tiny_model("llama"), random_drafter(), budget=budget)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        custom_generate(random_drafter(), budget=budget)
 
 
 def test_ways_to_verify_that_there_are_not_are_an_error():
@@ -496,12 +501,14 @@ def test_ways_to_verify_that_there_are_not_are_an_error():
         custom_generate(random_drafter(), verification="twice")
 
 
-@pytest.mark.parametrize(("own", "asked", "budget"), [(5, None, 5), (5, 3, 3), (None, None, 64)])
+@pytest.mark.parametrize(
+    ("own", "asked", "budget"), [(5, "auto", 5), (5, 3, 3), (None, "auto", 64)]
+)
 def test_a_drafter_may_name_its_own_budget(own, asked, budget):
     drafter = random_drafter()
     if own is not None:
         drafter.max_nodes = own
-    tree_generate(tiny_model("llama"), drafter, num_tokens=4, max_nodes=asked, **GREEDY)
+    tree_generate(tiny_model("llama"), drafter, num_tokens=4, budget=asked, **GREEDY)
     assert set(drafter.sessions[0].budgets) == {budget}
 
 

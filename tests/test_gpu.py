@@ -42,7 +42,7 @@ def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, fami
 def check_on(device, verification, family, dtype, mode):
     model = tiny_model(family, dtype).to(device)
     try:
-        for seed, max_nodes in enumerate([0, 1, 16, 64]):
+        for seed, budget in enumerate([0, 1, 16, 64]):
             ids = prompt(seed=seed).to(device)
             torch.manual_seed(seed)
             expected = model.generate(ids, max_new_tokens=32, **mode)[0].tolist()
@@ -51,7 +51,7 @@ def check_on(device, verification, family, dtype, mode):
                 model,
                 ids,
                 mixed_drafter(expected),
-                max_nodes=max_nodes,
+                budget=budget,
                 verification=verification,
                 max_new_tokens=32,
                 profile=True,
@@ -73,7 +73,7 @@ def check(model, seed=0, num_tokens=32):
     ids = prompt(seed=seed).to("cuda")
     expected = model.generate(ids, max_new_tokens=num_tokens, **GREEDY)
     drafter = oracle_drafter(expected[0].tolist(), num_wrong=1)
-    settings = {"max_nodes": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
+    settings = {"budget": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
     output = generate(model, ids, drafter, **settings)
     assert output.sequences.tolist() == expected.tolist()
     return output
@@ -142,7 +142,7 @@ def test_batches_are_those_of_plain_decoding(model):
     free = model.generate(ids, **settings)
     settings["eos_token_id"] = int(free[1, 30])
     expected = model.generate(ids, **settings)
-    output = generate(model, ids, random_drafter(), max_nodes=16, **settings)
+    output = generate(model, ids, random_drafter(), budget=16, **settings)
     assert output.sequences.tolist() == expected.tolist()
 
 
@@ -169,7 +169,7 @@ def test_requests_leave_no_memory_behind(model):
 def test_half_precision_departs_only_at_near_ties(model, dtype):
     model.to(dtype)
     ids = prompt().to("cuda")
-    output = generate(model, ids, random_drafter(), max_nodes=16, max_new_tokens=32, **GREEDY)
+    output = generate(model, ids, random_drafter(), budget=16, max_new_tokens=32, **GREEDY)
     with torch.no_grad():
         logits = model(output.sequences[:, :-1], use_cache=False).logits[0, 20:].float()
     emitted = output.sequences[0, 21:, None]

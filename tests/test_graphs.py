@@ -85,7 +85,7 @@ def recorded(monkeypatch):
 
 def fast(model, drafter, seed=0, num_tokens=32, **settings):
     torch.manual_seed(seed)
-    settings = {"max_nodes": 16, "max_new_tokens": num_tokens, **GREEDY, **settings}
+    settings = {"budget": 16, "max_new_tokens": num_tokens, **GREEDY, **settings}
     return generate(model, prompt(seed=seed), drafter, verification="fast", **settings)
 
 
@@ -124,7 +124,7 @@ def test_batches_are_rounded_up_and_leave_no_trace():
     settings = {"eos_token_id": int(free[1, 28]), "pad_token_id": 1, "max_new_tokens": 24, **GREEDY}
     expected = model.generate(ids, **settings)
     for _ in range(2):
-        output = generate(model, ids, random_drafter(), max_nodes=7, **settings)
+        output = generate(model, ids, random_drafter(), budget=7, **settings)
         assert output.sequences.tolist() == expected.tolist()
     alone = fast(model, random_drafter(), num_tokens=24)
     assert alone.sequences.tolist() == free[:1].tolist()

@@ -115,7 +115,7 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
         expected = plain_generate(model, seed, **mode)
         below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
         drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
-        output = tree_generate(model, drafter, seed, max_nodes=None, **mode)
+        output = tree_generate(model, drafter, seed, budget="auto", **mode)
         assert output.sequences.tolist() == [expected]
         assert output.stats.num_accepted_tokens > 0 or name == "adaptive"
 
@@ -163,7 +163,7 @@ def test_the_same_seed_gives_the_same_sampled_text():
 def test_levels_are_counted_by_name_and_merged():
     model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected), **levels()})
-    stats = tree_generate(model, drafter, max_nodes=None, **GREEDY).stats
+    stats = tree_generate(model, drafter, budget="auto", **GREEDY).stats
     assert list(stats.levels) == ["retrieval", "small", "middle"]
     middle = stats.levels["middle"]
     assert middle.num_drafted == stats.num_draft_tokens
@@ -190,7 +190,7 @@ def test_a_draft_ends_with_the_text():
     expected = plain_generate(model, **GREEDY)
     eos = expected[30]
     output = tree_generate(
-        model, HierarchyDrafter([model]), max_nodes=None, eos_token_id=eos, pad_token_id=eos
+        model, HierarchyDrafter([model]), budget="auto", eos_token_id=eos, pad_token_id=eos
     )
     assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
 
@@ -285,7 +285,7 @@ def test_a_level_that_raises_is_left_out_and_the_text_goes_on(which, at, monkeyp
     broken, name = chain[which], "grow" if which == "retrieval" else "forward"
     monkeypatch.setattr(broken, name, failing_at(at, getattr(broken, name)))
     with pytest.warns(RuntimeWarning, match=f"level `{which}` failed .*out of memory"):
-        output = tree_generate(model, drafter, max_nodes=None, **GREEDY)
+        output = tree_generate(model, drafter, budget="auto", **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_accepted_tokens > 0
     assert chain["retrieval"].sessions[0].finished == 1

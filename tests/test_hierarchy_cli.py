@@ -31,7 +31,7 @@ def run(monkeypatch, capsys):
 
 def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):
     options = ["--max-new-tokens", 12]
-    alone = json.loads(run(*GENERATE, *options, "--max-nodes", 0)[1])
+    alone = json.loads(run(*GENERATE, *options, "--budget", 0)[1])
     code, out, _ = run(*GENERATE, *options, "--drafter", "hierarchy:demo-tiny")
     result = json.loads(out)
     assert code == 0

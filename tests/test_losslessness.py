@@ -39,7 +39,7 @@ def tree_of(nodes, truth):
     return TokenTree(token_ids, parents)
 
 
-def text_is_the_targets(drafts, family, mode, seed, max_nodes, verification):
+def text_is_the_targets(drafts, family, mode, seed, budget, verification):
     model, ids = tiny_model(family), prompt(seed=seed)
     arguments = {"max_new_tokens": NUM_TOKENS, **MODES[mode]}
     torch.manual_seed(seed)
@@ -50,7 +50,7 @@ def text_is_the_targets(drafts, family, mode, seed, max_nodes, verification):
         return tree_of(next(left, []), expected[position:])
 
     torch.manual_seed(seed)
-    arguments |= {"max_nodes": max_nodes, "verification": verification}
+    arguments |= {"budget": budget, "verification": verification}
     output = generate(model, ids, Drafter(grow), **arguments)
     assert output.sequences[0].tolist() == expected
 
@@ -60,7 +60,7 @@ WHATEVER = given(
     family=st.sampled_from(["llama", "mistral"]),
     mode=st.sampled_from(sorted(MODES)),
     seed=st.integers(0, 7),
-    max_nodes=st.integers(0, 12),
+    budget=st.integers(0, 12),
     verification=st.sampled_from(sorted(RUNNERS)),
 )
 PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

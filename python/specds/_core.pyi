@@ -473,6 +473,8 @@ class TokenTree:
         """The node indices from a root to each leaf, in the order of the leaves."""
     def prefix(self, max_nodes: int) -> TokenTree:
         """The tree of the first `max_nodes` nodes."""
+    def up_to_depth(self, max_depth: int) -> TokenTree:
+        """The tree without the nodes deeper than `max_depth`, the others in their order."""
 
 @final
 class Memory:
@@ -568,6 +570,11 @@ class DraftSession:
         """
     def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
         """Drafts only nodes of a probability of `min_gain` or more."""
+    def cut(self, num_nodes: int) -> None:
+        """Tells that only the first `num_nodes` nodes of the last draft are verified.
+
+        A drafter that learns from what is observed needs to know: of most others nothing is said.
+        """
     @property
     def num_predictions(self) -> int:
         """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from specds._core import TokenTree
-from specds.drafters.protocol import ProposingSession, RecyclingSession, within
+from specds.drafters.protocol import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.fast import FastRunner
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specds.drafters import Session
+    from specds.verify.budget import Budget
     from specds.verify.device import Chooser, Decision
     from specds.verify.runner import Runner
 
@@ -62,18 +63,6 @@ class Row:
     session: Session
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
-
-    def draft(self, max_nodes: int, limits: Limits) -> TokenTree | None:
-        """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
-        # The deepest node that can still be emitted: the pass itself gives one token more.
-        max_depth = limits.max_length - self.emitter.length - 1
-        if max_nodes == 0 or max_depth <= 0:
-            return None
-        tree = within(self.session.draft(max_nodes), max_nodes, max_depth)
-        if len(tree) == 0:
-            return None
-        refuse_tokens_beyond(limits.vocab_size, int(tree.token_ids.max()))
-        return tree
 
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
@@ -119,7 +108,7 @@ class Decoding:
     Args:
         runner: Verifies the drafts; it has not seen the prompts yet.
         limits: Of the drafts.
-        max_nodes: Most nodes of a draft.
+        budget: How many nodes of the drafts are verified.
         chooser: Chooses the tokens of all rows alike, where it can; used where the runner decides
             by itself what is accepted.
         clock: Tells the seconds, for the statistics.
@@ -129,7 +118,7 @@ class Decoding:
         self,
         runner: Runner,
         limits: Limits,
-        max_nodes: int,
+        budget: Budget,
         chooser: Chooser | None,
         clock: Callable[[], float],
     ) -> None:
@@ -140,7 +129,7 @@ class Decoding:
         if chooser is not None and isinstance(runner, FastRunner) and runner.decides:
             self._accepts = runner, chooser
         self._limits = limits
-        self._max_nodes = max_nodes
+        self._budget = budget
         self._watch = _Stopwatch(self.stats, clock)
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
@@ -167,7 +156,7 @@ class Decoding:
 
     def _step(self, rows: Sequence[Row]) -> None:
         lap = self._watch.lap
-        trees = [row.draft(self._max_nodes, self._limits) for row in rows]
+        trees = self._draft(rows)
         lap("draft_s")
         token_ids = [row.new[-1] for row in rows]
         if self._accepts is None:
@@ -193,6 +182,20 @@ class Decoding:
         for row, row_logits, tree in zip(rows, logits, trees, strict=True):
             row.observe(row_logits, tree, self._limits)
         lap("observe_s")
+        self._budget.record([None if row.emitter.finished else row.new for row in rows])
+
+    def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
+        """What is to be verified; None where nothing can be gained."""
+        # The deepest node that can still be emitted: the pass itself gives one token more.
+        max_depths = [self._limits.max_length - row.emitter.length - 1 for row in rows]
+        if max(max_depths) > 0:
+            self._budget.prepare()
+        self._watch.lap("measure_s")
+        trees = self._budget.draft([row.session for row in rows], max_depths)
+        for tree in trees:
+            if tree is not None:
+                refuse_tokens_beyond(self._limits.vocab_size, int(tree.token_ids.max()))
+        return trees
 
     def _within_memory(
         self, verify: Callable[[list[TokenTree | None]], _Verified], trees: list[TokenTree | None]
@@ -205,14 +208,14 @@ class Decoding:
                 largest = max(0 if tree is None else len(tree) for tree in trees)
                 if largest == 0:
                     raise
-                self._max_nodes = largest // 2
+                most = largest // 2
+                self._budget.limit(most)
             warnings.warn(
-                f"no memory for drafts of {largest} nodes: going on with {self._max_nodes}",
-                stacklevel=2,
+                f"no memory for drafts of {largest} nodes: going on with {most}", stacklevel=2
             )
             for number, tree in enumerate(trees):
-                if tree is not None and len(tree) > self._max_nodes:
-                    trees[number] = tree.prefix(self._max_nodes) if self._max_nodes else None
+                if tree is not None and len(tree) > most:
+                    trees[number] = tree.prefix(most) if most else None
 
     def _dismiss(self, rows: list[Row]) -> None:
         """Takes finished sequences off the batch, in the order that the runner gives the others."""

@@ -106,8 +106,8 @@ def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
 
 
 @contextmanager
-def replay_progress() -> Iterator[Callable[[str, int], None]]:
-    """Shows a bar on standard error; yields what a replay reports each request to."""
+def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a benchmark reports each request to."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -116,18 +116,23 @@ def replay_progress() -> Iterator[Callable[[str, int], None]]:
         TimeRemainingColumn(),
     )
     # A thread that refreshes would take the interpreter in the middle of what is timed.
-    with Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
-        task = bars.add_task("replay", total=None)
-        last = 0.0
+    bars = Progress(*columns, console=err, transient=True, auto_refresh=False)
+    last = 0.0
 
-        def show(engine: str, total: int) -> None:
-            nonlocal last
-            bars.update(task, description=f"replay {engine}", total=total, advance=1)
-            if monotonic() - last > _REFRESH_S:
-                bars.refresh()
-                last = monotonic()
+    def show(engine: str, total: int) -> None:
+        nonlocal last
+        if not bars.tasks:  # what is built before has a bar of its own
+            bars.start()
+            bars.add_task(what)
+        bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
+        if monotonic() - last > _REFRESH_S:
+            bars.refresh()
+            last = monotonic()
 
+    try:
         yield show
+    finally:
+        bars.stop()
 
 
 _REFRESH_S = 0.1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyon
 from specds.drafters.protocol import ProposingSession, RequestRules, node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, processors_of_row
+from specds.verify.budget import make_budget, require_budget
+from specds.verify.cost import MOST_NODES, StepCosts
 from specds.verify.device import Chooser
 from specds.verify.runners import runner_class
 from specds.verify.support import (
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.drafters import Drafter
-    from specds.verify.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class GenerationOutput:
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
         past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
             the only sequence.
+        step_seconds: With an automatic budget, what a step is held to cost at the end of the
+            request: seconds by number of nodes verified.
     """
 
     sequences: torch.Tensor
@@ -61,6 +64,7 @@ class GenerationOutput:
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     past_key_values: DynamicCache | None
+    step_seconds: dict[int, float] | None
 
     @property
     def drafted(self) -> list[bool]:
@@ -79,7 +83,7 @@ def generate(
     input_ids: torch.Tensor,
     drafter: Drafter,
     *,
-    max_nodes: int | None = None,
+    budget: int | Literal["auto"] = "auto",
     verification: str = "auto",
     self_check: bool = True,
     profile: bool = False,
@@ -101,8 +105,12 @@ def generate(
             tells where. Each has a tree and an acceptance of its own, and leaves when it is
             finished. Logits processors and stopping criteria are called for each by itself.
         drafter: Drafts the trees; it gets one session per sequence.
-        max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
-            its own `max_nodes`, and 64 where it names none.
+        budget: How many nodes of a draft are verified. `auto` is the drafter's own `max_nodes`
+            where it names one. Elsewhere each step verifies what pays, up to 64 nodes or none, by
+            what the drafter expects to gain and by the time of a step, which is measured before a
+            model's first draft (about a second, once for a model and a machine) and followed from
+            then on. A number is the most nodes of every draft, 0 plain decoding. Acceptance lengths
+            can only be repeated with a number; what is emitted never depends on it.
         verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
             the model attend as it does, `fast` by an attention that reads the states of the context
             once. `batched` makes each path of a draft a row of a batch, as N-Grammys do: more to
@@ -135,7 +143,7 @@ def generate(
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
     options = _Options(
         drafter,
-        node_budget(drafter, max_nodes),
+        budget,
         verification,
         self_check,
         profile,
@@ -154,7 +162,7 @@ def generate(
 def custom_generate(
     drafter: Drafter,
     *,
-    max_nodes: int | None = None,
+    budget: int | Literal["auto"] = "auto",
     verification: str = "auto",
     self_check: bool = True,
     streamer: BaseStreamer | None = None,
@@ -166,14 +174,12 @@ def custom_generate(
 
     Args:
         drafter: Drafts the trees; it gets one session per request.
-        max_nodes: As in `generate`.
+        budget: As in `generate`.
         verification: As in `generate`.
         self_check: As in `generate`.
         streamer: As in `generate`.
     """
-    options = _Options(
-        drafter, node_budget(drafter, max_nodes), verification, self_check, False, streamer
-    )
+    options = _Options(drafter, budget, verification, self_check, False, streamer)
 
     def run(
         model: PreTrainedModel,
@@ -197,7 +203,7 @@ def custom_generate(
 @dataclass(frozen=True)
 class _Options:
     drafter: Drafter
-    max_nodes: int
+    budget: int | Literal["auto"]
     verification: str
     self_check: bool
     profile: bool
@@ -207,8 +213,7 @@ class _Options:
     def __post_init__(self) -> None:
         if self.forced_ids is not None and len(self.forced_ids) == 0:
             raise ValueError("forced_ids is empty: give at least one token")
-        if self.max_nodes < 0:
-            raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
+        require_budget(self.budget)
         require_verification(self.verification)
 
 
@@ -254,14 +259,16 @@ def _run(
             session = options.drafter.session(prompt_ids[0].tolist())
             rows.append(Row(prompt_ids, sampler, emitter, session))
             if isinstance(session, ProposingSession):
-                session.join(_rules(model, sampler.logits_processor, generation_config))
+                rules = _rules(model, sampler.logits_processor, generation_config)
+                # Sessions see a prompt without its padding.
+                session.join(replace(rules, max_length=rules.max_length - paddings[number]))
         limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         chooser = None
         proposed = generation_config.do_sample and isinstance(rows[0].session, ProposingSession)
         if not samplers[0].keeps and not proposed:
             chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
-        decode = partial(_decode, options, model, runner_class(verification, model.device), chooser)
-        stats, cache = decode(rows, limits, generation_config)
+        decode = partial(_decode, options, model, verification, chooser)
+        stats, cache, step_seconds = decode(rows, limits, generation_config)
     finally:
         for row in rows:
             row.session.finish()
@@ -275,6 +282,7 @@ def _run(
         scores=None if scores is None else tuple(scores),
         logits=None if logits is None else tuple(logits),
         past_key_values=cache,
+        step_seconds=step_seconds,
     )
 
 
@@ -296,33 +304,38 @@ def _rules(
 def _decode(
     options: _Options,
     model: PreTrainedModel,
-    runs: type[Runner],
+    verification: str,
     chooser: Chooser | None,
     rows: list[Row],
     limits: Limits,
     generation_config: GenerationConfig,
-) -> tuple[GenerationStats, DynamicCache | None]:
+) -> tuple[GenerationStats, DynamicCache | None, dict[int, float] | None]:
     """Decodes all rows together where the runner can, else one after the other."""
     stats = GenerationStats()
-    cache = None
+    cache = step_seconds = None
+    num_nodes = node_budget(options.drafter, options.budget)
+    runs = runner_class(verification, model.device)
     for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
         runner = runs(
             model,
             prompt_length=max(row.prompt_ids.shape[1] for row in batch),
             max_length=limits.max_length,
-            max_nodes=options.max_nodes,
+            max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
             num_rows=len(batch),
         )
         try:
             clock = clock_of(model.device, options.profile)
-            decoding = Decoding(runner, limits, options.max_nodes, chooser, clock)
+            costs = StepCosts(model, runner, verification)
+            budget = make_budget(num_nodes, options.drafter, costs.now)
+            decoding = Decoding(runner, limits, budget, chooser, clock)
             decoding.run(batch, generation_config.prefill_chunk_size)
             if generation_config.return_dict_in_generate and len(rows) == 1:
                 cache = runner.cache.committed()
         finally:
             runner.close()
         stats.merge(decoding.stats)
-    return stats, cache
+        step_seconds = budget.step_seconds()
+    return stats, cache, step_seconds
 
 
 def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:

@@ -44,15 +44,25 @@ def load_model(
         ImportError: torch or transformers is not installed.
     """
     tokenizer = load_tokenizer(name)
+    device, dtype = resolve_placement(device, dtype)
+    if dtype == "auto" and device == "cpu":
+        dtype = "float32"
+    model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
+    return model.to(device).eval(), tokenizer  # type: ignore[arg-type]
+
+
+def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
+    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`.
+
+    Raises:
+        LoadingError: There is no such dtype.
+    """
     torch = import_module("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if dtype == "auto" and device == "cpu":
-        dtype = "float32"
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise LoadingError(f"no dtype `{dtype}`: try float32, bfloat16 or float16")
-    model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
-    return model.to(device).eval(), tokenizer  # type: ignore[arg-type]
+    return device, dtype
 
 
 def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PHASES = ("prefill_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
+_PHASES = ("prefill_s", "measure_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
 
 
 @dataclass
@@ -51,8 +51,10 @@ class GenerationStats:
         num_draft_tokens: Nodes verified, after a draft was cut to the budget and to `max_length`.
         num_accepted_tokens: Emitted tokens that had been drafted.
         num_accepted_tokens_per_pos: How many drafts had at least ``i + 1`` tokens accepted.
+        num_drafts_per_size: How many drafts had `i` nodes verified.
         num_emitted_tokens: Tokens generated, the prefill's included.
         prefill_s: Time of the forwards over the prompt.
+        measure_s: Time in which an automatic budget measured what steps cost, before a first draft.
         draft_s: Time in `Session.draft`.
         forward_s: Time of the target forwards over trees, their inputs and masks included.
         accept_s: Time of logits processors, token choice, stopping criteria and the streamer.
@@ -66,8 +68,10 @@ class GenerationStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+    num_drafts_per_size: list[int] = field(default_factory=list)
     num_emitted_tokens: int = 0
     prefill_s: float = 0.0
+    measure_s: float = 0.0
     draft_s: float = 0.0
     forward_s: float = 0.0
     accept_s: float = 0.0
@@ -122,22 +126,24 @@ class GenerationStats:
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens
-        per_pos = self.num_accepted_tokens_per_pos
+        per_pos, per_size = self.num_accepted_tokens_per_pos, self.num_drafts_per_size
         per_pos.extend([0] * (num_accepted_tokens - len(per_pos)))
         for position in range(num_accepted_tokens):
             per_pos[position] += 1
+        per_size.extend([0] * (num_draft_tokens + 1 - len(per_size)))
+        per_size[num_draft_tokens] += 1
 
     def merge(self, other: GenerationStats) -> None:
         """Adds the counts and times of `other` to these."""
         for name in (item.name for item in fields(self)):
-            if name not in ("num_accepted_tokens_per_pos", "levels"):
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.num_accepted_tokens_per_pos = [
-            mine + theirs
-            for mine, theirs in zip_longest(
-                self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0
-            )
-        ]
+            if name == "levels":
+                continue
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, list):
+                total = [sum(pair) for pair in zip_longest(mine, theirs, fillvalue=0)]
+            else:
+                total = mine + theirs
+            setattr(self, name, total)
         self.merge_levels(other.levels)
 
     def merge_levels(self, levels: Mapping[str, LevelStats]) -> None:

@@ -41,10 +41,12 @@ fn probability(odds: f32) -> f32 {
 }
 
 /// Learns from the nodes of a tree, given the tokens that came. `probs` are those before
-/// calibration.
+/// calibration. Below a node that was not verified only misses would be known, so nothing is learned
+/// there.
 pub(crate) fn learn(
     weights: &mut Weights,
     tree: &TokenTree,
+    num_verified: usize,
     probs: &[f32],
     depths: &[u32],
     tokens: &[u32],
@@ -52,12 +54,13 @@ pub(crate) fn learn(
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
     let knots = weights.table_mut(CALIBRATION);
     for (node, &parent) in tree.parents().iter().enumerate() {
-        let outcome = match usize::try_from(parent).map_or(Some(true), |parent| outcomes[parent]) {
+        let outcome = match usize::try_from(parent) {
+            Ok(parent) if parent >= num_verified => None,
+            Ok(parent) if outcomes[parent] != Some(true) => outcomes[parent],
             // What was not written is not known, as where a request ended.
-            Some(true) => tokens
+            _ => tokens
                 .get(depths[node] as usize - 1)
                 .map(|&token| token == tree.token_ids()[node]),
-            known => known,
         };
         outcomes.push(outcome);
         if let Some(is_hit) = outcome {

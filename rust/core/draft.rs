@@ -36,6 +36,12 @@ pub trait Session: Send {
         Ok(tree.prefix(tree.probs().iter().take_while(is_worth_it).count()))
     }
 
+    /// Tells that of the last draft only the first `num_nodes` nodes are verified: what is observed
+    /// then says nothing of most others. Drafters that do not learn from it ignore it.
+    fn cut(&mut self, num_nodes: usize) {
+        let _ = num_nodes;
+    }
+
     /// How many of the target model's likeliest tokens at each verified node the session wants to know
     /// by [`recycle`](Self::recycle); 0 where it has no use for them.
     fn num_predictions(&self) -> usize {

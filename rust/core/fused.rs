@@ -337,6 +337,10 @@ impl Session for FusedSession {
         }))
     }
 
+    fn cut(&mut self, num_nodes: usize) {
+        self.growth.cut(num_nodes);
+    }
+
     fn num_predictions(&self) -> usize {
         if self.drafter.config.recycled {
             KEPT

@@ -83,6 +83,8 @@ pub(crate) struct Growth {
     probs: Vec<f32>,
     depths: Vec<u32>,
     looked_up: Vec<Option<usize>>,
+    /// How many nodes the target model is asked about.
+    num_verified: usize,
     nodes: Vec<Node>,
     /// The likeliest ones that fit into the tree, the likeliest last.
     pending: Vec<Pending>,
@@ -101,6 +103,7 @@ impl Growth {
         self.probs.clear();
         self.depths.clear();
         self.looked_up.clear();
+        self.num_verified = 0;
         self.nodes.clear();
         self.pending.clear();
         self.tail.clear();
@@ -142,7 +145,13 @@ impl Growth {
                 self.add_pending(self.nodes.len() - 1, next.prob, free);
             }
         }
+        self.num_verified = self.tree.len();
         &self.tree
+    }
+
+    /// Only the first `num_nodes` nodes are verified.
+    pub(crate) fn cut(&mut self, num_nodes: usize) {
+        self.num_verified = self.num_verified.min(num_nodes);
     }
 
     fn add_node(&mut self, next: Pending, prob: f32) -> i32 {
@@ -284,7 +293,15 @@ impl Growth {
 
     /// Learns from the tokens that came instead of the tree, or as it said.
     pub(crate) fn learn(&self, weights: &mut Weights, tokens: &[u32]) {
-        calibration::learn(weights, &self.tree, &self.probs, &self.depths, tokens);
+        let verified = self.num_verified;
+        calibration::learn(
+            weights,
+            &self.tree,
+            verified,
+            &self.probs,
+            &self.depths,
+            tokens,
+        );
         let (mut looked_up, mut index) = (Some(0), -1);
         for &token in tokens {
             let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) else {
@@ -310,7 +327,7 @@ impl Growth {
         tokens.iter().map_while(move |&token| {
             let child = self.child(index, token)?;
             index = i32::try_from(child).ok()?;
-            Some(self.tree.sources()[child])
+            (child < self.num_verified).then(|| self.tree.sources()[child])
         })
     }
 

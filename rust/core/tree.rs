@@ -221,6 +221,26 @@ impl TokenTree {
         }
     }
 
+    /// The tree without the nodes deeper than `max_depth`, the others in their order. O(n).
+    #[must_use]
+    pub fn up_to_depth(&self, max_depth: usize) -> Self {
+        let mut kept = Self::default();
+        let mut new_places = vec![-1; self.len()];
+        for (node, depth) in self.depths().into_iter().enumerate() {
+            if depth as usize <= max_depth {
+                new_places[node] = i32::try_from(kept.len()).unwrap_or(i32::MAX);
+                let parent = self.parent(node).map_or(-1, |parent| new_places[parent]);
+                kept.push(
+                    self.token_ids[node],
+                    parent,
+                    self.probs[node],
+                    self.sources[node],
+                );
+            }
+        }
+        kept
+    }
+
     fn parent(&self, node: usize) -> Option<usize> {
         usize::try_from(self.parents[node]).ok()
     }

@@ -53,6 +53,11 @@ impl DraftSession {
         draft.map(TokenTree).map_err(py_err)
     }
 
+    /// Tells that only the first `num_nodes` nodes of the last draft are verified.
+    fn cut(&self, num_nodes: usize) {
+        self.lock().cut(num_nodes);
+    }
+
     /// How many of the model's likeliest tokens at each node it wants to know.
     #[getter]
     fn num_predictions(&self) -> usize {

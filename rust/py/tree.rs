@@ -84,6 +84,11 @@ impl TokenTree {
     fn prefix(&self, max_nodes: usize) -> Self {
         Self(self.0.prefix(max_nodes))
     }
+
+    /// The tree without the nodes deeper than `max_depth`.
+    fn up_to_depth(&self, max_depth: usize) -> Self {
+        Self(self.0.up_to_depth(max_depth))
+    }
 }
 
 fn int64<'py, T: Copy + Into<i64>>(py: Python<'py>, values: &[T]) -> Bound<'py, PyArray1<i64>> {

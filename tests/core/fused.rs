@@ -515,6 +515,39 @@ fn the_expected_acceptance_length_is_what_comes() {
 }
 
 #[test]
+fn what_is_expected_stays_right_where_few_nodes_or_none_are_verified() {
+    let mut random = Random(5);
+    let phrases: Vec<_> = (0..50).map(|_| random.tokens(6, 0, 30)).collect();
+    let text = random.phrases(&phrases, 12_000);
+    let mut session = start(&alone(), &text[..10]);
+    let (mut begin, mut expected, mut came) = (10, 0.0, 0.0);
+    while begin < text.len() {
+        let (tree, rest) = (session.draft(16).unwrap(), &text[begin..]);
+        let num_verified = [0, 1, 4][begin % 3];
+        session.cut(num_verified);
+        let emitted = num_accepted(&tree.prefix(num_verified), rest) + 1;
+        session.observe(&rest[..emitted.min(rest.len())]).unwrap();
+        if begin > text.len() / 3 {
+            expected += 1.0 + tree.probs().iter().sum::<f32>();
+            came += num_accepted(&tree, rest) as f32 + 1.0;
+        }
+        begin += emitted;
+    }
+    let ratio = expected / came;
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted() {
+    let drafter = alone();
+    let mut session = start(&drafter, &[1, 2, 3, 1, 2]);
+    assert_eq!(session.draft(2).unwrap().token_ids(), [3, 1]);
+    session.cut(1);
+    session.observe(&[3, 1]).unwrap();
+    assert_eq!(drafter.accepted().iter().sum::<u64>(), 1);
+}
+
+#[test]
 fn fitted_weights_draft_better_from_the_start() {
     let mut random = Random(6);
     // What is stored says nothing: only a drafter that was shown so does not draft it.

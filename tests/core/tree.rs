@@ -32,6 +32,9 @@ fn views_of_a_small_tree_are_those_drawn_by_hand() {
     assert_eq!(paths, [vec![1], vec![0, 2], vec![0, 3]]);
     assert_eq!(tree.prefix(2).token_ids(), [7, 8]);
     assert_eq!(tree.prefix(9), tree);
+    assert_eq!(tree.up_to_depth(1).token_ids(), [7, 8]);
+    assert_eq!(tree.up_to_depth(2), tree);
+    assert_eq!(tree.up_to_depth(0), TokenTree::default());
     assert_eq!(
         tree.clone().into_parts(),
         (
@@ -134,6 +137,16 @@ proptest! {
         }
         let is_leaf = |node: usize| !parents.iter().any(|&parent| usize::try_from(parent) == Ok(node));
         prop_assert_eq!(paths, (0..n).filter(|&node| is_leaf(node)).map(up).collect::<Vec<_>>());
+        let shallow = tree.up_to_depth(cut / 4);
+        let kept: Vec<_> = (0..n).filter(|&node| up(node).len() <= cut / 4).collect();
+        let tokens_to = |tree: &TokenTree, path: &[usize]| {
+            path.iter().map(|&node| tree.token_ids()[node]).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(shallow.token_ids(), tokens_to(&tree, &kept));
+        for path in shallow.paths() {
+            let original = kept[*path.last().unwrap()];
+            prop_assert_eq!(tokens_to(&shallow, &path), tokens_to(&tree, &up(original)));
+        }
         let prefix = tree.prefix(cut);
         prop_assert_eq!(prefix.parents(), &parents[..cut.min(n)]);
         let (token_ids, parents, probs) = prefix.clone().into_parts();

@@ -6,8 +6,8 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.measure import ALL
 from specds.bench.report import label
+from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,11 +25,15 @@ def page(rows: Sequence[Row], settings: Settings) -> str:
         ImportError: plotly is not installed.
     """
     figures = _figures([row for row in rows if row["status"] == "ok"])
-    parts = [f"<h1>specds bench replay</h1><p>{escape(_about(settings))}</p>"]
+    parts = [f"<p>{escape(_about(settings))}</p>"]
     for number, (name, figure) in enumerate(figures):
         parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
-    parts.append(_table(rows))
-    return _PAGE.format(body="\n".join(parts))
+    return document("specds bench replay", [*parts, table(rows, _COLUMNS)])
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """A page of its own with a title over its parts."""
+    return _PAGE.format(title=title, body="\n".join(parts))
 
 
 def require_plotly() -> Any:
@@ -48,7 +52,7 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>specds bench replay</title>
+<title>{title}</title>
 <style>
 body {{ font-family: sans-serif; margin: 2em auto; max-width: 70em; }}
 table {{ border-collapse: collapse; font-size: 0.8em; }}
@@ -57,6 +61,7 @@ td:nth-child(-n+3), th:nth-child(-n+3) {{ text-align: left; }}
 </style>
 </head>
 <body>
+<h1>{title}</h1>
 {body}
 </body>
 </html>
@@ -195,7 +200,10 @@ def _with_diagonal(figure: Any) -> Any:
     return figure
 
 
-_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+Columns = tuple[tuple[str, str, "Callable[[Any], str]"], ...]
+"""Of a table: the field of a row, its title, and how its value is shown."""
+
+_COLUMNS: Columns = (
     ("transcripts", "transcripts", str),
     ("drafter", "drafter", str),
     ("datastore", "datastore", str),
@@ -214,12 +222,13 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def _table(rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{title}</th>" for _, title, _ in _COLUMNS)
+def table(rows: Sequence[Row], columns: Columns) -> str:
+    """All rows as a table; what is null is left empty."""
+    head = "".join(f"<th>{title}</th>" for _, title, _ in columns)
     lines = [
         "".join(
             f"<td>{'' if row[name] is None else escape(shown(row[name]))}</td>"
-            for name, _, shown in _COLUMNS
+            for name, _, shown in columns
         )
         for row in rows
     ]

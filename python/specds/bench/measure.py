@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from specds.bench.replay import Trace, replay
 from specds.bench.rivals import RivalError
+from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from specds.bench.engines import Engine
     from specds.bench.transcripts import Transcript
     from specds.drafters import Drafter
-
-ALL = "all"
-"""The group of all transcripts together, where there are several files of them."""
 
 
 @dataclass(frozen=True)

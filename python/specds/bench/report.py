@@ -35,8 +35,8 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
-from specds.bench.measure import ALL
 from specds.bench.replay import Trace
+from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,10 +12,10 @@ import numpy as np
 
 from specds._core import Datastore
 from specds.bench.engines import check_names, engines_of, needs_model
-from specds.bench.measure import ALL, measure
+from specds.bench.measure import measure
 from specds.bench.report import Settings, rows_of
 from specds.bench.rivals import RivalInputs
-from specds.bench.transcripts import ordered, read_transcripts
+from specds.bench.transcripts import ALL, check_groups, ordered, read_files
 from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer, vocab_size
@@ -91,8 +91,8 @@ def run_replay(
         datastore.warm()
     name, tokenizer = _tokenizer(options.tokenizer, datastores)
     size = vocab_size(tokenizer)
-    recorded = _read(options.transcripts, tokenizer, options.limit)
-    _check_groups(recorded, len(options.transcripts))
+    recorded = read_files(options.transcripts, tokenizer, options.limit)
+    check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
     own = DrafterInputs(model=target, weights=read_weights(options.weights))
@@ -134,18 +134,7 @@ def read_all(
         ValueError: A tokenizer is missing or does not fit, or a row cannot be replayed.
         OSError: A file cannot be read.
     """
-    return _read(files, _tokenizer(tokenizer, datastores)[1])
-
-
-def _read(
-    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
-) -> list[Transcript]:
-    size = vocab_size(tokenizer)
-    return [
-        transcript
-        for path in files
-        for transcript in read_transcripts(path, tokenizer, size, limit)
-    ]
+    return read_files(files, _tokenizer(tokenizer, datastores)[1])
 
 
 def _tokenizer(
@@ -159,16 +148,6 @@ def _tokenizer(
     for datastore in datastores:
         check_tokenizer(datastore, tokenizer)
     return name, tokenizer
-
-
-def _check_groups(recorded: Sequence[Transcript], num_files: int) -> None:
-    """Refuses files whose rows could not be told apart."""
-    groups = {transcript.source for transcript in recorded}
-    if len(groups) < num_files or (num_files > 1 and ALL in groups):
-        raise ValueError(
-            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
-            "rename those that share a name"
-        )
 
 
 def _target(options: ReplayOptions) -> PreTrainedModel | None:

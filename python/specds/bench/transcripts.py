@@ -11,12 +11,16 @@ import numpy as np
 
 from specds.corpora.files import decompressed, readable
 from specds.corpora.json_rows import line_rows
+from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
+
+ALL = "all"
+"""The group of all transcripts together, where there are several files of them."""
 
 Order = Literal["file", "shuffled"]
 """Requests as the files hold them, one file after the other; or all of them mixed by a seed."""
@@ -75,6 +79,18 @@ def read_transcripts(
     return transcripts
 
 
+def read_files(
+    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
+) -> list[Transcript]:
+    """Reads several files, one after the other, as `read_transcripts` does each."""
+    size = vocab_size(tokenizer)
+    return [
+        transcript
+        for path in files
+        for transcript in read_transcripts(path, tokenizer, size, limit)
+    ]
+
+
 def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[Transcript]:
     """The transcripts in the order in which they are replayed."""
     if order not in get_args(Order):
@@ -83,6 +99,20 @@ def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[
     if order == "shuffled":
         random.Random(seed).shuffle(shuffled)
     return shuffled
+
+
+def check_groups(transcripts: Sequence[Transcript], num_files: int) -> None:
+    """Refuses files whose rows could not be told apart.
+
+    Raises:
+        ValueError: Two files share a name, or one has that of all of them together.
+    """
+    groups = {transcript.source for transcript in transcripts}
+    if len(groups) < num_files or (num_files > 1 and ALL in groups):
+        raise ValueError(
+            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
+            "rename those that share a name"
+        )
 
 
 def _transcript(

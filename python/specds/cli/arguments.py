@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,6 +28,30 @@ def size(text: str | int) -> int:
         return int(float(number) * scale)
     except (KeyError, ValueError):
         raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
+
+
+def budget(text: str | int) -> int | Literal["auto"]:
+    """The nodes of a draft: ``auto`` or a number."""
+    if text == "auto":
+        return "auto"
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise typer.BadParameter(f"`{text}` is no budget: try auto, or a number of nodes from 0 on")
+    return number
+
+
+Budget = Annotated[
+    Any,
+    typer.Option(
+        parser=budget,
+        metavar="auto|NODES",
+        help="Nodes of a draft that are verified. `auto`: what the drafter's paper says; else in "
+        "each step what pays, by the measured time of a step.",
+    ),
+]
 
 
 PriorTokens = Annotated[

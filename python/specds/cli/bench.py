@@ -1,4 +1,4 @@
-"""Commands that measure: bench replay."""
+"""Commands that measure: bench replay, bench generate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, Weights, listed
+from specds.cli.arguments import Json, Weights, listed, size
 
 app = typer.Typer(
     name="bench",
@@ -104,7 +104,7 @@ def replay(
         weights=weights,
         rivals_python=rivals_python,
     )
-    with display.replay_progress() as progress:
+    with display.request_progress("replay") as progress:
         rows, settings = run_replay(options, progress)
     if html:
         html.write_text(page(rows, settings), encoding="utf-8")
@@ -115,6 +115,137 @@ def replay(
         display.out.print(table)
     for reason in dict.fromkeys(f"{r['drafter']}: {r['reason']}" for r in rows if r["reason"]):
         display.note(reason)
+
+
+@app.command()
+def generate(
+    model: Annotated[
+        str | None, typer.Option(help="A name on the hub, a local folder, or `demo`.")
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Instead of a model, random weights of a real shape: `llama-2-7b`, ..."),
+    ] = None,
+    transcripts: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of recorded answers: their prompts are completed."),
+    ] = None,
+    more_transcripts: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
+    ] = None,
+    datastore: Annotated[
+        list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="By default the model's, or that of the datastore.")
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
+    weights: Weights = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Of `generate`, `static`, `compiled`, `plain`, `transformers-prompt-lookup`; by "
+            "default all, on a CPU without `compiled`."
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="The most nodes of a draft; `auto` leaves it to specds.")
+    ] = "auto",
+    modes: Annotated[
+        str, typer.Option(help="`greedy`, `sampled`; not with --forced.")
+    ] = "greedy,sampled",
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampled mode.")] = 0.7,
+    forced: Annotated[
+        bool,
+        typer.Option("--forced", help="Emit the recorded answers, whatever the model says."),
+    ] = False,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="By default 128; with --forced the whole answer."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of a file at most.")] = None,
+    runs: Annotated[int, typer.Option(help="How often all is measured.")] = 3,
+    batch: Annotated[str, typer.Option(help="Prompts a call.")] = "1",
+    verification: Annotated[
+        str, typer.Option(help="How drafts are verified: `auto`, `fast`, `tree`, `batched`.")
+    ] = "auto",
+    context: Annotated[
+        str, typer.Option(help="Where passes are timed by their nodes: `512,4k,16k`; or `none`.")
+    ] = "512",
+    nodes: Annotated[str, typer.Option(help="Nodes of these passes.")] = "1,2,4,8,16,32,64",
+    device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, ...")] = "auto",
+    dtype: Annotated[str, typer.Option(help="`auto`, `float32`, `bfloat16`, ...")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the sampling, and of the demo's prompts.")] = 0,
+    warm_memory: Annotated[
+        bool,
+        typer.Option(
+            "--warm-memory/--no-warm-memory",
+            help="Whether one drafter serves all requests of a run and keeps what they taught it.",
+        ),
+    ] = True,
+    html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure tokens a second: drafters against `model.generate` and what else is plain.
+
+    All take turns, prompt by prompt. Several names, budgets, batches or datastores are separated by
+    commas. With --forced the model emits recorded answers, so that random weights of a real shape
+    show the true time of its arithmetic at the true acceptance.
+
+    Examples:
+        specds bench generate --model demo
+
+        specds bench generate --forced --shape llama-2-7b --transcripts a.jsonl --datastore a.specds
+    """
+    from specds.bench.generation.report import tables
+    from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
+    from specds.bench.html import require_plotly
+
+    if html:
+        require_plotly()
+    options = GenerateOptions(
+        model=model,
+        shape=shape,
+        transcripts=[*(transcripts or []), *(more_transcripts or [])],
+        datastores=[Path(path) for paths in datastore or [] for path in listed(paths)],
+        tokenizer=tokenizer,
+        drafters=listed(drafter),
+        weights=weights,
+        baselines=None if baseline is None else listed(baseline),
+        budgets=["auto" if text == "auto" else _budget(text) for text in listed(budget)],
+        modes=listed(modes),
+        temperature=temperature,
+        forced=forced,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        runs=runs,
+        batches=[size(text) for text in listed(batch)],
+        verification=verification,
+        contexts=[size(text) for text in listed(context) if text != "none"],
+        num_nodes=[size(text) for text in listed(nodes)],
+        device=device,
+        dtype=dtype,
+        seed=seed,
+        warm_memory=warm_memory,
+    )
+    with display.request_progress("generate") as progress:
+        document = run_generate(options, progress)
+    rows, costs = document["rows"], document["verification_costs"]
+    if html:
+        from specds.bench.generation.plots import page
+
+        html.write_text(page(rows, costs, sentence(document)), encoding="utf-8")
+    if as_json:
+        display.print_json(document)
+    else:
+        for table in tables(rows, costs):
+            display.out.print(table)
+        display.out.print(sentence(document))
+    for reason in dict.fromkeys(f"{r['name']}: {r['reason']}" for r in rows if r["reason"]):
+        display.note(reason)
+    if altered(document):
+        display.fail("a drafter changed the text: see `num_differing`")
+        raise typer.Exit(1)
 
 
 def _budget(text: str) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from specds import display
 from specds.cli import arguments
-from specds.cli.arguments import Json, Weights, text_of
+from specds.cli.arguments import Budget, Json, Weights, text_of
 from specds.drafters import DrafterName
 from specds.hierarchy.names import HierarchyName
 
@@ -84,14 +84,7 @@ def generate(
         ),
     ] = False,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Node budget of a draft; by default the drafter's own, else 8 on a CPU, 64 "
-            "elsewhere.",
-        ),
-    ] = None,
+    budget: Budget = "auto",
     verification: _VERIFICATION = Verification.AUTO,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
@@ -117,7 +110,6 @@ def generate(
         DrafterInputs,
         FusedDrafter,
         make_drafter,
-        node_budget,
         read_weights,
         require_inputs,
     )
@@ -166,8 +158,6 @@ def generate(
             retrieves = any(given.values()) or model_tables
             retrieval = make_drafter(own, inputs) if retrieves else None
             made = drafter.open(loaded, tokenizer, retrieval)
-    # A CPU computes for each node, a GPU waits for the weights anyway.
-    usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0
@@ -178,7 +168,7 @@ def generate(
             loaded,
             ids,
             made.for_request(tenant) if isinstance(made, FusedDrafter) else made,
-            max_nodes=node_budget(made, max_nodes, usual),
+            budget=budget,
             verification=verification.value,
             max_new_tokens=max_new_tokens,
             attention_mask=torch.ones_like(ids),
@@ -207,10 +197,7 @@ def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
     drafter: _DRAFTER = DrafterName.FUSED,
     max_new_tokens: _NEW_TOKENS = 128,
-    max_nodes: Annotated[
-        int | None,
-        typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
-    ] = None,
+    budget: Budget = "auto",
     verification: _VERIFICATION = Verification.AUTO,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
@@ -228,7 +215,7 @@ def demo(
     run_demo(
         num_prompts,
         max_new_tokens,
-        max_nodes,
+        budget,
         seed,
         drafter,
         verification=verification.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specds.stats import GenerationStats
 
@@ -97,11 +97,11 @@ class Comparison:
 def compare(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    drafter: Drafter,
+    make: Callable[[], Drafter],
     prompts: Sequence[Prompt],
     *,
     mode: str,
-    max_nodes: int,
+    budget: int | Literal["auto"],
     verification: str = "auto",
     seed: int = 0,
     on_completion: Callable[[], None] = lambda: None,
@@ -112,10 +112,10 @@ def compare(
     Args:
         model: A causal language model.
         tokenizer: Its tokenizer.
-        drafter: Proposes the token trees.
+        make: Makes the drafter that proposes the token trees: one that has seen none of this yet.
         prompts: What to complete.
         mode: The name of these settings in the report.
-        max_nodes: Node budget of a draft.
+        budget: Nodes of a draft, as in `specds.generate`.
         verification: How drafts are verified, as in `specds.generate`.
         seed: Both ways start each prompt from the same state of the random generator.
         on_completion: Called after each prompt.
@@ -128,6 +128,8 @@ def compare(
     comparison = Comparison(mode)
     plain_generate: Any = model.generate
     warm_up = dict(settings, max_new_tokens=8)
+    # What warms up keeps the prompt in mind, and must not draft for it again.
+    drafters = [make(), make()]
     for number, prompt in enumerate([prompts[0], *prompts]):
         warming = number == 0
         arguments = warm_up if warming else settings
@@ -140,8 +142,8 @@ def compare(
                 generate,
                 model,
                 ids,
-                drafter,
-                max_nodes=max_nodes,
+                drafters[not warming],
+                budget=budget,
                 verification=verification,
                 **arguments,
             ),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from specds import display
+from specds._core import Datastore
 from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import Comparison, compare
-from specds.drafters import DrafterName, node_budget, open_drafter
+from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.loading import load_model
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
 def run_demo(
     num_prompts: int,
     max_new_tokens: int,
-    max_nodes: int | None,
+    budget: int | Literal["auto"],
     seed: int,
     drafter_name: DrafterName = DrafterName.FUSED,
     *,
@@ -43,7 +44,7 @@ def run_demo(
     Args:
         num_prompts: How many held-out prompts.
         max_new_tokens: Tokens for each of them.
-        max_nodes: Node budget of a draft; by default the drafter's own, else 8.
+        budget: Nodes of a draft, as in `specds.generate`.
         seed: Chooses the prompts, and seeds the sampling.
         drafter_name: What drafts.
         verification: How drafts are verified, as in `specds.generate`.
@@ -52,17 +53,18 @@ def run_demo(
     chosen = prompts(num_prompts, seed=seed)
     model, tokenizer = load_model("demo", device="cpu")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
-        report = _build(tokenizer, Path(folder, "stdlib.specds"))
+        report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
             display.out.print(display.build_table(report))
-        drafter = open_drafter(drafter_name, report.path, model)
+        inputs = DrafterInputs(Datastore.open(report.path), model)
+        make = partial(make_drafter, drafter_name, with_trigrams(drafter_name, inputs))
         compare_in_mode = partial(
             compare,
             model,
             tokenizer,
-            drafter,
+            make,
             chosen,
-            max_nodes=node_budget(drafter, max_nodes, 8),
+            budget=budget,
             verification=verification,
             seed=seed,
             max_new_tokens=max_new_tokens,
@@ -77,7 +79,8 @@ def run_demo(
         display.out.print(display.comparison_table(comparisons))
 
 
-def _build(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+    """Builds a datastore of the standard library without what the demo holds out."""
     corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
     with display.build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)

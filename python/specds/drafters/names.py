@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import Datastore, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
-from specds.drafters.fused import FusedDrafter
+from specds.drafters.fused import FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
@@ -103,6 +103,7 @@ class DrafterInputs:
         tokenizer: Which one all tokens are of.
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
+        recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
     """
 
     datastore: Datastore | None = None
@@ -113,6 +114,7 @@ class DrafterInputs:
     memory: Path | None = None
     model_tables: bool = False
     weights: bytes | None = None
+    recycled: bool = True
 
 
 def require_inputs(
@@ -147,6 +149,7 @@ def require_inputs(
 def _fused(inputs: DrafterInputs) -> Drafter:
     tables = inputs.model if inputs.model_tables else None
     sources: dict[str, Any] = {
+        "config": FusedConfig(recycled=inputs.recycled),
         "weights": inputs.weights,
         "model_tables": tables,
         "trigrams": inputs.trigrams,

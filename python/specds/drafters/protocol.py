@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from transformers import LogitsProcessorList, PreTrainedModel
 
     from specds._core import DraftSession, TokenTree
@@ -100,8 +99,8 @@ class ProposingSession(Session, Protocol):
 class Drafter(Protocol):
     """Shared by requests, one session each.
 
-    A drafter may have an attribute `max_nodes`: the node budget of its drafts unless the caller
-    names one (see `node_budget`).
+    A drafter may have an attribute `max_nodes`: what it takes the budget `auto` to be, such as the
+    size of a draft that its paper states (see `node_budget`).
     """
 
     @property
@@ -126,18 +125,14 @@ def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> Draf
     return session
 
 
-def node_budget(drafter: Drafter, max_nodes: int | None, otherwise: int = 64) -> int:
-    """The most nodes of a draft: what the caller says, else the drafter, else `otherwise`."""
-    if max_nodes is not None:
-        return max_nodes
+def node_budget(drafter: Drafter, budget: int | Literal["auto"]) -> int | Literal["auto"]:
+    """The nodes of a draft: `auto` is the drafter's own number where it names one."""
     own: int | None = getattr(drafter, "max_nodes", None)
-    return otherwise if own is None else own
+    return own if budget == "auto" and own is not None else budget
 
 
 def within(tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
-    """The tree up to its first node that is beyond the budget or deeper than `max_depth`."""
-    num_nodes = min(len(tree), max_nodes)
-    if num_nodes > max_depth:
-        too_deep = np.flatnonzero(tree.depths()[:num_nodes] > max_depth)
-        num_nodes = int(too_deep[0]) if len(too_deep) else num_nodes
-    return tree if num_nodes == len(tree) else tree.prefix(num_nodes)
+    """The first `max_nodes` nodes of those of a tree that are not deeper than `max_depth`."""
+    if len(tree) > max_depth and tree.depths().max() > max_depth:
+        tree = tree.up_to_depth(max_depth)
+    return tree if len(tree) <= max_nodes else tree.prefix(max_nodes)

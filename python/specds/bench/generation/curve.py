@@ -1,0 +1,98 @@
+"""What does a target forward cost by the number of nodes that it verifies?"""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specds import TokenTree
+from specds.bench.generation.measure import synchronise
+from specds.verify.runners import RUNNERS
+from specds.verify.support import require_support
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from specds.bench.generation.ways import Target
+
+# Enough that a median stands; the passes of all sizes take turns.
+_REPEATS = 15
+_PREFILL_CHUNK = 1024
+_BRANCHES = 4
+
+
+def verification_costs(
+    target: Target,
+    contexts: Sequence[int],
+    num_nodes: Sequence[int],
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Times passes over trees, after contexts of random tokens.
+
+    Args:
+        target: The model, and how drafts are verified on it.
+        contexts: Tokens before the tree.
+        num_nodes: Nodes of the tree; 0, a pass over one token, is always measured.
+        progress: Told of each pass.
+
+    Returns:
+        A row each: ``context``, ``num_nodes``, the median ``seconds``, and ``ratio``, how many
+        times that of the pass without nodes.
+    """
+    sizes = sorted({0, *num_nodes})
+    rows = []
+    with torch.inference_mode():
+        for context in contexts:
+            times = _times(target, context, sizes, progress)
+            rows += [
+                {
+                    "context": context,
+                    "num_nodes": size,
+                    "seconds": times[size],
+                    "ratio": times[size] / times[0],
+                }
+                for size in sizes
+            ]
+    return rows
+
+
+def num_passes(contexts: Sequence[int], num_nodes: Sequence[int]) -> int:
+    """How often `progress` is told."""
+    return len(contexts) * len({0, *num_nodes}) * (_REPEATS + 1)
+
+
+def _times(
+    target: Target, context: int, sizes: Sequence[int], progress: Callable[[str], None]
+) -> dict[int, float]:
+    model = target.model
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
+    trees = {size: _tree(size, vocab_size) for size in sizes}
+    runner = RUNNERS[require_support(model, verification=target.verification)](
+        model, prompt_length=context, max_length=context + 1 + max(sizes), max_nodes=max(sizes)
+    )
+    runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for repeat in range(_REPEATS + 1):
+        for size, tree in trees.items():
+            progress("verification")
+            synchronise(model.device)
+            started = perf_counter()
+            # Nothing is committed, so the next pass writes where this one did.
+            runner.verify(int(token_ids[-1]), tree)
+            synchronise(model.device)
+            if repeat:  # the first of each size allocates
+                seconds[size].append(perf_counter() - started)
+    return {size: median(values) for size, values in seconds.items()}
+
+
+def _tree(num_nodes: int, vocab_size: int) -> TokenTree | None:
+    """Some branches of equal depth, with different tokens."""
+    if num_nodes == 0:
+        return None
+    nodes = np.arange(num_nodes)
+    return TokenTree(nodes % vocab_size, np.maximum(nodes - _BRANCHES, -1))

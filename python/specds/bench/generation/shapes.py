@@ -1,0 +1,94 @@
+"""Models of real shapes with random weights: the arithmetic of a model without its checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_NAMES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def _shape(config_class: str, *sizes: int, rope_theta: float = 10_000.0, **more: Any) -> Any:
+    rope = {"rope_type": "default", "rope_theta": rope_theta}
+    return config_class, dict(zip(_NAMES, sizes, strict=True), rope_parameters=rope, **more)
+
+
+# As their authors' configurations have them; rope_theta decides no time, but belongs to the shape.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-2-7b": _shape("LlamaConfig", 4096, 11008, 32, 32, 32, 32_000, 4096),
+    "llama-2-13b": _shape("LlamaConfig", 5120, 13824, 40, 40, 40, 32_000, 4096),
+    "llama-3-8b": _shape("LlamaConfig", 4096, 14336, 32, 32, 8, 128_256, 8192, rope_theta=5e5),
+    "mistral-7b": _shape(
+        "MistralConfig", 4096, 14336, 32, 32, 8, 32_000, 32_768, rope_theta=1e6, sliding_window=None
+    ),
+    "qwen2.5-7b": _shape("Qwen2Config", 3584, 18944, 28, 28, 4, 152_064, 32_768, rope_theta=1e6),
+    "tinyllama-1.1b": _shape("LlamaConfig", 2048, 5632, 22, 32, 4, 32_000, 2048),
+    "llama-68m": _shape("LlamaConfig", 768, 3072, 2, 12, 12, 32_000, 2048),
+    "tiny": _shape("LlamaConfig", 64, 96, 2, 4, 2, 32_000, 2048),
+}
+"""Configuration class and settings by name; ``tiny`` is no one's, and tries that all works."""
+
+
+def config_of(shape: str) -> PretrainedConfig:
+    """The configuration of a real shape, without special tokens.
+
+    Raises:
+        ValueError: There is no such shape.
+    """
+    if shape not in SHAPES:
+        raise ValueError(f"no shape `{shape}`: choose of {', '.join(SHAPES)}")
+    import transformers
+
+    config_class, settings = SHAPES[shape]
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config: PretrainedConfig = getattr(transformers, config_class)(**settings, **special)
+    return config
+
+
+def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
+    """A model of a real shape, made where it will run, in the precision that it will run in.
+
+    Its weights are small random numbers, the same for a device in every run: what it says means
+    nothing, what it computes takes the time that the real one takes.
+
+    Args:
+        shape: A name of `SHAPES`.
+        device: ``cpu``, ``cuda``, ...
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+
+    Raises:
+        ValueError: There is no such shape.
+    """
+    import torch
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    config = config_of(shape)
+    # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
+    with torch.device(device), no_init_weights():
+        make: Any = transformers.AutoModelForCausalLM.from_config
+        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype)).eval()
+    _fill(model, torch.Generator(device).manual_seed(0))
+    return model
+
+
+def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
+    import torch
+
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.02, generator=generator)
+            else:
+                weight.fill_(1.0)  # norms; a bias of one is as good as any

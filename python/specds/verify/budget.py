@@ -1,0 +1,389 @@
+"""How many nodes of a draft are verified?
+
+A step that verifies the first k nodes of its draft emits on average g(k) = 1 plus their
+probabilities, and costs c(k). Each step takes the k of the most tokens a second, g(k) / c(k); k = 0
+is a choice like any other. So which nodes are verified depends on the clock, and what is emitted
+does not.
+
+A gain could also be held against the tokens a second of all steps, g(k) - s c(k), which is best
+where one step says nothing of the next. But what is hard to draft comes in runs: there a token that
+is skipped would not have been followed by easier ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from specds.drafters.protocol import within
+from specds.verify.cost import MOST_NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from specds._core import TokenTree
+    from specds.drafters import Drafter, Session
+    from specds.verify.cost import CostModel
+
+# What happened fifty steps ago counts a third.
+_KEPT = 0.98
+# How many expected tokens it takes until what came of them counts as much as the drafter's word.
+_FAITH = 2.0
+# Deeper nodes are trusted as the deepest of these.
+_DEPTHS = 16
+# Drafts are told apart by the probability of their likeliest node.
+_SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+_MOST_TRUST = 2.0
+_AVERAGING = 0.1
+_LONGEST_WAIT = 15
+
+
+class Budget(Protocol):
+    """Drafts for the sequences of a step; `record` tells what came of it."""
+
+    def prepare(self) -> None:
+        """Comes before every draft; it may take a while to measure what a step costs."""
+        ...
+
+    def draft(
+        self, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
+        """Drafts for each session what is to be verified, in one step for all of them.
+
+        Args:
+            sessions: One for each sequence of the step.
+            max_depths: How deep a node of each can be and still be emitted.
+
+        Returns:
+            For each session a tree, or None where there is nothing to verify.
+        """
+        ...
+
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
+        """Takes the tokens that each sequence emitted, when all work of the step is done.
+
+        None for a sequence that the step ended: its next tokens are not known.
+        """
+        ...
+
+    def limit(self, max_nodes: int) -> None:
+        """Drafts no more than that from now on: memory does not hold more."""
+        ...
+
+    def step_seconds(self) -> dict[int, float] | None:
+        """Seconds of a step by number of nodes verified; None where they were not measured."""
+        ...
+
+
+class FixedBudget:
+    """The same number of nodes in every step.
+
+    Args:
+        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
+    """
+
+    def __init__(self, max_nodes: int) -> None:
+        self._max_nodes = max_nodes
+
+    def prepare(self) -> None:
+        """Needs nothing."""
+
+    def draft(
+        self, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
+        """As `Budget.draft`."""
+        return [
+            self._draft(session, max_depth) if self._max_nodes and max_depth > 0 else None
+            for session, max_depth in zip(sessions, max_depths, strict=True)
+        ]
+
+    def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
+        most = self._max_nodes
+        return _or_none(within(session.draft(most), most, max_depth))
+
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
+        """Changes nothing."""
+
+    def limit(self, max_nodes: int) -> None:
+        """As `Budget.limit`."""
+        self._max_nodes = min(self._max_nodes, max_nodes)
+
+    def step_seconds(self) -> None:
+        """Nothing was measured."""
+
+
+class Trust:
+    """What is held of a drafter's probabilities: the share of the tokens promised that came.
+
+    By how sure the drafter is of its likeliest node, since drafters exaggerate both ways, and by
+    depth. A depth with little evidence is trusted as the one above it, and the first one as the
+    drafter says. Nodes count whose outcome is sure to be known before it is: the verified ones and
+    their children. So a drafter is judged by the first token alone while none of its nodes is
+    verified, and can win back trust.
+    """
+
+    def __init__(self) -> None:
+        shape = (len(_SURENESS) + 1, _DEPTHS + 1)
+        self._promised = np.zeros(shape)
+        self._came = np.zeros(shape)
+        self._factors = np.ones(shape)
+
+    @property
+    def most(self) -> float:
+        """The largest factor by which a probability may be too small."""
+        return float(self._factors.max())
+
+    def gains(self, tree: TokenTree) -> NDArray[np.float64]:
+        """Tokens to expect of the first nodes of a tree, shape `(num_nodes,)`: never decreasing."""
+        promises = _promises(tree)
+        if len(promises) == 0:
+            return np.zeros(0)
+        depths = np.minimum(tree.depths(), _DEPTHS)
+        gains: NDArray[np.float64] = np.cumsum(promises * self._factors[_row(promises)][depths])
+        return gains
+
+    def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
+        """Compares a draft, of which the first nodes were verified, with what was emitted."""
+        promises = _promises(tree)
+        row, size = _row(promises), _DEPTHS + 1
+        known = tree.parents < num_verified
+        depths = np.minimum(tree.depths(), _DEPTHS)
+        came = [node for node in _path(tree, emitted) if known[node]]
+        self._promised[row] *= _KEPT
+        self._promised[row] += np.bincount(depths[known], promises[known], size)
+        self._came[row] *= _KEPT
+        self._came[row] += np.bincount(depths[came], minlength=size)
+        factors = [1.0]
+        evidence = zip(self._came[row, 1:].tolist(), self._promised[row, 1:].tolist(), strict=True)
+        for of_depth, promised in evidence:
+            factors.append((of_depth + _FAITH * factors[-1]) / (promised + _FAITH))
+        self._factors[row] = np.minimum(factors, _MOST_TRUST)
+
+
+def _row(promises: NDArray[np.float32]) -> int:
+    """How sure a drafter is, as a row of what is known of it."""
+    return bisect(_SURENESS, float(promises.max()))
+
+
+def _promises(tree: TokenTree) -> NDArray[np.float32]:
+    """The probabilities of a tree; a drafter that gives none is taken to be sure."""
+    probs = tree.probs
+    return probs if probs.any() else np.ones_like(probs)
+
+
+def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
+    """The nodes of a tree along the emitted tokens."""
+    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
+    nodes = {edge: node for node, edge in enumerate(edges)}
+    path: list[int] = []
+    for token in emitted:
+        node = nodes.get((path[-1] if path else -1, token))
+        if node is None:
+            break
+        path.append(node)
+    return path
+
+
+def best_size(
+    gains: Sequence[NDArray[np.float64]], costs: NDArray[np.float64]
+) -> tuple[int, float]:
+    """How many nodes of each of some trees to verify in one step, the same number of all.
+
+    A tree of fewer nodes is verified whole: a row of a batch is padded to the longest.
+
+    Args:
+        gains: For each tree the tokens to expect of its first nodes, as `Trust.gains` gives them.
+        costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
+
+    Returns:
+        The number, and what each sequence gains over plain decoding in the same time, in tokens.
+    """
+    widest = max(map(len, gains))
+    total = np.zeros(1 + widest)
+    for gain in gains:
+        total[1 : 1 + len(gain)] += gain
+        total[1 + len(gain) :] += gain[-1] if len(gain) else 0.0
+    mean = total / len(gains)
+    best = int(((1.0 + mean) / costs[: 1 + widest]).argmax())
+    return best, float(mean[best] - (costs[best] - 1.0))
+
+
+class Experience:
+    """What a drafter has been worth, over all requests that it drafted for."""
+
+    def __init__(self) -> None:
+        self.trust = Trust()
+        self._worth = 0.0
+        self._draft_s: float | None = None
+        self._period = self._wait = 0
+
+    def is_time_to_draft(self) -> bool:
+        """Whether to draft in this step: seldom where drafts have not been worth their time."""
+        if self._wait == 0:
+            return True
+        self._wait -= 1
+        return False
+
+    def draft_time(self, seconds: float) -> float:
+        """Takes how long a draft took, and returns what one usually takes."""
+        usual = seconds if self._draft_s is None else self._draft_s
+        # A draft that was interrupted says little of the next one.
+        self._draft_s = usual + _AVERAGING * (min(seconds, 3 * usual) - usual)
+        return self._draft_s
+
+    def judge(self, profit: float) -> None:
+        """Takes what a draft gained, its own time paid for, in tokens of a sequence.
+
+        After drafts that lose, pauses grow; the first one that gains ends them.
+        """
+        self._worth += _AVERAGING * (profit - self._worth)
+        loses = profit <= 0 and self._worth <= 0
+        self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
+        self._wait = self._period
+
+
+class AutoBudget:
+    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
+
+    Args:
+        costs: What steps cost at present.
+        experience: What the drafter has been worth so far.
+        clock: Seconds since some moment.
+    """
+
+    def __init__(
+        self,
+        costs: Callable[[], CostModel],
+        experience: Experience,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._costs = costs
+        self._experience = experience
+        self._clock = clock
+        self._cost: CostModel | None = None
+        self._max_nodes = MOST_NODES
+        self._drafted: list[TokenTree | None] = []
+        self._num_nodes = 0
+
+    def prepare(self) -> None:
+        """As `Budget.prepare`."""
+        self._cost = self._costs()
+
+    def draft(
+        self, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
+        """As `Budget.draft`."""
+        self._drafted, self._num_nodes = [None] * len(sessions), 0
+        if self._cost is not None and max(max_depths) > 0 and self._experience.is_time_to_draft():
+            self._draft(self._cost, sessions, max_depths)
+        self._start = self._clock()
+        return [self._cut(tree) for tree in self._drafted]
+
+    def _draft(
+        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> None:
+        experience, costs = self._experience, cost.relative
+        start = self._clock()
+        # A node that is less likely cannot pay, wherever in the tree it stands.
+        least = float(((costs[1:] - 1.0) / _NUMBERS).min())
+        least = min(least / experience.trust.most, 1.0)
+        trees = [
+            within(_draft_until(session, least, self._max_nodes), self._max_nodes, max_depth)
+            for session, max_depth in zip(sessions, max_depths, strict=True)
+        ]
+        gains = [experience.trust.gains(tree) for tree in trees]
+        self._num_nodes, profit = best_size(gains, costs)
+        for session, tree in zip(sessions, trees, strict=True):
+            if len(tree) > self._num_nodes:
+                _cut(session, self._num_nodes)
+        self._drafted = [_or_none(tree) for tree in trees]
+        seconds = experience.draft_time(self._clock() - start)
+        experience.judge(profit - seconds / float(cost.seconds[0]))
+
+    def _cut(self, tree: TokenTree | None) -> TokenTree | None:
+        if tree is None or self._num_nodes == 0:
+            return None
+        return tree if len(tree) <= self._num_nodes else tree.prefix(self._num_nodes)
+
+    def limit(self, max_nodes: int) -> None:
+        """As `Budget.limit`."""
+        self._max_nodes = min(self._max_nodes, max_nodes)
+
+    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
+        """As `Budget.record`."""
+        if self._cost is None:
+            return
+        self._cost.record(self._num_nodes, self._clock() - self._start)
+        for tree, tokens in zip(self._drafted, emitted, strict=True):
+            if tree is not None and tokens is not None:
+                self._experience.trust.learn(tree, self._num_nodes, tokens)
+
+    def step_seconds(self) -> dict[int, float] | None:
+        """As `Budget.step_seconds`."""
+        return None if self._cost is None else self._cost.curve()
+
+
+_NUMBERS = np.arange(1, MOST_NODES + 1)
+
+
+def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree:
+    """What a session drafts of that probability or more, or all where it cannot tell."""
+    draft_until: Any = getattr(session, "draft_until", None)
+    tree: TokenTree = (
+        session.draft(max_nodes) if draft_until is None else draft_until(min_gain, max_nodes)
+    )
+    return tree
+
+
+def _cut(session: Session, num_nodes: int) -> None:
+    """Tells a session that learns from what comes how much of its draft is verified."""
+    cut: Any = getattr(session, "cut", None)
+    if cut is not None:
+        cut(num_nodes)
+
+
+def _or_none(tree: TokenTree) -> TokenTree | None:
+    return tree if len(tree) else None
+
+
+_experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
+
+
+def experience_of(drafter: Drafter) -> Experience:
+    """What a drafter has been worth so far; nothing is known of one that cannot be a key."""
+    try:
+        return _experiences.setdefault(drafter, Experience())
+    except TypeError:
+        return Experience()
+
+
+def make_budget(
+    budget: int | Literal["auto"], drafter: Drafter, costs: Callable[[], CostModel]
+) -> Budget:
+    """The budget of a request.
+
+    Args:
+        budget: A number of nodes, or `auto`.
+        drafter: What drafts.
+        costs: What steps cost at present; measured when it is first called.
+    """
+    if budget == "auto":
+        return AutoBudget(costs, experience_of(drafter))
+    return FixedBudget(budget)
+
+
+def require_budget(budget: int | Literal["auto"]) -> None:
+    """Refuses what is no budget.
+
+    Raises:
+        ValueError: It is neither `auto` nor a number of nodes.
+    """
+    is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+    if budget != "auto" and not is_number:
+        raise ValueError(f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}")

@@ -1,0 +1,254 @@
+"""What does a target step cost, by the number of nodes that it verifies?
+
+The cost is measured on the running model, before its first step, and kept: in memory, where every
+step refines it, and as measured in files ``costs-FINGERPRINT.json`` beside the tables of models
+(see `specds.model_tables`). These may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import transformers
+
+from specds._core import TokenTree
+from specds.model_tables import cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel
+
+    from specds.verify.runner import Runner
+
+MOST_NODES = 64
+"""The most nodes whose cost is measured, and so the most that an automatic budget verifies."""
+
+_SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
+# Where time runs out, these have been measured first: a line through the most telling ones.
+_ORDER = (0, 64, 8, 1, 32, 4, 16, 2)
+_MEASURING_S = 1.0
+_ROUNDS = 5
+# Contexts up to this long cost the same; beyond it each doubling is measured by itself.
+_SHORT_CONTEXT = 1024
+# Raised where measuring changes, so that what an older version has kept is not used.
+_VERSION = 1
+
+# How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
+# gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
+# so sizes that no step visits stay right.
+_SHARED_RATE = 0.05
+_LOCAL_RATE = 0.05
+# A step that was interrupted counts as this much slower than expected, whatever it took.
+_MOST_SURPRISE = 0.25
+
+
+class CostModel:
+    """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
+
+    Piecewise linear between powers of two, and never less for more nodes. Shared by all requests on
+    a model; a step recorded by one thread while another records is lost, which does no harm.
+
+    Args:
+        seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
+    """
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        known = sorted(seconds)
+        increasing = _increasing([seconds[size] for size in known])
+        self._logs = np.log(np.interp(_SIZES, known, increasing))
+        self._evaluate()
+
+    def curve(self) -> dict[int, float]:
+        """Seconds by number of nodes, at the numbers between which the curve is straight."""
+        return {size: float(self.seconds[size]) for size in _SIZES}
+
+    def record(self, num_nodes: int, seconds: float) -> None:
+        """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
+        if not seconds > 0:  # a clock that stood still says nothing
+            return
+        surprise = float(np.log(seconds / self.seconds[min(num_nodes, MOST_NODES)]))
+        surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
+        self._logs += surprise * (_SHARED_RATE + _LOCAL_RATE * _FROM[min(num_nodes, MOST_NODES)])
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        levels = np.maximum.accumulate(np.exp(self._logs))
+        self.seconds: NDArray[np.float64] = np.interp(_ALL_SIZES, _SIZES, levels)
+        """Seconds of a step by its number of nodes, shape ``(1 + MOST_NODES,)``."""
+        self.relative: NDArray[np.float64] = self.seconds / self.seconds[0]
+        """The same in plain steps: that of 0 nodes is 1."""
+
+
+_ALL_SIZES = np.arange(MOST_NODES + 1)
+# By number of nodes, which of `_SIZES` are at least as large: 0 or 1, in part for its neighbours.
+_FROM = np.cumsum(
+    [np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=0, dtype=float
+).T
+
+
+def _increasing(values: Sequence[float]) -> list[float]:
+    """The nondecreasing sequence nearest by squares: neighbours in disorder are averaged."""
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while blocks and blocks[-1][0] * count > total * blocks[-1][1]:
+            previous, number = blocks.pop()
+            total, count = total + previous, count + number
+        blocks.append((total, count))
+    return [total / count for total, count in blocks for _ in range(count)]
+
+
+class StepCosts:
+    """The cost models of one runner, by its rows and their length: measured, or known from before.
+
+    Args:
+        model: The target model.
+        runner: Verifies on it; it has a prompt when a cost is asked for.
+        verification: How it does.
+        folder: Where costs are kept; by default the cache of the user.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        runner: Runner,
+        verification: str,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._model = model
+        self._runner = runner
+        self._verification = verification
+        self._most_nodes = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
+        self._folder = folder
+        # What may change between two requests on the same model.
+        self._setting = (verification, str(model.device), model.dtype, torch.get_num_threads())
+        self._known = _models.setdefault(model, {})
+
+    def now(self) -> CostModel:
+        """The costs at the present number and length of rows: at first up to a second or so."""
+        lengths = self._runner.cache.lengths
+        num_rows = _power_of_two(len(lengths))
+        length = max(_power_of_two(max(lengths)), _SHORT_CONTEXT)
+        key = (*self._setting, num_rows, length)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = CostModel(self._measured(num_rows, length))
+        return known
+
+    def _measured(self, num_rows: int, length: int) -> dict[int, float]:
+        key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length}"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
+        kept = _read(path)
+        if kept is None:
+            kept = measure(self._pass, self._most_nodes)
+            _write(path, kept)
+        return kept
+
+    def _pass(self, num_nodes: int) -> None:
+        """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
+        tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
+        num_rows = len(self._runner.cache.lengths)
+        logits = self._runner.verify_rows([0] * num_rows, [tree] * num_rows)
+        logits[0][0, 0].item()  # waits for the device
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest that is not less than `number`."""
+    return 1 << (max(number, 1) - 1).bit_length()
+
+
+_models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
+
+
+def measure(
+    verify: Callable[[int], None],
+    most_nodes: int = MOST_NODES,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[int, float]:
+    """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
+
+    Takes about a second, or three passes where these take longer.
+
+    Args:
+        verify: Verifies so many nodes, and returns when that is done.
+        most_nodes: What no pass may be larger than.
+        clock: Seconds since some moment.
+
+    Returns:
+        The median of seconds, by number of nodes; 0 and `MOST_NODES` are among these.
+    """
+
+    def timed(size: int) -> float:
+        start = clock()
+        verify(size)
+        return clock() - start
+
+    samples: dict[int, list[float]] = {}
+    deadline = clock() + _MEASURING_S
+    for _ in range(_ROUNDS):
+        for size in (size for size in _ORDER if size <= most_nodes):
+            if clock() > deadline and len(samples) >= min(3, most_nodes):
+                break
+            try:
+                elapsed = timed(size)
+            except torch.OutOfMemoryError:
+                most_nodes = size - 1
+                continue
+            if size not in samples and elapsed < _MEASURING_S:
+                elapsed = timed(size)  # the first pass of a size chooses kernels and allocates
+            samples.setdefault(size, []).append(elapsed)
+    seconds = {size: median(taken) for size, taken in samples.items()}
+    seconds.setdefault(MOST_NODES, seconds[max(seconds)])
+    return seconds
+
+
+def _fingerprint(model: PreTrainedModel) -> str:
+    """Everything that the time of a pass depends on, but for the weights' values and the load."""
+    device = model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    told_otherwise = ("_name_or_path", "transformers_version")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in told_otherwise}
+    parts: tuple[Any, ...] = (
+        _VERSION,
+        type(model).__name__,
+        json.dumps(config, sort_keys=True, default=str),
+        model.config._attn_implementation,
+        model.dtype,
+        name,
+        torch.get_num_threads(),
+        torch.__version__,
+        transformers.__version__,
+    )
+    return " ".join(map(str, parts))
+
+
+def _read(path: Path) -> dict[int, float] | None:
+    """The costs of a file; None where there is none, or one that is damaged."""
+    try:
+        kept = {int(size): float(s) for size, s in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    is_whole = {0, MOST_NODES} <= set(kept) <= set(_SIZES)
+    return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None
+
+
+def _write(path: Path, seconds: dict[int, float]) -> None:
+    """Writes beside the target and renames. What cannot be kept is measured again next time."""
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(seconds))
+        unfinished.replace(path)

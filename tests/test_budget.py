@@ -1,0 +1,404 @@
+"""How many nodes are verified: against brute force, and in worlds whose optimum is known.
+
+Time is that of a simulated clock, so that nothing depends on the machine.
+"""
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specds
+from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
+from reference import TokenTree
+from specds.verify import cost
+from specds.verify.budget import AutoBudget, Experience, FixedBudget, Trust, best_size
+from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
+
+SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
+LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
+FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
+
+
+class World:
+    """Drafts of one chain each, a target that follows them so often, and a clock.
+
+    Args:
+        seconds: What a step takes by number of nodes.
+        truth: How often the target takes the next token of a draft, by step.
+        claims: What the drafter says of that; by default the truth.
+        draft_s: What a draft takes.
+        outliers: The share of steps that take fifty times as long.
+    """
+
+    def __init__(self, seconds, truth, claims=None, draft_s=50e-6, outliers=0.0):
+        self.true_cost = CostModel(seconds)
+        self.truth = truth
+        self.claims = claims or truth
+        self.draft_s = draft_s
+        self.outliers = outliers
+        self.rng = np.random.default_rng(3)
+        self.now = 0.0
+        self.step = 0
+        self.num_drafts = 0
+        self.verified = []
+
+    def clock(self):
+        return self.now
+
+    def draft(self, max_nodes):
+        return self.draft_until(0.0, max_nodes)
+
+    def draft_until(self, min_gain, max_nodes):
+        self.now += self.draft_s
+        self.num_drafts += 1
+        probs = self.claims(self.step) ** np.arange(1, max_nodes + 1)
+        probs = probs[probs >= min_gain]
+        return specds.TokenTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
+
+    def decode(self, budget, num_steps, start=0):
+        """Runs a budget over steps; returns the time a token takes, in plain steps."""
+        begin, num_tokens = self.now, 0
+        for self.step in range(start, start + num_steps):
+            budget.prepare()
+            (tree,) = budget.draft([self], [1000])
+            num_nodes = 0 if tree is None else len(tree)
+            self.verified.append(num_nodes)
+            elapsed = self.true_cost.seconds[num_nodes] * self.rng.uniform(0.95, 1.05)
+            self.now += elapsed * (50 if self.rng.random() < self.outliers else 1)
+            right = self.rng.geometric(1 - self.truth(self.step)) - 1
+            emitted = list(range(min(right, num_nodes) + 1))
+            if right <= num_nodes:
+                emitted[-1] = -1  # the target's own, which was not drafted
+            num_tokens += len(emitted)
+            budget.record([emitted])
+        return (self.now - begin) / num_tokens / self.true_cost.seconds[0]
+
+
+def auto(world, seconds=None, experience=None):
+    model = CostModel(seconds or world.true_cost.curve())
+    return AutoBudget(lambda: model, experience or Experience(), world.clock)
+
+
+def best_of_fixed(seconds, *rates):
+    """The time of a token with the best fixed budget, where contexts of these rates alternate."""
+
+    def time_of_a_token(size):
+        tokens = np.mean([sum(rate**depth for depth in range(size + 1)) for rate in rates])
+        return CostModel(seconds).relative[size] / tokens
+
+    return min(map(time_of_a_token, range(MOST_NODES + 1)))
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.7, 0.9])
+@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
+def test_it_is_as_good_as_the_best_fixed_budget(seconds, rate):
+    world = World(seconds, lambda _: rate)
+    assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, rate)
+
+
+@pytest.mark.parametrize(("seconds", "gain"), [(LINEAR, 0.8), (FLAT, 1.0)], ids=["linear", "flat"])
+def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain):
+    world = World(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
+    assert world.decode(auto(world), 1000) < gain * best_of_fixed(seconds, 0.1, 0.9)
+
+
+@pytest.mark.parametrize("draft_s", [50e-6, 1e-3])
+@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
+def test_hopeless_drafts_cost_next_to_nothing(seconds, draft_s):
+    world = World(seconds, lambda _: 0.001, draft_s=draft_s)
+    assert world.decode(auto(world), 1000) < 1.02
+    if draft_s == 1e-3:
+        assert world.num_drafts < 100
+
+
+@pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])
+@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
+def test_a_drafter_that_promises_too_much_is_soon_found_out(seconds, claim):
+    world = World(seconds, lambda _: 1e-9, lambda _: claim)
+    assert world.decode(auto(world), 1000) < 1.02
+    assert np.mean(world.verified[500:]) < 3
+
+
+@pytest.mark.parametrize("claim", [None, 0.8])
+def test_drafts_that_become_good_are_used_again(claim):
+    def truth(step):
+        return 0.8 if step >= 1000 else 1e-9
+
+    world = World(LINEAR, truth, claim and (lambda _: claim))
+    budget = auto(world)
+    world.decode(budget, 1200)
+    late = World(LINEAR, lambda _: 0.8)
+    assert world.decode(budget, 300, 1200) < 1.1 * late.decode(auto(late), 300)
+
+
+def test_steps_that_are_interrupted_change_nothing():
+    disturbed = World(LINEAR, lambda _: 0.7, outliers=0.02)
+    budget = auto(disturbed)
+    disturbed.decode(budget, 1000)
+    calm = World(LINEAR, lambda _: 0.7)
+    calm.decode(auto(calm), 1000)
+    assert np.mean(disturbed.verified) == pytest.approx(np.mean(calm.verified), rel=0.1)
+    for size, seconds in budget.step_seconds().items():
+        assert seconds == pytest.approx(LINEAR[size], rel=0.1)
+
+
+@pytest.mark.parametrize(("truth", "measured"), [(LINEAR, FLAT), (FLAT, LINEAR)])
+def test_costs_that_were_measured_wrong_are_put_right(truth, measured):
+    world = World(truth, lambda _: 0.7)
+    budget = auto(world, measured)
+    world.decode(budget, 500)
+    right = World(truth, lambda _: 0.7)
+    assert world.decode(budget, 500) < 1.15 * right.decode(auto(right), 500)
+
+
+def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
+    world = World(FLAT, lambda _: 0.9)
+    budget = auto(world)
+    assert budget.step_seconds() is None
+    for policy in (budget, FixedBudget(8)):
+        assert policy.draft([world], [0]) == [None]
+    assert world.num_drafts == 0
+    assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
+
+
+rows = st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4)
+
+
+@given(rows, st.lists(st.floats(0, 1), min_size=6, max_size=6))
+def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
+    costs = np.cumsum([1.0, *increments])
+
+    def emitted(size):
+        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
+
+    size, gained = best_size([np.cumsum(row) for row in probs], costs)
+    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
+    assert emitted(size) / costs[size] == pytest.approx(best)
+    assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
+
+
+def test_trust_follows_what_came_by_depth():
+    trust = Trust()
+    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])
+    assert trust.gains(tree) == pytest.approx([0.4, 0.7, 1.1, 1.5])
+    for step in range(500):
+        # The first token comes as often as was promised, and nothing after it.
+        trust.learn(tree, 3, [1 if step % 10 < 7 else 8, 9])
+    gains = trust.gains(tree)
+    assert gains[1] == pytest.approx(0.7, abs=0.05)
+    assert gains[3] - gains[1] < 0.1
+
+
+def test_trust_differs_with_how_sure_the_drafter_is():
+    trust = Trust()
+    sure, unsure = (TokenTree([1], [-1], [prob]) for prob in (0.8, 0.15))
+    for step in range(500):
+        trust.learn(sure, 1, [1 if step % 10 < 5 else 0])
+        trust.learn(unsure, 1, [1 if step % 10 < 3 else 0])
+    assert trust.gains(sure) == pytest.approx([0.5], abs=0.05)
+    assert trust.gains(unsure) == pytest.approx([0.3], abs=0.05)
+    assert 1.5 < trust.most <= 2.0
+
+
+def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
+    trust = Trust()
+    tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
+    for _ in range(200):
+        trust.learn(tree, 0, [5])
+    assert trust.gains(tree)[-1] < 0.1
+    for _ in range(200):
+        trust.learn(tree, 0, [1])
+    assert trust.gains(tree)[0] > 0.8
+
+
+def test_a_drafter_without_probabilities_is_judged_by_what_comes():
+    trust = Trust()
+    tree = TokenTree([1, 2], [-1, -1], [0, 0])
+    assert trust.gains(tree).tolist() == [1.0, 2.0]
+    for _ in range(200):
+        trust.learn(tree, 2, [2])
+    assert trust.gains(tree)[-1] == pytest.approx(1.0, abs=0.05)
+    assert trust.gains(TokenTree([], [], [])).tolist() == []
+
+
+def test_costs_never_fall_with_the_number_of_nodes():
+    model = CostModel({0: 4.0, 1: 2.0, 8: 3.0, 64: 9.0})
+    some = [model.seconds[size] for size in (0, 1, 8, 36, 64)]
+    assert some == pytest.approx([3.0, 3.0, 3.0, 6.0, 9.0], rel=0.05)
+    assert model.relative[64] == pytest.approx(3.0)
+    for num_nodes in (64, 3, 0, 500):
+        model.record(num_nodes, 1e-3)
+        assert all(less <= more for less, more in pairwise(model.seconds))
+    before = model.curve()
+    model.record(4, 0.0)
+    assert model.curve() == before
+
+
+class Passes:
+    """A target whose passes take a known time, the first one of a size 0.2 s more."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.now = 0.0
+        self.sizes = []
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, num_nodes):
+        self.now += self.seconds * (1 + num_nodes / 64) + 0.2 * (num_nodes not in self.sizes)
+        self.sizes.append(num_nodes)
+
+
+def test_measuring_ignores_the_first_pass_of_a_size():
+    passes = Passes(1e-3)
+    measured = measure(passes, clock=passes.clock)
+    assert len(measured) > 3
+    for size, seconds in measured.items():
+        assert seconds == pytest.approx(1e-3 * (1 + size / 64))
+
+
+def test_measuring_a_slow_model_ends_after_three_passes():
+    passes = Passes(30.0)
+    assert set(measure(passes, clock=passes.clock)) == {0, 8, 64} == set(passes.sizes)
+    assert len(passes.sizes) == 3
+
+
+def test_a_pass_that_memory_does_not_hold_is_not_measured():
+    passes = Passes(1e-3)
+
+    def verify(num_nodes):
+        if num_nodes > 20:
+            raise torch.OutOfMemoryError
+        passes(num_nodes)
+
+    measured = measure(verify, clock=passes.clock)
+    assert max(passes.sizes) == 16
+    assert set(measured) <= {0, 1, 2, 4, 8, 16, 64}
+
+
+def test_a_limit_bounds_all_later_drafts():
+    world = World(FLAT, lambda _: 0.9)
+    for budget in (auto(world), FixedBudget(32)):
+        budget.limit(5)
+        budget.prepare()
+        (tree,) = budget.draft([world], [100])
+        assert len(tree) == 5
+
+
+def test_no_pass_is_larger_than_it_may_be():
+    passes = Passes(1e-3)
+    measured = measure(passes, 5, clock=passes.clock)
+    assert max(passes.sizes) == 4
+    assert measured[64] == measured[4]
+
+
+class Runner:
+    """The length of a context, and passes that are counted."""
+
+    def __init__(self, length, num_rows=1):
+        self.cache = SimpleNamespace(lengths=[length] * num_rows)
+        self.num_passes = 0
+
+    def verify_rows(self, token_ids, trees):
+        self.num_passes += 1
+        return [np.zeros((1, 1)) for _ in zip(token_ids, trees, strict=True)]
+
+
+@pytest.fixture
+def costs_of(tmp_path, monkeypatch):
+    """Costs for a context of a length, as in a new process; the number of passes measured."""
+
+    def measured(length=100, verification="tree", num_rows=1):
+        monkeypatch.setattr(cost, "_models", {})
+        runner = Runner(length, num_rows)
+        model = StepCosts(tiny_model("llama"), runner, verification, tmp_path).now()
+        assert set(model.curve()) == set(SIZES)
+        return runner.num_passes
+
+    return measured
+
+
+def test_costs_are_measured_once_for_a_model_and_a_range_of_lengths(costs_of):
+    assert costs_of() > 0
+    assert costs_of() == costs_of(1024) == 0
+    assert costs_of(1025) > 0
+    assert costs_of(2048) == 0
+    assert costs_of(100, "batched") > 0
+    assert costs_of(num_rows=3) > 0
+    assert costs_of(num_rows=4) == 0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"7",
+        b'{"0": 1}',
+        b'{"0": 1, "64": null}',
+        b'{"0": 1, "64": NaN}',
+        b'{"0": 1, "64": -1}',
+        b'{"0": 1, "64": 2, "65": 3}',
+        b'{"x": 1, "0": 1, "64": 2}',
+    ],
+)
+def test_a_damaged_file_of_costs_is_measured_again(costs_of, tmp_path, damaged):
+    costs_of()
+    (path,) = tmp_path.iterdir()
+    kept = json.loads(path.read_text())
+    assert set(map(int, kept)) == set(SIZES)
+    path.write_bytes(damaged)
+    assert costs_of() > 0
+    assert costs_of() == 0
+
+
+def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "_models", {})
+    no_folder = tmp_path / "file"
+    no_folder.write_text("")
+    model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
+    assert model.seconds[0] > 0
+
+
+@pytest.mark.parametrize("verification", ["fast", "tree", "batched"])
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
+    model = tiny_model("qwen3")
+    for seed in range(2):
+        expected = plain_generate(model, seed, **mode)
+        output = tree_generate(
+            model, mixed_drafter(expected), seed, budget="auto", verification=verification, **mode
+        )
+        assert output.sequences.tolist() == [expected]
+        assert set(output.step_seconds) == set(SIZES)
+        stats = output.stats
+        assert sum(stats.num_drafts_per_size) == stats.num_drafts
+        sizes = enumerate(stats.num_drafts_per_size)
+        assert sum(size * number for size, number in sizes) == stats.num_draft_tokens
+        assert len(stats.num_drafts_per_size) <= MOST_NODES + 1
+
+
+def test_near_the_end_a_draft_in_rows_keeps_all_its_rows():
+    rows = TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6)
+    (tree,) = FixedBudget(6).draft([Rows(rows)], [2])
+    assert tree.token_ids.tolist() == [1, 2, 4, 5]
+    assert tree.parents.tolist() == [-1, 0, -1, 2]
+    (tree,) = FixedBudget(3).draft([Rows(rows)], [2])
+    assert tree.token_ids.tolist() == [1, 2, 4]
+
+
+class Rows:
+    def __init__(self, tree):
+        self.tree = tree
+
+    def draft(self, _):
+        return self.tree
