@@ -26,7 +26,7 @@ from models import (
 from specds import TokenTree, UnsupportedModelError, generate
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
-from specds.hierarchy.choice import TRIAL, Choice, Chooser
+from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
 from specds.verify import accept
 
@@ -363,23 +363,28 @@ def steps_of(choice, rate_at, num_steps, per_request=37):
     return steps
 
 
-def test_the_option_of_the_most_tokens_a_second_is_chosen_after_all_were_tried():
-    rates = {"slow": 2, "fast": 6, "middling": 3}
-    steps = steps_of(Choice(list(rates)), lambda _, option: rates[option], 1000)
-    assert steps[: 3 * TRIAL] == [name for name in rates for _ in range(TRIAL)]
-    counts = Counter(steps[3 * TRIAL :])
-    assert counts["fast"] > 0.9 * sum(counts.values())
-    assert counts["slow"] > 0  # it is tried again now and then
-    assert counts["middling"] > counts["slow"]  # and the better one more often
+def test_the_option_of_the_most_tokens_a_second_is_found_whatever_the_text():
+    rates = {"slow": 2, "middling": 4, "fast": 6, "alone": 3}
+    # A text may be worth ten times another: the two of a meeting see the same.
+    choice = Choice(list(rates))
+    steps = steps_of(choice, lambda step, option: rates[option] * (10 if step < 60 else 1), 1500)
+    assert choice.best == "fast"
+    assert steps[0] == "slow"
+    counts = Counter(steps[400:])
+    assert counts["fast"] > 0.85 * sum(counts.values())
+    assert len(counts) > 1  # others are tried again now and then
 
 
 def test_the_first_step_with_an_option_is_not_counted():
-    choice = Choice(["only"])
-    chooser = Chooser(choice)
-    for seconds in (100.0, 1.0, 1.0):
-        chooser.next()
-        chooser.record(5, seconds)
-    assert choice.rates == {"only": pytest.approx(5)}
+    """It catches up; were it counted, the faster option would seem the slower."""
+    choice = Choice(["slow", "fast"])
+    chooser, before = Chooser(choice), None
+    for _ in range(100):
+        option = chooser.next()
+        seconds = 1.0 if option == "slow" else 100.0 if option != before else 0.5
+        chooser.record(3, seconds)
+        before = option
+    assert choice.best == "fast"
 
 
 def test_an_option_that_becomes_better_is_found():
@@ -389,4 +394,7 @@ def test_an_option_that_becomes_better_is_found():
     )
     assert Counter(steps[500:1000])["one"] > 400
     assert Counter(steps[-500:])["other"] > 400
-    assert choice.rates["other"] == pytest.approx(2, abs=0.01)
+
+
+def test_one_option_is_the_choice():
+    assert set(steps_of(Choice(["only"]), lambda *_: 1, 50)) == {"only"}
