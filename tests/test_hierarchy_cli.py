@@ -48,7 +48,7 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
     [
         ("hierarchy-x:demo-tiny", 2, "no hierarchy `hierarchy-x`: try `hierarchy`, `hierarchy-sd`"),
         ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
-        ("fusd", 2, "no drafter `fusd`: try `fused`, `rest`"),
+        ("fusd", 2, "no drafter `fusd`: choose of fused, rest"),
         ("hierarchy:/no/such", 1, "no tokenizer `/no/such`"),
     ],
 )
@@ -75,7 +75,7 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
 
 def test_variants_are_named():
     named = HierarchyName.parse("hierarchy-pre-self: a , b,")
-    assert named == HierarchyName(HierarchyConfig.ablation("pre+self"), ("a", "b"))
+    assert (named.config, named.models) == (HierarchyConfig.ablation("pre+self"), ("a", "b"))
     assert HierarchyName.parse("hierarchy:a+b").models == ("a", "b")
     assert HierarchyName.parse("hierarchy:a").config == HierarchyConfig()
     assert HierarchyName.parse("hierarchy-adaptive:a").config.adaptive
@@ -86,7 +86,7 @@ def test_models_of_another_tokenizer_are_refused(monkeypatch):
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<another>"])
     with pytest.raises(ValueError, match="model `demo-tiny` has another tokenizer than the target"):
-        HierarchyName.parse("hierarchy:demo-tiny").open(target, other)
+        HierarchyName.parse("hierarchy:demo-tiny").load(target, other)
 
 
 def test_the_table_of_a_run_has_the_papers_figures_and_a_row_for_each_level():

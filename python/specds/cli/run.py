@@ -157,7 +157,7 @@ def generate(
         else:
             retrieves = any(given.values()) or model_tables
             retrieval = make_drafter(own, inputs) if retrieves else None
-            made = drafter.open(loaded, tokenizer, retrieval)
+            made = drafter.drafter(drafter.load(loaded, tokenizer), retrieval)
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0

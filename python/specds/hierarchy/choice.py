@@ -1,4 +1,4 @@
-"""Which levels earn their time: options meet in pairs, and the one of more tokens a second stays."""
+"""Which levels earn their time: options meet in pairs, and that of more tokens a second stays."""
 
 from __future__ import annotations
 

@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specds.drafters import DrafterName
 from specds.hierarchy.config import HierarchyConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.drafters.protocol import Drafter
@@ -32,10 +35,12 @@ class HierarchyName:
     """A hierarchy that is not made yet.
 
     Attributes:
+        value: All of it, as it was written.
         config: How it drafts.
         models: The names of its models, the smallest first.
     """
 
+    value: str
     config: HierarchyConfig
     models: tuple[str, ...]
 
@@ -58,32 +63,39 @@ class HierarchyName:
             raise ValueError(
                 f"`{text}` names no models: try `{head}:SMALL,MIDDLE`, the smallest first"
             )
-        return cls(_CONFIGS[variant], models)
+        return cls(text, _CONFIGS[variant], models)
 
-    def open(
-        self,
-        target: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        retrieval: Drafter | None = None,
+    def drafter(
+        self, models: Mapping[str, PreTrainedModel], retrieval: Drafter | None = None
     ) -> HierarchyDrafter:
+        """Makes the drafter.
+
+        Args:
+            models: What `load` has loaded.
+            retrieval: Drafts for the smallest model.
+        """
+        from specds.hierarchy.drafter import HierarchyDrafter
+
+        beneath = {} if retrieval is None else {"retrieval": retrieval}
+        return HierarchyDrafter({**beneath, **models}, self.config)
+
+    def load(
+        self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> dict[str, PreTrainedModel]:
         """Loads the models beside their target.
 
         Args:
             target: The model that is drafted for.
             tokenizer: Its tokenizer.
-            retrieval: Drafts for the smallest model.
 
         Raises:
             LoadingError: There is no model under a name.
             ValueError: A model has another tokenizer than the target.
         """
-        from specds.hierarchy.drafter import HierarchyDrafter
         from specds.loading import load_model
         from specds.tokenization import fingerprint
 
-        levels: dict[str, PreTrainedModel | Drafter] = {}
-        if retrieval is not None:
-            levels["retrieval"] = retrieval
+        loaded = {}
         dtype = str(target.dtype).removeprefix("torch.")
         for name in self.models:
             model, other = load_model(name, device=str(target.device), dtype=dtype)
@@ -92,5 +104,20 @@ class HierarchyName:
                     f"model `{name}` has another tokenizer than the target: use models of one "
                     "family"
                 )
-            levels[name] = model
-        return HierarchyDrafter(levels, self.config)
+            loaded[name] = model
+        return loaded
+
+
+def drafter_name(text: str) -> DrafterName | HierarchyName:
+    """What a name of a drafter means: one of `DrafterName`, or a hierarchy.
+
+    Raises:
+        ValueError: There is no such drafter.
+    """
+    if text.startswith(PREFIX):
+        return HierarchyName.parse(text)
+    try:
+        return DrafterName(text)
+    except ValueError:
+        names = ", ".join(name.value for name in DrafterName)
+        raise ValueError(f"no drafter `{text}`: choose of {names}, {PREFIX}:MODEL,...") from None
