@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from specds import cli, display
+from specds import build_datastore, cli, display, open_corpus
 from specds.hierarchy import HierarchyConfig, HierarchyName
-from specds.loading import load_model
+from specds.loading import load_model, load_tokenizer
 from specds.stats import GenerationStats, LevelStats
 
 torch.set_num_threads(1)
@@ -71,6 +71,36 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
     code, out, _ = run(*GENERATE, *options)
     assert code == 0
     assert json.loads(out)["stats"]["levels"]["retrieval"]["num_drafted"] > 0
+
+
+def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
+    corpus = tmp_path / "code"
+    corpus.mkdir()
+    (corpus / "add.py").write_text("def add(a, b):\n    return a + b\n" * 20)
+    tokenizer, path = load_tokenizer("demo"), tmp_path / "code.specds"
+    build_datastore(open_corpus(str(corpus)), tokenizer, path, tokenizer_name="demo")
+    options = [
+        "--datastore",
+        path,
+        "--baseline",
+        "plain",
+        "--limit",
+        1,
+        "--runs",
+        1,
+        "--max-new-tokens",
+        8,
+    ]
+    options += ["--modes", "greedy", "--context", "none", "--json"]
+    names = "prompt-lookup,hierarchy-joined:demo-tiny+demo-small"
+    code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
+    assert code == 0
+    other, row = (row for row in json.loads(out)["rows"] if row["kind"] == "drafter")
+    assert other["levels"] == {}
+    assert list(row["levels"]) == ["retrieval", "demo-tiny", "demo-small"]
+    assert row["target_utilization"] == pytest.approx(1 / row["mean_acceptance_length"])
+    assert 0 <= row["redundancy"] <= 1
+    assert row["datastore"]
 
 
 def test_variants_are_named():
