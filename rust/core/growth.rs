@@ -92,7 +92,6 @@ pub(crate) struct Growth {
     evidence: Evidence,
     passages: Passages,
     places: Places,
-    pub(crate) num_searches: u32,
 }
 
 impl Growth {
@@ -107,7 +106,6 @@ impl Growth {
         self.evidence.clear();
         self.passages.clear();
         self.places.clear();
-        self.num_searches = 0;
     }
 
     /// Drafts a tree.
@@ -250,9 +248,7 @@ impl Growth {
                 self.passages.refresh(datastore, document, &found)
             }
         } else {
-            let (found, num_searches) = self.passages.look_up(datastore, document);
-            self.num_searches = num_searches;
-            found
+            self.passages.look_up(datastore, document)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
         let min_share = MIN_PROB / prob;
@@ -320,9 +316,5 @@ impl Growth {
     /// Where in the memory the longest match of the last token goes on.
     pub(crate) fn place_in_memory(&self) -> Option<usize> {
         self.places.place_of_longest(&self.nodes.first()?.places[1])
-    }
-
-    pub(crate) fn num_passages(&self) -> usize {
-        self.passages.num_read()
     }
 }

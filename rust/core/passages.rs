@@ -61,14 +61,11 @@ impl Passages {
         self.tokens.clear();
     }
 
-    /// Reads what followed the longest matches of `tail`, of two tokens or more; says how many
-    /// searches it took.
-    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> (Found, u32) {
+    /// Reads what followed the longest matches of `tail`, of two tokens or more.
+    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> Found {
         let start = self.groups.len();
-        let mut num_searches = 0;
         self.found.resize(ORDERS.len(), Match::default());
-        let mut search = |found: &mut Match, order: usize| {
-            num_searches += 1;
+        let search = |found: &mut Match, order: usize| {
             match tail.len().checked_sub(order) {
                 Some(start) => datastore.find(&tail[start..], found),
                 None => *found = Match::default(),
@@ -94,7 +91,7 @@ impl Passages {
                 break;
             }
         }
-        (start..self.groups.len(), num_searches)
+        start..self.groups.len()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
@@ -200,10 +197,6 @@ impl Passages {
         self.groups[found.clone()]
             .first()
             .map_or(0, |group| group.order)
-    }
-
-    pub(crate) fn num_read(&self) -> usize {
-        self.rows.len()
     }
 }
 
