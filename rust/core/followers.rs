@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::datastore::{Datastore, Match};
+use crate::evidence::runs;
 
 /// How many occurrences of a token are looked at.
 const MAX_SAMPLES: usize = 128;
@@ -44,13 +45,8 @@ fn look_up(datastore: &Datastore, token: u32) -> Followers {
     let mut found = Match::default();
     datastore.find(&[token], &mut found);
     let samples = datastore.samples(&found, 1, MAX_SAMPLES);
-    let mut counts: Vec<(u32, f32)> = Vec::new();
-    for &token in samples.iter().filter_map(<[u32]>::first) {
-        match counts.last_mut() {
-            Some((last, count)) if *last == token => *count += 1.0,
-            _ => counts.push((token, 1.0)),
-        }
-    }
+    let nexts = samples.iter().filter_map(<[u32]>::first).copied();
+    let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
     // Stable, and the rows of a sample are sorted.
     counts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     counts.truncate(MAX_TOKENS);

@@ -18,7 +18,7 @@ use crate::weights::Weights;
 
 /// How many tokens before a path are matched.
 const TAIL: usize = 16;
-const MAX_DEPTH: u32 = 20;
+pub(crate) const MAX_DEPTH: u32 = 20;
 
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
@@ -197,6 +197,12 @@ impl Growth {
         self.set_tail(index);
         self.evidence.start();
         let parent = parent.map(|parent| self.nodes[parent].clone());
+        if let [.., before, last] = self.tail[..] {
+            // The places are looked up after the passages, and are on their way meanwhile.
+            for text in sources.texts.iter().flatten() {
+                text.touch(before, last);
+            }
+        }
         let min_share = MIN_PROB / prob;
         let passages = self.match_datastore(sources, parent.as_ref(), prob);
         let mut places = <[positions::Found; 3]>::default();
@@ -206,7 +212,7 @@ impl Growth {
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
-                    .count(text, &places[slot], TEXTS[slot], &mut self.evidence);
+                    .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
         if let Some(recycled) = sources.recycled {

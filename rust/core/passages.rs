@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
-use crate::evidence::{END, Evidence, Kind, Matched};
+use crate::evidence::{END, Evidence, Kind, Matched, runs};
 use crate::followers::AllFollowers;
 use crate::numeric::small;
 use crate::stride::Stride;
@@ -186,7 +186,8 @@ impl Passages {
                     rank,
                     num_matches: group.num_matches,
                 };
-                let next = rows.map(|&row| (self.tokens[row as usize], 1.0));
+                // Passages are sorted: what they begin with stands together.
+                let next = runs(rows.map(|&row| self.tokens[row as usize]));
                 rank += usize::from(evidence.add(matched, None, next));
             }
         }

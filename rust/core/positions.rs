@@ -3,11 +3,15 @@
 use std::ops::Range;
 
 use crate::evidence::{Evidence, Kind, Matched};
+use crate::growth::MAX_DEPTH;
 use crate::history::History;
 use crate::numeric::small;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
+
+/// The longest match there is: one of a node as deep as can be.
+const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
 
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
@@ -46,8 +50,9 @@ impl Reach {
 /// A place of a text that the same tokens lead to as to a node.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Where the text goes on.
+    /// Where the text goes on, and with which token.
     next: u32,
+    token: u32,
     /// How many tokens before it are the same.
     length: u32,
 }
@@ -106,12 +111,13 @@ impl Places {
     fn follow(&mut self, text: &History, parent: &Found, token: u32) {
         let tokens = text.tokens();
         for index in parent.range.clone() {
-            let Place { next, length } = self.0[index];
-            let after = next as usize + 1;
-            if tokens[next as usize] == token && after < tokens.len() {
+            let place = self.0[index];
+            let after = place.next as usize + 1;
+            if place.token == token && after < tokens.len() {
                 self.0.push(Place {
-                    next: next + 1,
-                    length: length + 1,
+                    next: place.next + 1,
+                    token: tokens[after],
+                    length: place.length + 1,
                 });
             }
         }
@@ -169,37 +175,42 @@ impl Places {
         limit: usize,
     ) -> bool {
         // The end of a request's own text is no place where it goes on.
-        let mut ends = ends.skip_while(|end| end + 1 == text.tokens().len());
+        let tokens = text.tokens();
+        let mut ends = ends.skip_while(|end| end + 1 == tokens.len());
         let nexts = ends.by_ref().take(limit);
         self.0.extend(nexts.map(|end| Place {
             next: small(end + 1),
+            token: tokens[end + 1],
             length: 1,
         }));
         ends.next().is_some()
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
-    pub(crate) fn count(&self, text: &History, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    pub(crate) fn count(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
-        let tokens = text.tokens();
-        let mut shorter_than = u32::MAX;
-        for rank in 0..MAX_EXPERTS {
-            let lengths = places.iter().map(|place| place.length);
-            let Some(length) = lengths.filter(|&length| length < shorter_than).max() else {
-                return;
-            };
-            shorter_than = length;
-            let of_length = || places.iter().filter(|place| place.length >= length);
+        let mut of_length = [0; MAX_FOLLOWED + 1];
+        for place in places {
+            of_length[place.length as usize] += 1;
+        }
+        let lengths = of_length.iter().enumerate().rev();
+        let lengths = lengths.filter(|(_, num_places)| **num_places > 0);
+        let mut num_matches = 0;
+        for (rank, (length, num_places)) in lengths.take(MAX_EXPERTS).enumerate() {
+            num_matches += num_places;
             let matched = Matched {
                 kind,
-                order: length as usize,
+                order: length,
                 rank,
-                num_matches: float(of_length().count()),
+                num_matches: float(num_matches),
             };
             let mut count = 1.0 / DECAY;
-            let counts = of_length().map(|place| {
+            let places = places
+                .iter()
+                .filter(|place| place.length as usize >= length);
+            let counts = places.map(|place| {
                 count *= DECAY;
-                (tokens[place.next as usize], count)
+                (place.token, count)
             });
             evidence.add(matched, None, counts);
         }
