@@ -83,6 +83,8 @@ pub(crate) struct Growth {
     probs: Vec<f32>,
     depths: Vec<u32>,
     looked_up: Vec<Option<usize>>,
+    /// What the nodes' probabilities add up to, before calibration.
+    sum: f32,
     nodes: Vec<Node>,
     /// The likeliest ones that fit into the tree, the likeliest last.
     pending: Vec<Pending>,
@@ -100,6 +102,7 @@ impl Growth {
         self.probs.clear();
         self.depths.clear();
         self.looked_up.clear();
+        self.sum = 0.0;
         self.nodes.clear();
         self.pending.clear();
         self.tail.clear();
@@ -120,10 +123,14 @@ impl Growth {
             self.add_pending(0, 1.0, limits.max_nodes);
         }
         while let Some(next) = self.pending.pop() {
-            let prob = calibration::calibrated(sources.weights, next.prob);
+            let sum = self.sum + next.prob;
+            let prob = calibration::calibrated(sources.weights, next.prob, sum);
+            // Curves of different sums may cross.
+            let prob = prob.min(self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_gain {
                 break;
             }
+            self.sum = sum;
             let index = self.add_node(next, prob);
             let free = limits.max_nodes - self.tree.len();
             let surplus = self.pending.len().saturating_sub(free);
@@ -166,7 +173,7 @@ impl Growth {
             && !is_end
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
             && least.is_none_or(|least| hoped > least.prob)
-            && calibration::calibrated(sources.weights, hoped) >= limits.min_gain
+            && calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain
     }
 
     /// Adds the children of a node that are among the `free` likeliest paths.
