@@ -63,7 +63,7 @@ class Text:
         return ends[:limit], len(ends) > limit
 
     def find(self, parent, tail, prob):
-        pairs = min(max(int(prob * 256), 8), 128)
+        pairs = min(max(int(prob * 512), 8), 512)
         found, is_cut = [], True
         if parent is not None:
             found = [
@@ -256,7 +256,7 @@ class Request:
                 groups = self.passages.look_up(within)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= 0.2 else groups
+                groups = self.passages.refresh(groups, within) if prob >= 0.3 else groups
             experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():

@@ -24,7 +24,7 @@ pub(crate) const MAX_DEPTH: u32 = 20;
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-const LIKELY: f32 = 0.2;
+const LIKELY: f32 = 0.3;
 
 /// What a child's probability is at most, for a guess of whether it is worth a look: below its
 /// parent's times this. Half of all nodes are leaves that are then never looked up, and what that
@@ -215,7 +215,7 @@ impl Growth {
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let reach = Reach::of(prob);
+                let reach = Reach::of(prob, text);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places

@@ -1,5 +1,6 @@
 //! Where in a text that grows did the end of a path come before?
 
+use std::iter::Peekable;
 use std::ops::Range;
 
 use crate::evidence::{Evidence, Kind, Matched};
@@ -31,15 +32,23 @@ pub(crate) struct Reach {
     singles: usize,
 }
 
+/// In a text of so many tokens, which a processor's own cache holds, a place is soon looked at.
+const NEAR: usize = 1 << 17;
+
 impl Reach {
-    /// For a node that is this likely: in a long text, each place costs a wait for memory.
-    pub(crate) fn of(prob: f32) -> Self {
+    /// For a node that is this likely: in a longer text, each place costs a wait for memory.
+    pub(crate) fn of(prob: f32, text: &History) -> Self {
+        let most = if text.tokens().len() <= NEAR {
+            512
+        } else {
+            128
+        };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * 256.0) as usize).clamp(8, 128);
+        let pairs = ((prob * 512.0) as usize).clamp(8, most);
         Self {
             pairs,
             singles: pairs / 4,
@@ -125,11 +134,12 @@ impl Places {
 
     /// Adds the latest places after the last two tokens; says whether there are more.
     fn add_pairs(&mut self, text: &History, before: u32, tail: &[u32], limit: usize) -> bool {
-        let start = self.0.len();
         let last = tail[tail.len() - 1];
-        let is_cut = self.add_ends(text, text.of_pair(before, last), limit);
-        // Only now, as the reads of one loop wait at the same time.
         let tokens = text.tokens();
+        let mut places = places(text, text.of_pair(before, last));
+        let start = self.0.len();
+        self.0.extend(places.by_ref().take(limit));
+        // Only now, as the reads of one loop wait at the same time.
         for place in &mut self.0[start..] {
             let pairs = tokens[..place.next as usize]
                 .iter()
@@ -138,7 +148,7 @@ impl Places {
             let is_same = |(a, b): &(&u32, &u32)| a == b;
             place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
-        is_cut
+        places.peek().is_some()
     }
 
     /// Adds the latest places after the last token where another one came before it; says whether
@@ -151,7 +161,8 @@ impl Places {
         limit: usize,
     ) -> bool {
         let start = self.0.len();
-        let is_cut = self.add_ends(text, text.of_token(last), limit);
+        let mut places = places(text, text.of_token(last));
+        self.0.extend(places.by_ref().take(limit));
         let tokens = text.tokens();
         let mut end = start;
         for index in start..self.0.len() {
@@ -165,25 +176,7 @@ impl Places {
             }
         }
         self.0.truncate(end);
-        is_cut
-    }
-
-    fn add_ends(
-        &mut self,
-        text: &History,
-        ends: impl Iterator<Item = usize>,
-        limit: usize,
-    ) -> bool {
-        // The end of a request's own text is no place where it goes on.
-        let tokens = text.tokens();
-        let mut ends = ends.skip_while(|end| end + 1 == tokens.len());
-        let nexts = ends.by_ref().take(limit);
-        self.0.extend(nexts.map(|end| Place {
-            next: small(end + 1),
-            token: tokens[end + 1],
-            length: 1,
-        }));
-        ends.next().is_some()
+        places.peek().is_some()
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
@@ -227,6 +220,22 @@ impl Places {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
+}
+
+/// Where a text goes on after these ends.
+fn places(
+    text: &History,
+    ends: impl Iterator<Item = usize>,
+) -> Peekable<impl Iterator<Item = Place>> {
+    let tokens = text.tokens();
+    // The end of a request's own text is no place where it goes on.
+    let ends = ends.skip_while(|end| end + 1 == tokens.len());
+    let places = ends.map(|end| Place {
+        next: small(end + 1),
+        token: tokens[end + 1],
+        length: 1,
+    });
+    places.peekable()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
