@@ -63,7 +63,7 @@ class Text:
         return ends[:limit], len(ends) > limit
 
     def find(self, parent, tail, prob):
-        pairs = min(max(int(prob * 512), 8), 512)
+        pairs = min(max(int(prob * 512), 8), 256)
         found, is_cut = [], True
         if parent is not None:
             found = [

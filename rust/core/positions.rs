@@ -39,7 +39,7 @@ impl Reach {
     /// For a node that is this likely: in a longer text, each place costs a wait for memory.
     pub(crate) fn of(prob: f32, text: &History) -> Self {
         let most = if text.tokens().len() <= NEAR {
-            512
+            256
         } else {
             128
         };
@@ -48,7 +48,7 @@ impl Reach {
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * 512.0) as usize).clamp(8, most);
+        let pairs = ((prob * 2.0 * float(most)) as usize).clamp(8, most);
         Self {
             pairs,
             singles: pairs / 4,
