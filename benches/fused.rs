@@ -30,7 +30,7 @@ static MEMORY: LazyLock<Arc<Memory>> = LazyLock::new(|| {
 
 /// What a drafter drafts from.
 #[derive(Debug, Clone, Copy)]
-enum From {
+enum Sources {
     Nothing,
     Datastore,
     Context,
@@ -38,7 +38,7 @@ enum From {
     All,
 }
 
-impl From {
+impl Sources {
     fn drafter(self) -> Arc<FusedDrafter> {
         let datastore = matches!(self, Self::Datastore | Self::All);
         let memory = matches!(self, Self::Memory | Self::All);
@@ -90,16 +90,16 @@ impl Decoder {
     }
 }
 
-fn decoder(from: From) -> Decoder {
+fn decoder(sources: Sources) -> Decoder {
     let long = |file: &&Vec<u32>| file.len() > 2000;
     let file = CORPUS.held_out.iter().find(long).expect("a long file");
-    Decoder::start(from.drafter(), file)
+    Decoder::start(sources.drafter(), file)
 }
 
 /// Every tree is sound, and a drafter that saw the same drafts the same.
 pub(crate) fn check_answers() {
     let trees = || {
-        let mut decoder = decoder(From::All);
+        let mut decoder = decoder(Sources::All);
         let step = |_| {
             let tree = decoder.session.draft(64).expect("a draft");
             TokenTree::new(
@@ -118,18 +118,18 @@ pub(crate) fn check_answers() {
 /// A draft in the middle of an answer: what each source costs, and what all of them together. A draft
 /// of one node is the look-up of the context alone.
 #[divan::bench(
-    args = [From::Nothing, From::Datastore, From::Context, From::Memory, From::All],
+    args = [Sources::Nothing, Sources::Datastore, Sources::Context, Sources::Memory, Sources::All],
     consts = [1, 8, 16, 32, 64],
 )]
-fn draft<const MAX_NODES: usize>(bencher: Bencher, from: From) {
-    let mut decoder = decoder(from);
+fn draft<const MAX_NODES: usize>(bencher: Bencher, sources: Sources) {
+    let mut decoder = decoder(sources);
     bencher.bench_local(|| decoder.session.draft(black_box(MAX_NODES)));
 }
 
 /// What the outcome of a draft teaches.
 #[divan::bench(args = [8, 16, 32, 64], sample_size = 1)]
 fn observe_outcome(bencher: Bencher, max_nodes: usize) {
-    let decoder = RefCell::new(decoder(From::All));
+    let decoder = RefCell::new(decoder(Sources::All));
     let outcome = || {
         let mut decoder = decoder.borrow_mut();
         let tree = decoder.session.draft(max_nodes).expect("a draft");
@@ -143,7 +143,7 @@ fn observe_outcome(bencher: Bencher, max_nodes: usize) {
 /// A draft, and what its outcome teaches: one decoding step.
 #[divan::bench(args = [8, 16, 32, 64], sample_size = 16)]
 fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
-    let mut decoder = decoder(From::All);
+    let mut decoder = decoder(Sources::All);
     bencher.bench_local(|| {
         let tree = decoder.session.draft(max_nodes).expect("a draft");
         let emitted = decoder.emitted(&tree);
@@ -154,7 +154,7 @@ fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
 /// Drafts of 16 nodes for 64 requests.
 #[divan::bench(args = [1, 2, 4])]
 fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
-    let drafter = From::All.drafter();
+    let drafter = Sources::All.drafter();
     let long = |file: &&Vec<u32>| file.len() > 200;
     let files = CORPUS.held_out.iter().filter(long).cycle().take(64);
     let mut decoders: Vec<Decoder> = files
