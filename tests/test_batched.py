@@ -1,14 +1,11 @@
 """Rows of a batch share one prefix: it is never copied, and what cannot share it is refused."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import specds.verify.attention as attention
-from models import VOCAB_SIZE, build, oracle_drafter, prompt, random_drafter, tiny_model
+from models import VOCAB_SIZE, build, prompt, random_drafter, tiny_model
 from reference import TokenTree
 from specds.generation import generate
 from specds.verify import BatchedRunner, UnsupportedModelError, check_model
@@ -133,78 +130,17 @@ def test_commits_take_the_states_of_a_row_that_has_the_whole_path():
             assert torch.allclose(*states, atol=1e-4)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_models_own_attention_comes_back(monkeypatch, fails):
-    model = build("LlamaConfig", _SHAPE, attn_implementation="eager")
-    used = []
-
-    def spy(*args, **kwargs):
-        used.append(model.config._attn_implementation)
-        if fails:
-            raise RuntimeError("out of memory")
-        return attend(*args, **kwargs)
-
-    attend = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
-    settings = {"max_new_tokens": 4, "self_check": False, "verification": "batched"}
-    drafter = oracle_drafter(range(60))
-    if fails:
-        with pytest.raises(RuntimeError, match="out of memory"):
-            generate(model, prompt(), drafter, **settings)
-    else:
-        generate(model, prompt(), drafter, **settings)
-    assert set(used) == {attention.IN_ROWS}
-    assert model.config._attn_implementation == "eager"
-
-
-def test_a_model_that_another_thread_runs_meanwhile_is_refused():
-    model = tiny_model("qwen2")
-    errors = []
-
-    def run():
-        try:
-            model(prompt())
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    with attention.rows_share_the_prefix(model.config):
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    assert len(errors) == 1
-    assert "the model verifies in batches in another thread" in errors[0]
-
-
-def test_threads_that_verify_in_batches_take_turns():
-    model = tiny_model("qwen2")
-    expected = model.generate(prompt(), max_new_tokens=24, do_sample=False).tolist()
-    results = [None] * 3
-
-    def run(number):
-        drafter = oracle_drafter(expected[0], num_wrong=number)
-        settings = {"max_nodes": 8, "max_new_tokens": 24, "do_sample": False}
-        output = generate(model, prompt(), drafter, verification="batched", **settings)
-        results[number] = output.sequences.tolist()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected] * 3
-
-
 REFUSED = {
     "gpt_oss": (
         "GptOssConfig",
         {**_SHAPE, "num_local_experts": 2, "num_experts_per_tok": 1},
-        "attention with s_aux cannot be verified in batches: use verification='tree'",
+        "attention with s_aux cannot be packed: use verification='tree'",
     ),
     "gemma2": ("Gemma2Config", _SHAPE, "its attention caps logits: use verification='tree'"),
     "gptj": (
         "GPTJConfig",
         {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE},
-        "its attention cannot be exchanged for one that shares a prefix: use verification='tree'",
+        "its attention cannot be exchanged: use verification='tree'",
     ),
 }
 
@@ -243,5 +179,7 @@ def test_the_self_check_finds_rows_that_are_wrong(monkeypatch, broken):
 
 
 def test_ways_to_check_that_there_are_not_are_an_error():
-    with pytest.raises(ValueError, match="verification must be 'tree' or 'batched', got 'rows'"):
+    with pytest.raises(
+        ValueError, match="verification must be 'fast' or 'tree' or 'batched', got 'rows'"
+    ):
         check_model(tiny_model("llama"), verification="rows")

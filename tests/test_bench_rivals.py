@@ -17,6 +17,7 @@ from specds.bench.rivals import RIVALS, RivalAbsentError, RivalAnswerError, Riva
 from specds.bench.rivals.answers import prompt_lookup
 from specds.bench.rivals.prompt_lookup import PromptLookupDrafter
 from specds.bench.rivals.rival_engines import as_tree
+from specds.drafters import DrafterInputs
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=20)
@@ -138,7 +139,7 @@ def installed(monkeypatch, folder, name, code):
 def run_rival(name, datastore, python, requests, folder):
     inputs = RivalInputs(VOCAB_SIZE, [[1, 2]], python)
     folder.mkdir()
-    engines = engines_of([name], [datastore], None, inputs, folder)
+    engines = engines_of([name], [datastore], DrafterInputs(), inputs, folder)
     return list(measure(engines, [3, 6], requests, warm_memory=True))
 
 
@@ -219,7 +220,7 @@ def test_a_rival_indexes_whole_documents(monkeypatch, tmp_path, datastore):
         inputs = RivalInputs(VOCAB_SIZE, [], python)
         from specds.bench.engines import engines_of
 
-        [one] = engines_of(["draftretriever"], [datastore], None, inputs, tmp_path)
+        [one] = engines_of(["draftretriever"], [datastore], DrafterInputs(), inputs, tmp_path)
         with one.open() as make:
             drafted = make().session([1]).draft(8).token_ids.tolist()
     assert drafted == [4, 2, 2, 2, 2]
@@ -230,7 +231,7 @@ def test_a_new_drafter_of_a_rival_has_learned_nothing(monkeypatch, tmp_path, dat
     code = FAKE_DRAFTRETRIEVER.replace("DRAFT", counted)
     with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
         inputs = RivalInputs(VOCAB_SIZE, [], python)
-        [one] = engines_of(["draftretriever"], [datastore], None, inputs, tmp_path)
+        [one] = engines_of(["draftretriever"], [datastore], DrafterInputs(), inputs, tmp_path)
         with one.open() as make:
             drafts = []
             for _ in range(2):

@@ -328,7 +328,7 @@ BUILD = ["build", "--out", "o"]
         (
             ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],
             2,
-            "'x' is not one of 'tree', 'batched'",
+            "'x' is not one of 'auto', 'fast', 'tree', 'batched'",
         ),
     ],
 )

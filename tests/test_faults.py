@@ -15,7 +15,7 @@ import pytest
 import writer
 from specds import Datastore, DatastoreBuilder, FormatError, compact
 
-JOBS = ["build", "add", "merge", "compact"]
+JOBS = ["build", "add", "merge", "compact", "refit"]
 
 
 def files(folder):
@@ -51,7 +51,9 @@ def test_a_job_killed_at_random_moments_and_done_again_equals_an_undisturbed_one
     assert start(job, killed).wait() == 0
     assert files(killed / "out") == expected
     assert {path.name for path in killed.iterdir()} == {path.name for path in undisturbed.iterdir()}
-    Datastore.open(killed / "out").verify()
+    whole = Datastore.open(killed / "out")
+    whole.verify()
+    assert whole.prior is not None
     assert num_killed > 0
 
 

@@ -404,6 +404,37 @@ def test_sessions_are_finished_when_drafting_fails():
     assert drafter.sessions[0].finished == 1
 
 
+@pytest.mark.parametrize("verification", RUNNERS)
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+def test_forced_tokens_are_emitted_and_drafts_of_them_accepted(mode, verification):
+    model = tiny_model("llama")
+    forced = prompt(30, seed=7)[0].tolist()
+    known = [*prompt()[0].tolist(), *forced]
+    settings = {"max_nodes": 9, "verification": verification, "forced_ids": forced, **mode}
+    output = generate(model, prompt(), oracle_drafter(known), **settings)
+    assert output.sequences.tolist() == [known]
+    assert output.stats.num_drafts == 3
+    assert output.past_key_values is None
+    shorter = generate(model, prompt(), wrong_drafter(known), max_new_tokens=12, **settings)
+    assert shorter.sequences.tolist() == [known[: 21 + 12]]
+    assert shorter.stats.num_accepted_tokens == 0
+    ended = generate(model, prompt(), wrong_drafter(known), max_new_tokens=99, **settings)
+    assert ended.sequences.tolist() == [known]
+    at_end = generate(
+        model, prompt(), wrong_drafter(known), eos_token_id=forced[4], pad_token_id=0, **settings
+    )
+    assert at_end.sequences.tolist() == [known[: 21 + 1 + forced.index(forced[4])]]
+
+
+@pytest.mark.parametrize(
+    ("forced", "message"),
+    [([], "forced_ids is empty"), ([3, VOCAB_SIZE], "has token 97"), ([-1], "has token -1")],
+)
+def test_tokens_that_cannot_be_forced_are_an_error(forced, message):
+    with pytest.raises(ValueError, match=message):
+        generate(tiny_model("llama"), prompt(), random_drafter(), forced_ids=forced)
+
+
 class Recycling(Session):
     """Wants the target's two likeliest tokens, and keeps them beside what is emitted."""
 
@@ -458,7 +489,7 @@ def test_negative_budgets_are_an_error():
 
 
 def test_ways_to_verify_that_there_are_not_are_an_error():
-    message = "verification must be 'tree' or 'batched', got 'twice'"
+    message = "verification must be 'auto' or 'fast' or 'tree' or 'batched', got 'twice'"
     with pytest.raises(ValueError, match=message):
         tree_generate(tiny_model("llama"), random_drafter(), verification="twice")
     with pytest.raises(ValueError, match=message):

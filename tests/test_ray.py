@@ -187,6 +187,7 @@ def test_build_on_a_cluster_is_the_local_one(cluster, tmp_path, options):
     assert_same(tmp_path / "ray", tmp_path / "local")
     assert [getattr(ours, name) for name in COUNTS] == [getattr(local, name) for name in COUNTS]
     assert ours.num_shards > 2
+    assert list((tmp_path / "ray").glob("prior-*.bin")), "the prior was compared as well"
     if "max_documents" not in options and "max_tokens" not in options:
         assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)
     assert ("tokenise", 1, 1) in told

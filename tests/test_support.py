@@ -194,10 +194,10 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     loop = custom_generate(random_drafter())
     with pytest.raises(UnsupportedModelError, match="logits differ"):
         model.generate(prompt(), custom_generate=loop, max_new_tokens=2)
-    assert calls == [(model, "tree")]
+    assert calls == [(model, "fast"), (model, "tree")]
     with pytest.raises(UnsupportedModelError, match="cannot verify a batch of rows: logits"):
         generate_with(model, verification="batched")
-    assert calls[1:] == [(model, "batched")]
+    assert calls[2:] == [(model, "batched")]
 
 
 def test_old_transformers_are_refused():
@@ -210,7 +210,6 @@ def test_old_transformers_are_refused():
 
 ARGUMENTS = {
     "beams": ({"num_beams": 2}, "generation mode 'beam_search'"),
-    "several": ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences must be 1"),
     "dola": ({"dola_layers": "low"}, "generation mode 'dola_generation'"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "generation mode 'contrastive_search'"),
     "lookup": ({"prompt_lookup_num_tokens": 3}, "generation mode 'assisted_generation'"),
@@ -220,7 +219,11 @@ ARGUMENTS = {
     ),
     "assistant": ({"assistant_model": object()}, "assistant_model cannot be used"),
     "loop": ({"custom_generate": print}, "custom_generate cannot be used"),
-    "padding": ({"attention_mask": torch.tensor([[0] + [1] * 20])}, "attention_mask has zeros"),
+    "padding": (
+        {"attention_mask": torch.tensor([[1] * 20 + [0]])},
+        "attention_mask has zeros behind a token: pad prompts on the left",
+    ),
+    "hole": ({"attention_mask": torch.tensor([[1, 0] + [1] * 19])}, "attention_mask has zeros"),
     "cache": ({"past_key_values": DynamicCache()}, "past_key_values cannot be used"),
     "static": ({"cache_implementation": "static"}, "cache_implementation='static'"),
     "no_cache": ({"use_cache": False}, "use_cache must not be False"),
@@ -245,12 +248,10 @@ def test_arguments_that_a_tree_cannot_honour_are_named(name):
         generate_with(model, **settings)
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (0, 5)])
-def test_batches_are_refused(shape):
-    with pytest.raises(ValueError, match=r"input_ids must have shape \(1, prompt_length > 0\)"):
-        generate(
-            tiny_model("llama"), torch.ones(shape, dtype=torch.long), random_drafter(), max_length=9
-        )
+def test_empty_prompts_are_refused():
+    with pytest.raises(ValueError, match=r"input_ids must not be empty, got shape \(0, 5\)"):
+        nobody = torch.ones((0, 5), dtype=torch.long)
+        generate(tiny_model("llama"), nobody, random_drafter(), max_length=9)
 
 
 def test_a_mask_of_ones_is_no_padding():

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from specds import DatastoreBuilder, compact, merge
+from specds import DatastoreBuilder, compact, merge, refit
 
-NUM_DOCUMENTS = 600
+NUM_DOCUMENTS = 700
 
 
 def documents():
-    """Documents of tokens below 100; every tenth comes twice."""
+    """Documents of tokens below 100, enough for a prior; every tenth comes twice."""
     random = np.random.default_rng(7)
     made = [random.integers(0, 100, random.integers(1, 60)) for _ in range(NUM_DOCUMENTS)]
     return [made[index // 10] if index % 10 == 3 else made[index] for index in range(NUM_DOCUMENTS)]
@@ -47,6 +47,8 @@ def prepare(job, folder):
         write(folder / "other", made[300:])
     elif job == "compact":
         write(folder / "out", made, max_shard_tokens=400)
+    elif job == "refit":
+        write(folder / "out", made, prior_tokens=0)
 
 
 def run(job, folder):
@@ -60,6 +62,8 @@ def run(job, folder):
         merge([folder / "one", folder / "other"], folder / "out", overwrite=True)
     elif job == "compact":
         compact(folder / "out", max_shard_tokens=5000)
+    elif job == "refit":
+        refit(folder / "out")
 
 
 if __name__ == "__main__":

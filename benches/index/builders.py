@@ -26,7 +26,11 @@ def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
 
     facts = corpus.facts
     with DatastoreBuilder(
-        out / "corpus.specds", vocab_size=facts.vocab_size, separator=facts.separator, **options
+        out / "corpus.specds",
+        vocab_size=facts.vocab_size,
+        separator=facts.separator,
+        prior_tokens=0,  # the others fit none
+        **options,
     ) as builder:
         for tokens, lengths in corpus.batches():
             builder.add_documents(tokens, lengths)

@@ -30,6 +30,7 @@ from specds._core import (
     draft_batch,
     fit_weights,
     merge,
+    refit,
 )
 from specds.drafters import (
     AdedConfig,
@@ -110,6 +111,7 @@ __all__ = [
     "load_tables",
     "merge",
     "open_corpus",
+    "refit",
     "render_with",
 ]
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 __all__ = [
+    "DEFAULT_PRIOR_TOKENS",
     "SOURCES",
     "AdaptiveTrigrams",
     "Datastore",
@@ -31,11 +32,15 @@ __all__ = [
     "draft_batch",
     "fit_weights",
     "merge",
+    "refit",
     "rest_session",
 ]
 
 SOURCES: Final[tuple[str, ...]]
 """What can draft a node; `TokenTree.sources` holds places in it."""
+
+DEFAULT_PRIOR_TOKENS: Final[int]
+"""How many tokens of a datastore its prior is fitted to, unless the caller says."""
 
 __version__: Final[str]
 
@@ -186,6 +191,13 @@ class Datastore:
     @property
     def corpus(self) -> list[str]:
         """What the datastore was built from."""
+    @property
+    def prior(self) -> bytes | None:
+        """The weights that fused drafters with it start from, fitted when it was built.
+
+        None where there are none, or another version of specds has fitted them: `specds.refit`
+        fits them again.
+        """
 
 @final
 class DatastoreBuilder:
@@ -209,6 +221,7 @@ class DatastoreBuilder:
         drop_duplicates: Leave out documents that were added before, and count them.
         max_documents: The most documents to add; those beyond are ignored.
         max_tokens: The most tokens to add, separators included.
+        prior_tokens: Fit the prior to at most so many tokens, and to one in 16; 0 fits none.
         overwrite: Replace the datastore at `path` once the new one is complete.
         append: Add to the datastore at `path`.
         plan: What is built, in words. A build that was killed is taken up where it was by the next
@@ -238,6 +251,7 @@ class DatastoreBuilder:
         drop_duplicates: bool = False,
         max_documents: int = ...,
         max_tokens: int = ...,
+        prior_tokens: int = ...,
         overwrite: bool = False,
         append: bool = False,
         plan: str | None = None,
@@ -355,12 +369,24 @@ def document_hashes(tokens: ArrayLike, lengths: ArrayLike) -> bytes:
     """
 
 def merge(
-    sources: Sequence[str | PathLike[str]], path: str | PathLike[str], *, overwrite: bool = False
+    sources: Sequence[str | PathLike[str]],
+    path: str | PathLike[str],
+    *,
+    overwrite: bool = False,
+    prior_tokens: int = ...,
+    progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore:
     """Joins datastores of one tokenizer: the new one has all their shards, in order.
 
     A shard that several of them have counts once; documents are not compared. Files are linked
-    where the file system can, and copied elsewhere.
+    where the file system can, and copied elsewhere. The prior is fitted anew.
+
+    Args:
+        sources: The datastores.
+        path: The folder to make.
+        overwrite: Replace what is there.
+        prior_tokens: As for `DatastoreBuilder`.
+        progress: As for `DatastoreBuilder.finish`; of the prior alone.
 
     Raises:
         ValueError: There are no sources, or they are of different tokenizers.
@@ -373,6 +399,7 @@ def compact(
     max_shard_tokens: int = ...,
     max_memory: int = ...,
     drop_duplicates: bool = False,
+    prior_tokens: int = ...,
     progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore:
     """Rebuilds the shards of a datastore into as few as possible.
@@ -385,6 +412,23 @@ def compact(
         max_shard_tokens: As for `DatastoreBuilder`.
         max_memory: As for `DatastoreBuilder`.
         drop_duplicates: As for `DatastoreBuilder`.
+        prior_tokens: As for `DatastoreBuilder`.
+        progress: As for `DatastoreBuilder.finish`.
+    """
+
+def refit(
+    path: str | PathLike[str],
+    *,
+    prior_tokens: int = ...,
+    progress: Callable[[str, int, int], Any] | None = None,
+) -> Datastore:
+    """Fits the prior of a datastore again, as a build does; one that is damaged is replaced.
+
+    Who has it open goes on with the old one.
+
+    Args:
+        path: The datastore.
+        prior_tokens: As for `DatastoreBuilder`; 0 takes the prior away.
         progress: As for `DatastoreBuilder.finish`.
     """
 
@@ -690,7 +734,7 @@ def fit_weights(
         datastore: What the drafter will draft from.
         documents: Token ids each. They should be like what will be written, and not be in the
             datastore. It takes some 20 µs a token.
-        weights: What to start from.
+        weights: What to start from; by default the datastore's prior, and without one nothing.
 
     Raises:
         ValueError: A token id is not in the vocabulary, or `weights` are not weights.

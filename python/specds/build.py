@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from specds._core import DatastoreBuilder
+from specds._core import DEFAULT_PRIOR_TOKENS, DatastoreBuilder
 from specds.bookmarks import documents_left
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
@@ -62,6 +62,8 @@ class BuildOptions:
         max_shard_tokens: Cut shards smaller than memory asks for.
         position_stride: Index every second (2), third (3) ... position only, for small disks.
         max_duplicates: Index at most so many places that begin with the same 32 tokens; 0 is all.
+        prior_tokens: Fit the prior of drafters to at most so many tokens of the datastore; 0 is
+            none.
         engine: ``local``, or ``ray`` for a cluster.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
     """
@@ -75,6 +77,7 @@ class BuildOptions:
     max_shard_tokens: int | None = None
     position_stride: int = 1
     max_duplicates: int = 0
+    prior_tokens: int = DEFAULT_PRIOR_TOKENS
     engine: Literal["local", "ray"] = "local"
     ray_address: str | None = None
 
@@ -101,9 +104,9 @@ class BuildReport:
         num_taken_up: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising.
-        index_s: Seconds for sorting and writing, after that.
+        index_s: Seconds for sorting, writing and the prior, after that.
         tokenise_cpu_s: Seconds of all cores while tokenising; of this machine alone.
-        index_cpu_s: Seconds of all cores while sorting and writing; of this machine alone.
+        index_cpu_s: As many seconds of all cores; of this machine alone.
         peak_memory_bytes: The largest resident set of this process so far.
         skipped: What the corpus left out, counted by reason.
     """
@@ -230,6 +233,7 @@ def open_builder(
         max_memory=options.sorting_memory(),
         position_stride=options.position_stride,
         max_duplicates=options.max_duplicates,
+        prior_tokens=options.prior_tokens,
         drop_duplicates=options.drop_duplicates,
         overwrite=options.overwrite,
         append=options.append,

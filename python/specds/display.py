@@ -70,7 +70,7 @@ class _Rate(ProgressColumn):
         return Text(shown, style="progress.data.speed")
 
 
-_UNITS = {"tokenise": "B", "read": " tokens", "sort": " tokens", "write": " tokens"}
+_UNITS = {"tokenise": "B", **dict.fromkeys(("read", "sort", "write", "prior"), " tokens")}
 
 
 @contextmanager
@@ -101,7 +101,8 @@ def build_progress(after_s: float = 0.0) -> Iterator[BuildProgress]:
     try:
         yield show
     finally:
-        bars.stop()
+        if tasks:  # one that never started would end in an empty line
+            bars.stop()
 
 
 @contextmanager

@@ -1,25 +1,31 @@
-"""The decoding loop: draft a tree, verify it in one target forward, accept, observe."""
+"""What `model.generate` does, by drafts: one call, and the same as a loop for transformers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specds._core import TokenTree
-from specds.drafters.protocol import RecyclingSession, node_budget, within
+from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
+from specds.drafters.protocol import node_budget
 from specds.stats import GenerationStats
-from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
-from specds.verify.batched import RUNNERS
-from specds.verify.support import require_arguments, require_support, require_verification
+from specds.verify.accept import Emitter, Sampler, processors_of_row
+from specds.verify.device import Chooser
+from specds.verify.runners import runner_class
+from specds.verify.support import (
+    require_arguments,
+    require_rowwise,
+    require_support,
+    require_verification,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transformers import (
         DynamicCache,
@@ -30,11 +36,8 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.drafters import Drafter, Session
+    from specds.drafters import Drafter
     from specds.verify.runner import Runner
-
-
-_EMPTY_TREE = TokenTree([], [])
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,33 @@ class GenerationOutput:
     """What `generate` returns.
 
     Attributes:
-        sequences: int64 `(1, length)`, the prompt and the emitted tokens.
-        stats: What the request did and where its time went.
-        drafted: For each emitted token, whether it had been drafted.
+        sequences: int64 `(num_rows, length)`, the prompts and the emitted tokens; what is shorter
+            than the longest is filled up with the padding token.
+        stats: What the request did and where its time went, all sequences together.
+        drafted_by_row: For each emitted token of each sequence, whether it had been drafted.
         scores: With `output_scores`, the processed scores `(1, vocab_size)` of each emitted token.
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
-        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last.
+        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
+            the only sequence.
     """
 
     sequences: torch.Tensor
     stats: GenerationStats
-    drafted: list[bool]
+    drafted_by_row: list[list[bool]]
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     past_key_values: DynamicCache | None
+
+    @property
+    def drafted(self) -> list[bool]:
+        """For each emitted token of the only sequence, whether it had been drafted.
+
+        Raises:
+            ValueError: There are several: see `drafted_by_row`.
+        """
+        if len(self.drafted_by_row) > 1:
+            raise ValueError("there are several sequences: use drafted_by_row")
+        return self.drafted_by_row[0]
 
 
 def generate(
@@ -64,9 +80,10 @@ def generate(
     drafter: Drafter,
     *,
     max_nodes: int | None = None,
-    verification: str = "tree",
+    verification: str = "auto",
     self_check: bool = True,
     profile: bool = False,
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -80,17 +97,24 @@ def generate(
 
     Args:
         model: A decoder-only transformers model in eval mode.
-        input_ids: int64 `(1, prompt_length)`, one prompt without padding.
-        drafter: Drafts the trees; it gets one session for this request.
+        input_ids: int64 `(num_rows, prompt_length)`, prompts padded on the left; `attention_mask`
+            tells where. Each has a tree and an acceptance of its own, and leaves when it is
+            finished. Logits processors and stopping criteria are called for each by itself.
+        drafter: Drafts the trees; it gets one session per sequence.
         max_nodes: Most nodes of a draft; 0 is plain decoding. By default what the drafter names as
             its own `max_nodes`, and 64 where it names none.
-        verification: `tree` checks every node of a draft once, by a tree mask. `batched` makes each
-            of its paths a row of a batch, as N-Grammys do: more to compute, and no prefix is
-            copied. What is emitted is the same.
+        verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
+            the model attend as it does, `fast` by an attention that reads the states of the context
+            once. `batched` makes each path of a draft a row of a batch, as N-Grammys do: more to
+            compute. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged.
+            What is emitted is the same.
         self_check: Before the model's first use, compare a small tree with plain forward passes
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
             are true. That costs speed; without it `accept_s` takes the blame for queued work.
+        forced_ids: For benchmarks of models with random weights: emit these tokens, whatever the
+            target chooses, and end with the last of them. All work is done as for its own text,
+            and drafts are accepted where they agree with these. For all sequences, or for each.
         streamer: Gets the prompt and each token, as from `model.generate`.
         tokenizer: Needed for `stop_strings`.
         stop_strings: Ends the text at any of these.
@@ -100,8 +124,8 @@ def generate(
 
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
-        ValueError: An argument asks for what a tree cannot do (beams, batches, padding, a cache
-            from outside), or the drafter drafts tokens that the model does not have.
+        ValueError: An argument asks for what a tree cannot do (beams, a cache from outside, scores
+            of a batch), or the drafter drafts tokens that the model does not have.
     """
     if kwargs.pop("assistant_model", None) is not None:
         raise ValueError("assistant_model cannot be used here: the drafter takes its place")
@@ -109,8 +133,17 @@ def generate(
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
     options = _Options(
-        drafter, node_budget(drafter, max_nodes), verification, self_check, profile, streamer
+        drafter,
+        node_budget(drafter, max_nodes),
+        verification,
+        self_check,
+        profile,
+        streamer,
+        forced_ids,
     )
+    if forced_ids is not None and kwargs.keys().isdisjoint({"max_new_tokens", "max_length"}):
+        rows: Any = [forced_ids] if np.ndim(forced_ids[0]) == 0 else forced_ids
+        kwargs["max_new_tokens"] = max(map(len, rows))
     output: GenerationOutput = model.generate(  # type: ignore[operator]
         input_ids, custom_generate=partial(_run, options), **kwargs
     )
@@ -121,7 +154,7 @@ def custom_generate(
     drafter: Drafter,
     *,
     max_nodes: int | None = None,
-    verification: str = "tree",
+    verification: str = "auto",
     self_check: bool = True,
     streamer: BaseStreamer | None = None,
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
@@ -168,8 +201,11 @@ class _Options:
     self_check: bool
     profile: bool
     streamer: BaseStreamer | None
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
+        if self.forced_ids is not None and len(self.forced_ids) == 0:
+            raise ValueError("forced_ids is empty: give at least one token")
         if self.max_nodes < 0:
             raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
         require_verification(self.verification)
@@ -185,168 +221,117 @@ def _run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop."""
-    require_support(model, verification=options.verification, self_check=options.self_check)
-    require_arguments(input_ids, generation_config, model_kwargs)
+    verification = require_support(
+        model, verification=options.verification, self_check=options.self_check
+    )
+    paddings = require_arguments(input_ids, generation_config, model_kwargs)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
-    _refuse_tokens_beyond(vocab_size, (options.drafter.vocab_size or 0) - 1)
-    returns_dict = generation_config.return_dict_in_generate
-    sampler = Sampler(
-        logits_processor,
+    known_tokens = options.drafter.vocab_size or vocab_size
+    refuse_tokens_beyond(vocab_size, known_tokens - 1)
+    forced = _forced_rows(options.forced_ids, len(input_ids), vocab_size)
+    make_sampler = partial(
+        Sampler,
         do_sample=generation_config.do_sample,
-        keep_scores=returns_dict and generation_config.output_scores,
-        keep_logits=returns_dict and generation_config.output_logits,
+        keep_scores=generation_config.return_dict_in_generate and generation_config.output_scores,
+        keep_logits=generation_config.return_dict_in_generate and generation_config.output_logits,
     )
-    max_length = generation_config.max_length
-    emitter = Emitter(input_ids, stopping_criteria, options.streamer, sampler.scores)
-    runner = RUNNERS[options.verification](
-        model,
-        prompt_length=input_ids.shape[1],
-        max_length=max_length,
-        max_nodes=options.max_nodes,
-    )
+    samplers = [make_sampler(logits_processor)]
+    if len(input_ids) > 1:
+        require_rowwise(logits_processor, options.streamer, samplers[0].keeps)
+        processors = (processors_of_row(logits_processor, row) for row in range(len(input_ids)))
+        samplers = [make_sampler(of_row) for of_row in processors]
     if options.streamer is not None:
         options.streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    session = options.drafter.session(input_ids[0].tolist())
+    rows: list[Row] = []
     try:
-        request = _Request(
-            runner,
-            emitter,
-            sampler,
-            session,
-            max_length,
-            options.max_nodes,
-            vocab_size,
-            options.drafter.vocab_size or vocab_size,
-        )
-        clock = _clock(model.device, options.profile)
-        request.decode(input_ids, generation_config.prefill_chunk_size, clock)
+        for number, sampler in enumerate(samplers):
+            ids = input_ids[number : number + 1]
+            emitter = Emitter(
+                ids, stopping_criteria, options.streamer, sampler.scores, forced[number]
+            )
+            prompt_ids = ids[:, paddings[number] :]
+            session = options.drafter.session(prompt_ids[0].tolist())
+            rows.append(Row(prompt_ids, sampler, emitter, session))
+        limits = Limits(generation_config.max_length, vocab_size, known_tokens)
+        chooser = None
+        if not samplers[0].keeps:
+            chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
+        decode = partial(_decode, options, model, runner_class(verification, model.device), chooser)
+        stats, cache = decode(rows, limits, generation_config)
     finally:
-        session.finish()
+        for row in rows:
+            row.session.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
+    scores, logits = samplers[0].scores, samplers[0].logits
     return GenerationOutput(
-        sequences=emitter.token_ids,
-        stats=request.stats,
-        drafted=request.drafted,
-        scores=None if sampler.scores is None else tuple(sampler.scores),
-        logits=None if sampler.logits is None else tuple(sampler.logits),
-        past_key_values=runner.cache.committed() if returns_dict else None,
+        sequences=_padded([row.emitter.token_ids for row in rows], generation_config),
+        stats=stats,
+        drafted_by_row=[row.drafted for row in rows],
+        scores=None if scores is None else tuple(scores),
+        logits=None if logits is None else tuple(logits),
+        past_key_values=cache,
     )
 
 
-@dataclass
-class _Request:
-    """The loop over one request, and what it has come to so far.
-
-    Token ids from `known_tokens` on are not in the drafter's vocabulary: models have spare ones.
-    """
-
-    runner: Runner
-    emitter: Emitter
-    sampler: Sampler
-    session: Session
-    max_length: int
-    max_nodes: int
-    vocab_size: int
-    known_tokens: int
-    stats: GenerationStats = field(default_factory=GenerationStats)
-    drafted: list[bool] = field(default_factory=list)
-
-    def decode(
-        self, input_ids: torch.Tensor, chunk_size: int | None, clock: Callable[[], float]
-    ) -> None:
-        """Emits tokens until a stopping criterion ends the request."""
-        stats, emitter, watch = self.stats, self.emitter, _Stopwatch(self.stats, clock)
-        logits = self.runner.prefill(input_ids, chunk_size)
-        watch.lap("prefill_s")
-        _, emitted = self._accept(logits, None)
-        watch.lap("accept_s")
-        self._recycle(logits, None)
-        self.session.observe(emitted)
-        watch.lap("observe_s")
-        while not emitter.finished:
-            tree = self._draft()
-            watch.lap("draft_s")
-            logits = self.runner.verify(emitted[-1], tree)
-            watch.lap("forward_s")
-            path, emitted = self._accept(logits, tree)
-            watch.lap("accept_s")
-            self.runner.commit(path[: len(emitted) - 1])
-            watch.lap("compact_s")
-            self._recycle(logits, tree)
-            self.session.observe(emitted)
-            watch.lap("observe_s")
-            stats.record_draft(0 if tree is None else len(tree), len(path))
-        watch.stop()
-        stats.num_emitted_tokens = len(emitter.emitted)
-
-    def _draft(self) -> TokenTree | None:
-        """A draft cut to the budget and to the tokens left; None where nothing can be gained."""
-        # The deepest node that can still be emitted: the pass itself gives one token more.
-        max_depth = self.max_length - self.emitter.length - 1
-        if self.max_nodes == 0 or max_depth <= 0:
-            return None
-        tree = within(self.session.draft(self.max_nodes), self.max_nodes, max_depth)
-        if len(tree) == 0:
-            return None
-        _refuse_tokens_beyond(self.vocab_size, int(tree.token_ids.max()))
-        return tree
-
-    def _recycle(self, logits: torch.Tensor, tree: TokenTree | None) -> None:
-        """Tells the session what the target predicts at every node, where it wants to know."""
-        session = self.session
-        num_predictions = int(getattr(session, "num_predictions", 0))
-        if num_predictions and isinstance(session, RecyclingSession):
-            known = logits[:, : self.known_tokens]
-            top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
-            session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
-
-    def _accept(self, logits: torch.Tensor, tree: TokenTree | None) -> tuple[list[int], list[int]]:
-        """Emits what the target chose; returns the accepted nodes and the emitted tokens."""
-        num_before = len(self.emitter.emitted)
-        if self.sampler.is_argmax:
-            path = accept_greedy(logits, tree, self.emitter)
-        else:
-            path = walk(logits, tree, self.emitter, self.sampler)
-        emitted = self.emitter.emitted[num_before:]
-        self.drafted += [index < len(path) for index in range(len(emitted))]
-        return path, emitted
-
-
-class _Stopwatch:
-    """Adds the time since its last lap to a phase of the statistics."""
-
-    def __init__(self, stats: GenerationStats, clock: Callable[[], float]) -> None:
-        self._stats = stats
-        self._clock = clock
-        self._start = self._last = clock()
-
-    def lap(self, phase: str) -> None:
-        now = self._clock()
-        setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
-        self._last = now
-
-    def stop(self) -> None:
-        self._stats.total_s += self._clock() - self._start
-
-
-def _clock(device: torch.device, profile: bool) -> Callable[[], float]:
-    if not profile or device.type != "cuda":
-        return perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return perf_counter()
-
-    return synchronised
-
-
-def _refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:
-    if largest_token_id >= vocab_size:
-        raise ValueError(
-            f"the drafter drafts token {largest_token_id}, the model has {vocab_size}: "
-            "use a drafter made with the model's own tokenizer"
+def _decode(
+    options: _Options,
+    model: PreTrainedModel,
+    runs: type[Runner],
+    chooser: Chooser | None,
+    rows: list[Row],
+    limits: Limits,
+    generation_config: GenerationConfig,
+) -> tuple[GenerationStats, DynamicCache | None]:
+    """Decodes all rows together where the runner can, else one after the other."""
+    stats = GenerationStats()
+    cache = None
+    for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
+        runner = runs(
+            model,
+            prompt_length=max(row.prompt_ids.shape[1] for row in batch),
+            max_length=limits.max_length,
+            max_nodes=options.max_nodes,
+            num_rows=len(batch),
         )
+        try:
+            clock = clock_of(model.device, options.profile)
+            decoding = Decoding(runner, limits, options.max_nodes, chooser, clock)
+            decoding.run(batch, generation_config.prefill_chunk_size)
+            if generation_config.return_dict_in_generate and len(rows) == 1:
+                cache = runner.cache.committed()
+        finally:
+            runner.close()
+        stats.merge(decoding.stats)
+    return stats, cache
+
+
+def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:
+    """Sequences `(1, length)` as one tensor, shorter ones filled up as `model.generate` does."""
+    length = max(sequence.shape[1] for sequence in sequences)
+    padding = generation_config._pad_token_tensor
+    token = 0 if padding is None else int(padding)
+    return torch.cat(
+        [
+            torch.nn.functional.pad(sequence, (0, length - sequence.shape[1]), value=token)
+            for sequence in sequences
+        ]
+    )
+
+
+def _forced_rows(
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None, num_rows: int, vocab_size: int
+) -> Sequence[Sequence[int] | None]:
+    """What each sequence is forced to emit."""
+    if forced_ids is None:
+        return [None] * num_rows
+    rows: list[Any] = [forced_ids] * num_rows if np.ndim(forced_ids[0]) == 0 else [*forced_ids]
+    if len(rows) != num_rows or not all(len(row) for row in rows):
+        raise ValueError(f"forced_ids must be tokens for each of {num_rows} sequences")
+    unknown = [token for row in rows for token in row if not 0 <= token < vocab_size]
+    if unknown:
+        raise ValueError(f"forced_ids has token {unknown[0]}, the model has {vocab_size}")
+    return rows
 
 
 def _resolve_stop_strings(

@@ -18,6 +18,7 @@ use crate::manifest::{
 };
 use crate::options::DatastoreOptions;
 use crate::placed::Placed;
+use crate::prior::{self, Report};
 use crate::staging::Staging;
 use crate::text::{Checkpoint, Documents, TextWriter};
 
@@ -287,14 +288,19 @@ impl DatastoreBuilder {
             ControlFlow::Break(()) => Err(Error::Stopped),
         };
         self.index_shards(&mut report)?;
-        let manifest = self.manifest();
+        let mut manifest = self.manifest();
+        let has_changed = !self.shards.is_empty(); // else every document was there before
+        if has_changed {
+            let num_tokens = self.options.prior_tokens;
+            prior::put(&mut manifest, self.staging()?, num_tokens, &mut report)?;
+        }
         let target = self.staging()?.target().to_owned();
         check_target(&target, &self.options)?;
         let staging = self.staging.take().ok_or(Error::BuildFailed)?;
-        if self.shards.is_empty() {
-            staging.leave(&manifest)?; // every document was there before
-        } else {
+        if has_changed {
             staging.publish(manifest)?;
+        } else {
+            staging.leave(&manifest)?;
         }
         Datastore::open(&target)
     }
@@ -494,6 +500,7 @@ impl DatastoreBuilder {
             tokenizer_fingerprint: options.tokenizer_fingerprint,
             corpus: Vec::new(),
             shards: Vec::new(),
+            prior: None,
             build_id: String::new(),
         });
         manifest.corpus.extend(options.corpus);
@@ -580,8 +587,6 @@ impl fmt::Debug for DatastoreBuilder {
             .finish_non_exhaustive()
     }
 }
-
-type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
 /// How many shards are sorted at the same time.
 fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {

@@ -7,17 +7,21 @@ use std::time::Instant;
 
 use crate::checks::check_tokens;
 use crate::error::{Error, Result};
+use crate::prior;
 use crate::shard::Shard;
 use crate::split::{Node, Splitter};
 use crate::stride::Stride;
 use crate::threads::in_parallel;
+use crate::weights::Weights;
 
 pub use crate::builder::DatastoreBuilder;
 pub use crate::duplicates::document_hashes;
 pub use crate::format::{FORMAT_VERSION, SectionManifest};
 pub use crate::index::Stage;
-pub use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};
-pub use crate::options::{DatastoreOptions, Existing};
+pub use crate::manifest::{
+    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
+};
+pub use crate::options::{DEFAULT_PRIOR_TOKENS, DatastoreOptions, Existing};
 pub use crate::worker::build_shard;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
@@ -33,6 +37,7 @@ pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
     shards: Vec<Shard>,
+    prior: Option<Weights>,
 }
 
 /// Where the longest suffix of a context occurs in a datastore.
@@ -81,6 +86,15 @@ pub struct Samples {
 }
 
 impl Samples {
+    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Range<usize>>) -> Self {
+        let positions = Vec::new();
+        Self {
+            tokens,
+            rows,
+            positions,
+        }
+    }
+
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -136,30 +150,44 @@ impl Datastore {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
         loop {
-            let shards = manifest.shards.iter();
-            let opened = shards.map(|shard| Shard::open(path, &manifest, shard));
-            match opened.collect() {
-                Ok(shards) => {
-                    return Ok(Self {
-                        path: path.to_owned(),
-                        manifest,
-                        shards,
-                    });
-                }
-                Err(error) => {
-                    // While the shards were opened, another process may have replaced them.
-                    let now = Manifest::read(path)?;
-                    if now.build_id == manifest.build_id {
-                        return Err(error);
-                    }
-                    manifest = now;
-                }
+            let opened = Self::open_listed(path, &manifest, |shard| shard.folder(path));
+            let complete = opened.and_then(|datastore| {
+                Ok(Self {
+                    prior: prior::read(path, &manifest)?,
+                    ..datastore
+                })
+            });
+            let Err(error) = complete else {
+                return complete;
+            };
+            // While the files were opened, another process may have replaced them.
+            let now = Manifest::read(path)?;
+            if now.build_id == manifest.build_id {
+                return Err(error);
             }
+            manifest = now;
         }
     }
 
+    /// Opens the shards that a manifest lists, wherever they lie, without a prior.
+    pub(crate) fn open_listed(
+        path: &Path,
+        manifest: &Manifest,
+        folder_of: impl Fn(&ShardEntry) -> PathBuf,
+    ) -> Result<Self> {
+        let shards = manifest.shards.iter();
+        let opened = shards.map(|shard| Shard::open(&folder_of(shard), manifest, shard));
+        Ok(Self {
+            path: path.to_owned(),
+            manifest: manifest.clone(),
+            shards: opened.collect::<Result<_>>()?,
+            prior: None,
+        })
+    }
+
     /// Checks every byte against its checksum, and every section against the tokens: what passes is
-    /// exactly what a build of the same corpus gives. O(n) time, 4 bytes of memory a token of the
+    /// exactly what a build of the same corpus gives, up to the prior, of which the bytes are
+    /// checked when it is opened. O(n) time, 4 bytes of memory a token of the
     /// largest shard.
     ///
     /// # Errors
@@ -181,6 +209,13 @@ impl Datastore {
     /// What it says of itself.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What fused drafters with this datastore start from, as far as nothing else is said: weights
+    /// fitted to some of its documents when it was built. `None` where there are none, or another
+    /// version of this crate has fitted them: then [`refit`](crate::edit::refit) fits them again.
+    pub fn prior(&self) -> Option<&Weights> {
+        self.prior.as_ref()
     }
 
     /// All tokens, separators included.

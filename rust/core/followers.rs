@@ -2,8 +2,9 @@
 
 use std::sync::OnceLock;
 
-use crate::datastore::{Datastore, Match};
+use crate::datastore::{Datastore, Match, Samples};
 use crate::evidence::runs;
+use crate::hidden::Hidden;
 
 /// How many occurrences of a token are looked at.
 const MAX_SAMPLES: usize = 128;
@@ -37,7 +38,6 @@ impl AllFollowers {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
 fn look_up(datastore: &Datastore, token: u32) -> Followers {
     if token == datastore.separator() {
         return Followers::default();
@@ -45,13 +45,34 @@ fn look_up(datastore: &Datastore, token: u32) -> Followers {
     let mut found = Match::default();
     datastore.find(&[token], &mut found);
     let samples = datastore.samples(&found, 1, MAX_SAMPLES);
+    count(found.count(), &samples)
+}
+
+/// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
+/// that one document makes no difference, and for the separator.
+pub(crate) fn look_up_elsewhere(
+    datastore: &Datastore,
+    token: u32,
+    hidden: &Hidden,
+) -> Option<Followers> {
+    if token == datastore.separator() {
+        return None;
+    }
+    let mut found = Match::default();
+    datastore.find(&[token], &mut found);
+    let (num_matches, samples) = hidden.samples_elsewhere(datastore, &found, 1, MAX_SAMPLES)?;
+    Some(count(num_matches, &samples))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+fn count(num_matches: u64, samples: &Samples) -> Followers {
     let nexts = samples.iter().filter_map(<[u32]>::first).copied();
     let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
     // Stable, and the rows of a sample are sorted.
     counts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     counts.truncate(MAX_TOKENS);
     Followers {
-        num_matches: found.count() as f32,
+        num_matches: num_matches as f32,
         num_samples: samples.len() as f32,
         counts: counts.into(),
     }

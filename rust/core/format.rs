@@ -427,11 +427,11 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 }
 
 /// Writes a small file so that it is there completely or not at all, and on the disk.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
     let partial = path.with_extension("new");
     let write = || {
         let mut file = File::create(&partial)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(content.as_ref())?;
         file.sync_all()?;
         fs::rename(&partial, path)
     };

@@ -9,6 +9,7 @@ use crate::draft::Session;
 use crate::error::{Error, Result};
 use crate::followers::AllFollowers;
 use crate::growth::{Growth, Limits, Sources};
+use crate::hidden::Hidden;
 use crate::history::History;
 use crate::memory::{Memory, Reader, check_name};
 use crate::mixer::Uses;
@@ -175,6 +176,12 @@ impl FusedSession {
         Ok(())
     }
 
+    /// Drafts as if a document were not in the datastore.
+    pub(crate) fn without(mut self, hidden: Hidden) -> Self {
+        self.growth.hide(hidden);
+        self
+    }
+
     fn grow(&mut self, limits: Limits) -> TokenTree {
         let drafter = &*self.drafter;
         let texts = drafter
@@ -319,22 +326,27 @@ pub fn fit<D: AsRef<[u32]>>(
     documents: &[D],
     weights: Weights,
 ) -> Result<Weights> {
-    const MAX_NODES: usize = 32;
-    const PROMPT: usize = 16;
     let drafter = FusedDrafter::new(datastore, None, FusedConfig::default(), weights)?;
     let drafter = Arc::new(drafter);
     for document in documents {
-        let document = document.as_ref();
-        let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
-        let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
-        session.observe(prompt)?;
-        while !rest.is_empty() {
-            session.draft(MAX_NODES)?;
-            let num_accepted = session.growth.accepted(rest).count();
-            let (emitted, after) = rest.split_at(rest.len().min(num_accepted + 1));
-            session.observe(emitted)?;
-            rest = after;
-        }
+        let session = FusedSession::new(Arc::clone(&drafter), "")?;
+        learn_from(session, document.as_ref())?;
     }
     Ok(drafter.weights())
+}
+
+/// Drafts for a document as if a model had written it, but for its first tokens.
+pub(crate) fn learn_from(mut session: FusedSession, document: &[u32]) -> Result<()> {
+    const MAX_NODES: usize = 32;
+    const PROMPT: usize = 16;
+    let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
+    session.observe(prompt)?;
+    while !rest.is_empty() {
+        session.draft(MAX_NODES)?;
+        let num_accepted = session.growth.accepted(rest).count();
+        let (emitted, after) = rest.split_at(rest.len().min(num_accepted + 1));
+        session.observe(emitted)?;
+        rest = after;
+    }
+    Ok(())
 }

@@ -8,9 +8,10 @@ use crate::calibration;
 use crate::datastore::Datastore;
 use crate::evidence::{Evidence, Kind, Known};
 use crate::followers::AllFollowers;
+use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
-use crate::passages::{self, Passages, count_followers};
+use crate::passages::{self, Passages};
 use crate::positions::{self, Places, Reach};
 use crate::recycled::Recycled;
 use crate::tree::{Source, TokenTree};
@@ -109,6 +110,11 @@ impl Growth {
         self.evidence.clear();
         self.passages.clear();
         self.places.clear();
+    }
+
+    /// Drafts from now on as if a document were not in the datastore.
+    pub(crate) fn hide(&mut self, hidden: Hidden) {
+        self.passages.hidden = Some(hidden);
     }
 
     /// Drafts a tree.
@@ -265,7 +271,7 @@ impl Growth {
         };
         let rank = self.passages.count(&found, &mut self.evidence);
         let min_share = MIN_PROB / prob;
-        count_followers(
+        self.passages.count_followers(
             followers,
             datastore,
             token,

@@ -28,6 +28,8 @@ pub enum Stage {
     Write,
     /// Waiting until the files are on the disk: counted in shards.
     Sync,
+    /// Fitting the prior: counted in tokens.
+    Prior,
 }
 
 impl Stage {
@@ -38,6 +40,7 @@ impl Stage {
             Self::Sort => "sort",
             Self::Write => "write",
             Self::Sync => "sync",
+            Self::Prior => "prior",
         }
     }
 }

@@ -53,6 +53,9 @@ pub struct Manifest {
     pub corpus: Vec<String>,
     /// The shards, in the order of their documents.
     pub shards: Vec<ShardEntry>,
+    /// What drafters with this datastore start from, where that was fitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<PriorEntry>,
     /// The xxh3-128 of all of the above, in hexadecimal: the same input gives the same build id.
     pub build_id: String,
 }
@@ -80,14 +83,45 @@ impl ShardEntry {
     }
 
     fn is_usable(&self) -> bool {
-        let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
-        self.id.len() == 32
-            && self.id.bytes().all(is_digit)
+        is_id(&self.id)
             && (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens)
             && (1..=self.num_tokens).contains(&self.num_documents)
             && self.num_bytes <= i64::MAX as u64 / MAX_SHARDS as u64
     }
 }
+
+/// Whether this is an xxh3-128 in hexadecimal.
+fn is_id(text: &str) -> bool {
+    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 32 && text.bytes().all(is_digit)
+}
+
+/// What the manifest says of the prior.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorEntry {
+    /// The xxh3-128 of its file, in hexadecimal; it names the file.
+    pub id: String,
+    /// The tokens that it was fitted to.
+    pub num_tokens: u64,
+    /// The length of its file.
+    pub num_bytes: u64,
+}
+
+impl PriorEntry {
+    pub(crate) fn file_name(&self) -> String {
+        format!("{PRIOR_PREFIX}{}.bin", self.id)
+    }
+
+    fn is_usable(&self) -> bool {
+        is_id(&self.id) && self.num_bytes <= MAX_PRIOR_BYTES
+    }
+}
+
+/// What the files of priors begin with, and nothing else in a datastore does.
+pub(crate) const PRIOR_PREFIX: &str = "prior-";
+
+/// So much is read into memory whatever a manifest says.
+const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
 /// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
@@ -130,7 +164,8 @@ impl Manifest {
     /// The length of all files of the datastore.
     pub(crate) fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.num_bytes);
-        shards.sum::<u64>() + to_json(self).len() as u64
+        let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
+        shards.sum::<u64>() + prior + to_json(self).len() as u64
     }
 
     /// Sets what follows from the shards, and gives the text of the file.
@@ -147,6 +182,8 @@ impl Manifest {
         fits(self.shards.len() <= MAX_SHARDS, "it has too many shards")?;
         let is_usable = self.shards.iter().all(ShardEntry::is_usable);
         fits(is_usable, "what it says of a shard is not usable")?;
+        let is_usable = self.prior.as_ref().is_none_or(PriorEntry::is_usable);
+        fits(is_usable, "what it says of the prior is not usable")?;
         let sum = |count: fn(&ShardEntry) -> u64| self.shards.iter().map(count).sum::<u64>();
         fits(
             self.num_tokens == sum(|shard| shard.num_tokens),

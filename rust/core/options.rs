@@ -5,6 +5,9 @@ use crate::index::{IndexOptions, largest_shard};
 use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::tokens::TokenWidth;
 
+/// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
+pub const DEFAULT_PRIOR_TOKENS: u64 = 50_000;
+
 /// What may be at the path of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
@@ -50,6 +53,9 @@ pub struct DatastoreOptions {
     /// The most tokens to add, separators included: the first document that does not fit, and all
     /// after it, are ignored.
     pub max_tokens: u64,
+    /// The most tokens that the [prior](crate::datastore::Datastore::prior) is fitted to; 0 fits
+    /// none. At most one in 16 of the datastore is taken, and none is fitted to less than 1,024.
+    pub prior_tokens: u64,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -74,6 +80,7 @@ impl DatastoreOptions {
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
+            prior_tokens: DEFAULT_PRIOR_TOKENS,
             existing: Existing::Refuse,
             plan: None,
         }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
 use crate::evidence::{END, Evidence, Kind, Matched, runs};
-use crate::followers::AllFollowers;
+use crate::followers::{AllFollowers, look_up_elsewhere};
+use crate::hidden::Hidden;
 use crate::numeric::small;
 use crate::stride::Stride;
 
@@ -49,6 +50,8 @@ pub(crate) struct Passages {
     tokens: Vec<u32>,
     found: Vec<Match>,
     samples: Samples,
+    /// A document that is drafted for as if it were not in the datastore.
+    pub(crate) hidden: Option<Hidden>,
 }
 
 /// The groups of one node, the longest match first.
@@ -85,7 +88,9 @@ impl Passages {
             let count = self.found[index].count();
             if count > last_count {
                 last_count = count;
-                self.read(datastore, index, MAX_PASSAGES);
+                let last = self.groups[start..].last();
+                let num_longer = last.map_or(0.0, |group| group.num_matches);
+                self.read(datastore, index, MAX_PASSAGES, num_longer);
             }
             if self.groups.len() - start == MAX_MATCHES {
                 break;
@@ -94,12 +99,22 @@ impl Passages {
         start..self.groups.len()
     }
 
+    /// Reads passages of a match, unless all but `num_longer` of them, those of a longer match, are
+    /// hidden.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize) {
+    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
-        let count = found.count();
+        let mut count = found.count();
         let stride = Stride::new(count, max_passages as u64);
-        if found.is_in_one_shard() || stride.num_samples() == count {
+        let hidden = self.hidden.as_ref();
+        if let Some((num_elsewhere, samples)) = hidden
+            .and_then(|hidden| hidden.samples_elsewhere(datastore, found, LENGTH, max_passages))
+        {
+            if num_elsewhere as f32 <= num_longer {
+                return;
+            }
+            (count, self.samples) = (num_elsewhere, samples);
+        } else if found.is_in_one_shard() || stride.num_samples() == count {
             datastore.gather(found, LENGTH, stride, &mut self.samples);
         } else {
             self.samples = datastore.samples(found, LENGTH, max_passages);
@@ -167,7 +182,7 @@ impl Passages {
             let index = order - 1;
             datastore.find(&tail[start..], &mut self.found[index]);
             if self.found[index].count() as f32 > num_matches {
-                self.read(datastore, index, MAX_PASSAGES_OF_NODE);
+                self.read(datastore, index, MAX_PASSAGES_OF_NODE, num_matches);
             }
         }
         found.start..self.groups.len()
@@ -199,28 +214,34 @@ impl Passages {
             .first()
             .map_or(0, |group| group.order)
     }
-}
 
-/// Adds the expert for what follows a node's token; `min_share` is the least share of a token that
-/// matters.
-pub(crate) fn count_followers(
-    followers: &AllFollowers,
-    datastore: &Datastore,
-    token: u32,
-    rank: usize,
-    min_share: f32,
-    evidence: &mut Evidence,
-) {
-    if let Some(followers) = followers.of(datastore, token) {
-        let matched = Matched {
-            kind: Kind::Datastore,
-            order: 1,
-            rank,
-            num_matches: followers.num_matches,
-        };
-        let min_count = min_share * followers.num_samples;
-        let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
-        let counts = followers.counts.iter().take_while(matter).copied();
-        evidence.add(matched, Some(followers.num_samples), counts);
+    /// Adds the expert for what follows a node's token; `min_share` is the least share of a token
+    /// that matters.
+    pub(crate) fn count_followers(
+        &self,
+        followers: &AllFollowers,
+        datastore: &Datastore,
+        token: u32,
+        rank: usize,
+        min_share: f32,
+        evidence: &mut Evidence,
+    ) {
+        let hidden = self.hidden.as_ref();
+        let elsewhere = hidden.and_then(|hidden| look_up_elsewhere(datastore, token, hidden));
+        let followers = elsewhere
+            .as_ref()
+            .or_else(|| followers.of(datastore, token));
+        if let Some(followers) = followers {
+            let matched = Matched {
+                kind: Kind::Datastore,
+                order: 1,
+                rank,
+                num_matches: followers.num_matches,
+            };
+            let min_count = min_share * followers.num_samples;
+            let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
+            let counts = followers.counts.iter().take_while(matter).copied();
+            evidence.add(matched, Some(followers.num_samples), counts);
+        }
     }
 }

@@ -30,12 +30,11 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Maps the shard that `entry` names of the datastore at `datastore`. O(vocabulary).
-    pub(crate) fn open(datastore: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
-        let folder = entry.folder(datastore);
-        let sections = ShardManifest::read(&folder, manifest, entry)?;
+    /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
+    pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let sections = ShardManifest::read(folder, manifest, entry)?;
         let shard_id = entry.number();
-        let open = |kind, section| Section::open(&folder, Place { shard_id, kind }, section);
+        let open = |kind, section| Section::open(folder, Place { shard_id, kind }, section);
         let width = sections.token_width();
         let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
         let suffixes = Suffixes::new(
@@ -300,16 +299,23 @@ impl Shard {
     /// The document that the token at `position` belongs to: how many come before it, and where its
     /// tokens lie, its separator excluded. O(log d).
     pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
-        let ends = self.document_ends();
-        let end = |index: usize| {
-            let bytes = ends.get(index)?;
-            usize::try_from(u64::from_le_bytes(*bytes)).ok()
-        };
-        let is_before = |index| end(index).is_some_and(|end| end <= position);
-        let index = partition(0..ends.len(), is_before);
-        let start = index.checked_sub(1).and_then(end).unwrap_or(0);
-        let end = end(index).unwrap_or(start).saturating_sub(1);
-        (index, start..end.clamp(start, self.tokens.len().max(start)))
+        let is_before = |index| self.document_end(index).is_some_and(|end| end <= position);
+        let index = partition(0..self.num_documents(), is_before);
+        (index, self.document_range(index))
+    }
+
+    /// Where the tokens of the document lie that has so many before it, its separator excluded.
+    pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
+        let before = index.checked_sub(1);
+        let start = before.and_then(|before| self.document_end(before));
+        let start = start.unwrap_or(0);
+        let end = self.document_end(index).unwrap_or(start).saturating_sub(1);
+        start..end.clamp(start, self.tokens.len().max(start))
+    }
+
+    fn document_end(&self, index: usize) -> Option<usize> {
+        let bytes = self.document_ends().get(index)?;
+        usize::try_from(u64::from_le_bytes(*bytes)).ok()
     }
 
     fn document_ends(&self) -> &[[u8; 8]] {

@@ -9,6 +9,7 @@
 //! | `00000/` … | a shard that is being written |
 //! | `00000.json` … | the id of a shard that is complete |
 //! | `datastore/shard-ID/` … | the complete shards |
+//! | `datastore/prior-ID.bin` | the prior, if there is to be one |
 //! | others | what the caller notes, to be removed with the rest |
 //!
 //! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::{sync_folder, write_whole};
-use crate::manifest::{self, FOLDER_PREFIX, Manifest, folder_name};
+use crate::manifest::{self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name};
 
 /// The folder beside a datastore in which it is written, by this process alone.
 pub(crate) struct Staging {
@@ -107,13 +108,14 @@ impl Staging {
         folders.find(|folder| folder.is_dir())
     }
 
-    /// Makes the datastore of `manifest`, whose shards lie here or at the target, the one at the
-    /// target, in one step; then removes the shards that only the old one had, and this folder.
+    /// Makes the datastore of `manifest`, whose shards lie here or at the target and whose prior
+    /// lies here, the one at the target, in one step; then removes what only the old one had, and
+    /// this folder.
     pub(crate) fn publish(self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
         if fs::symlink_metadata(target).is_err() {
-            remove_shards_but(&shards, &manifest)?; // others may have built some that no build took
+            remove_unlisted(&shards, &manifest)?; // others may have built shards that no build took
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;
@@ -125,9 +127,14 @@ impl Staging {
                     fs::rename(&from, &to).map_err(Error::io(&to))?;
                 }
             }
+            if let Some(prior) = &manifest.prior {
+                let name = prior.file_name();
+                let to = target.join(&name);
+                fs::rename(shards.join(&name), &to).map_err(Error::io(&to))?;
+            }
             sync_folder(target)?;
             write_whole(&target.join(manifest::FILE_NAME), &text)?;
-            remove_shards_but(target, &manifest)?;
+            remove_unlisted(target, &manifest)?;
         }
         self.remove();
         Ok(())
@@ -136,7 +143,7 @@ impl Staging {
     /// Leaves the datastore at the target as it is, of `manifest`, and removes what a kill amid
     /// publishing has left of an older one; then removes this folder.
     pub(crate) fn leave(self, manifest: &Manifest) -> Result<()> {
-        remove_shards_but(&self.target, manifest)?;
+        remove_unlisted(&self.target, manifest)?;
         self.remove();
         Ok(())
     }
@@ -204,15 +211,23 @@ pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
-fn remove_shards_but(datastore: &Path, manifest: &Manifest) -> Result<()> {
-    let shards = manifest.shards.iter();
-    let listed: BTreeSet<_> = shards.map(|shard| folder_name(&shard.id)).collect();
+/// Removes the shards and priors in a folder that the manifest does not list.
+fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
+    let shards = manifest.shards.iter().map(|shard| folder_name(&shard.id));
+    let prior = manifest.prior.iter().map(PriorEntry::file_name);
+    let listed: BTreeSet<_> = shards.chain(prior).collect();
     for entry in fs::read_dir(datastore).map_err(Error::io(datastore))? {
         let entry = entry.map_err(Error::io(datastore))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(FOLDER_PREFIX) && !listed.contains(&*name) {
-            fs::remove_dir_all(entry.path()).map_err(Error::io(&entry.path()))?;
+        let path = entry.path();
+        if listed.contains(&*name) {
+            continue;
+        }
+        if name.starts_with(FOLDER_PREFIX) {
+            fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+        } else if name.starts_with(PRIOR_PREFIX) {
+            fs::remove_file(&path).map_err(Error::io(&path))?;
         }
     }
     Ok(())

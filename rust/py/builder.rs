@@ -43,7 +43,7 @@ impl DatastoreBuilder {
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
         position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
-        overwrite = false, append = false, plan = None
+        prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -61,6 +61,7 @@ impl DatastoreBuilder {
         drop_duplicates: bool,
         max_documents: u64,
         max_tokens: u64,
+        prior_tokens: u64,
         overwrite: bool,
         append: bool,
         plan: Option<String>,
@@ -85,6 +86,7 @@ impl DatastoreBuilder {
             drop_duplicates,
             max_documents,
             max_tokens,
+            prior_tokens,
             existing,
             plan,
             ..DatastoreOptions::new(vocab_size, separator)
@@ -273,22 +275,40 @@ pub(crate) fn document_hashes<'py>(
 
 /// Joins datastores of one tokenizer into a new one.
 #[pyfunction]
-#[pyo3(signature = (sources, path, *, overwrite = false))]
+#[pyo3(signature = (
+    sources, path, *, overwrite = false, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS,
+    progress = None
+))]
 pub(crate) fn merge(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     path: PathBuf,
     overwrite: bool,
+    prior_tokens: u64,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let merged = py.detach(|| edit::merge(&sources, &path, overwrite));
-    merged.map(Datastore::from).map_err(py_err)
+    let merge = |report: &mut Report| edit::merge(&sources, &path, overwrite, prior_tokens, report);
+    report_to(py, progress, merge).map(Datastore::from)
+}
+
+/// Fits the prior of a datastore again.
+#[pyfunction]
+#[pyo3(signature = (path, *, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, progress = None))]
+pub(crate) fn refit(
+    py: Python<'_>,
+    path: PathBuf,
+    prior_tokens: u64,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Datastore> {
+    let refit = |report: &mut Report| edit::refit(&path, prior_tokens, report);
+    report_to(py, progress, refit).map(Datastore::from)
 }
 
 /// Rebuilds the shards of a datastore into as few as possible.
 #[pyfunction]
 #[pyo3(signature = (
     path, *, max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    drop_duplicates = false, progress = None
+    drop_duplicates = false, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, progress = None
 ))]
 pub(crate) fn compact(
     py: Python<'_>,
@@ -296,12 +316,14 @@ pub(crate) fn compact(
     max_shard_tokens: u64,
     max_memory: u64,
     drop_duplicates: bool,
+    prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
     let options = edit::CompactOptions {
         max_shard_tokens,
         max_memory,
         drop_duplicates,
+        prior_tokens,
     };
     report_to(py, progress, |report| edit::compact(&path, options, report)).map(Datastore::from)
 }

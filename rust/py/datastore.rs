@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyTuple};
 use specds::datastore;
 
 use crate::arrays::integers;
@@ -180,6 +180,12 @@ impl Datastore {
     #[getter]
     fn num_tokens(&self) -> u64 {
         self.0.num_tokens()
+    }
+
+    #[getter]
+    fn prior<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let prior = self.0.prior();
+        prior.map(|weights| PyBytes::new(py, &weights.to_bytes()))
     }
 
     #[getter]

@@ -40,7 +40,8 @@ impl FusedState {
         };
         let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
         let memory = memory.map(|memory| Arc::clone(&memory.get().0));
-        let drafter = fused::FusedDrafter::new(datastore, memory, config, read(weights)?);
+        let weights = read(weights, datastore.as_deref())?;
+        let drafter = fused::FusedDrafter::new(datastore, memory, config, weights);
         Ok(Self(Arc::new(drafter.map_err(py_err)?)))
     }
 
@@ -87,12 +88,19 @@ pub(crate) fn fit_weights<'py>(
         .map(|document| integers(document, "documents"));
     let documents: Vec<Vec<u32>> = tokens.collect::<PyResult<_>>()?;
     let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
-    let weights = read(weights)?;
+    let weights = read(weights, datastore.as_deref())?;
     let fitted = py.detach(|| fused::fit(datastore, &documents, weights));
     Ok(PyBytes::new(py, &fitted.map_err(py_err)?.to_bytes()))
 }
 
-fn read(weights: Option<&[u8]>) -> PyResult<Weights> {
-    let weights = weights.map_or_else(|| Ok(Weights::default()), Weights::from_bytes);
-    weights.map_err(py_err)
+/// What to start from: these weights, or those that the datastore brings.
+fn read(
+    weights: Option<&[u8]>,
+    datastore: Option<&specds::datastore::Datastore>,
+) -> PyResult<Weights> {
+    let prior = datastore.and_then(specds::datastore::Datastore::prior);
+    match weights {
+        Some(weights) => Weights::from_bytes(weights).map_err(py_err),
+        None => Ok(prior.cloned().unwrap_or_default()),
+    }
 }

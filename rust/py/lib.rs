@@ -23,7 +23,7 @@ mod _core {
     #[pymodule_export]
     use super::aded::{AdaptiveTrigrams, Trigrams, aded_session};
     #[pymodule_export]
-    use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge};
+    use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge, refit};
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]
@@ -45,6 +45,8 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::tree::Source::ALL.map(specds::tree::Source::name);
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
+        let prior_tokens = specds::datastore::DEFAULT_PRIOR_TOKENS;
+        module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -25,8 +25,17 @@ fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<D
         max_shard_tokens,
         max_memory: u64::MAX,
         drop_duplicates,
+        prior_tokens: 0,
     };
     compact(path, options, &mut silent)
+}
+
+fn join(
+    sources: &[impl AsRef<Path>],
+    path: impl AsRef<Path>,
+    overwrite: bool,
+) -> Result<Datastore> {
+    merge(sources, path, overwrite, 0, &mut silent)
 }
 
 proptest! {
@@ -63,6 +72,7 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
         max_shard_tokens: MAX_SHARD_TOKENS,
         max_memory: u64::MAX,
         drop_duplicates: false,
+        prior_tokens: 0,
     };
     let asked = |datastore: &Datastore| {
         let found = datastore.lookup(&[1], 16, 1).unwrap();
@@ -90,7 +100,7 @@ fn a_merged_datastore_has_all_shards_once() {
     let path = |name: &str| folder.path().join(name);
     build(&path("a"), small(4), &[vec![1, 2], vec![1, 2, 3]]).unwrap();
     build(&path("b"), small(4), &[vec![1, 2, 3], vec![3]]).unwrap();
-    let merged = merge(&[path("a"), path("b")], path("c"), false).unwrap();
+    let merged = join(&[path("a"), path("b")], path("c"), false).unwrap();
     merged.verify().unwrap();
     assert_eq!(merged.manifest().shards.len(), 3);
     assert_eq!(merged.num_documents(), 3);
@@ -109,7 +119,7 @@ fn merging_into_a_source_adds_to_it() {
     let path = |name: &str| folder.path().join(name);
     let old = build(&path("a"), options(4, 4), &[vec![1, 2]]).unwrap();
     build(&path("b"), options(4, 4), &[vec![3]]).unwrap();
-    let merged = merge(&[path("a"), path("b")], path("a"), true).unwrap();
+    let merged = join(&[path("a"), path("b")], path("a"), true).unwrap();
     assert_eq!(merged.num_documents(), 2);
     old.verify().unwrap();
 }
@@ -126,17 +136,17 @@ fn what_cannot_be_merged_is_refused_and_nothing_is_left() {
     };
     build(&path("c"), other, &[vec![1, 2]]).unwrap();
     for other in ["b", "c"] {
-        let error = merge(&[path("a"), path(other)], path("d"), false).unwrap_err();
+        let error = join(&[path("a"), path(other)], path("d"), false).unwrap_err();
         assert!(
             matches!(&error, Error::OtherTokenizer { path: named, .. } if *named == path(other)),
             "{error}"
         );
     }
-    let error = merge(&[path("a"), path("none")], path("d"), false).unwrap_err();
+    let error = join(&[path("a"), path("none")], path("d"), false).unwrap_err();
     assert!(matches!(error, Error::Io { .. }));
-    let error = merge(&[] as &[&Path], path("d"), false).unwrap_err();
+    let error = join(&[] as &[&Path], path("d"), false).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }));
-    let error = merge(&[path("a")], path("b"), false).unwrap_err();
+    let error = join(&[path("a")], path("b"), false).unwrap_err();
     assert!(matches!(error, Error::Exists { .. }));
     let mut names: Vec<_> = fs::read_dir(folder.path())
         .unwrap()
@@ -156,6 +166,7 @@ fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
         max_shard_tokens: 6,
         max_memory: u64::MAX,
         drop_duplicates: false,
+        prior_tokens: 0,
     };
     let error = compact(&path, options, &mut |_, _, _| ControlFlow::Break(())).unwrap_err();
     assert!(matches!(error, Error::Stopped));

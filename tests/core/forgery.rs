@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use specds::datastore::{DatastoreOptions, Manifest, SectionManifest, ShardManifest};
+use specds::datastore::{DatastoreOptions, Manifest, PriorEntry, SectionManifest, ShardManifest};
 use specds::error::Error;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -32,7 +32,7 @@ fn json(manifest: &impl serde::Serialize) -> String {
 }
 
 /// The text of a manifest with whatever it now says.
-fn seal(mut manifest: Manifest) -> String {
+pub(crate) fn seal(mut manifest: Manifest) -> String {
     manifest.build_id = String::new();
     manifest.build_id = format!("{:032x}", xxh3_128(json(&manifest).as_bytes()));
     json(&manifest)
@@ -90,10 +90,18 @@ fn files_are_what_the_byte_table_says() {
     assert_eq!(read_all(&victim.path()), victim.files);
 }
 
+fn prior(id: &str, num_bytes: u64) -> PriorEntry {
+    PriorEntry {
+        id: id.to_owned(),
+        num_tokens: 9,
+        num_bytes,
+    }
+}
+
 #[test]
 fn manifests_that_contradict_themselves_are_refused() {
     type Row = (&'static str, fn(&mut Manifest));
-    let rows: [Row; 14] = [
+    let rows: [Row; 16] = [
         ("no vocabulary", |m| m.vocab_size = 0),
         ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
         ("a separator outside", |m| m.separator = 6),
@@ -112,6 +120,12 @@ fn manifests_that_contradict_themselves_are_refused() {
             m.shards[0].id = format!("../{}", &m.shards[0].id[3..]);
         }),
         ("a short id", |m| m.shards[0].id.truncate(31)),
+        ("a prior that is a path", |m| {
+            m.prior = Some(prior("../56789abcdef0123456789abcdef012", 9));
+        }),
+        ("a huge prior", |m| {
+            m.prior = Some(prior("0123456789abcdef0123456789abcdef", u64::MAX));
+        }),
     ];
     let victim = Victim::new();
     let name = Path::new("manifest.json");

@@ -84,7 +84,7 @@ fn replay(session: &mut FusedSession, text: &[u32], max_nodes: usize) -> Vec<(us
 }
 
 /// A random sequence that is the same in every run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn below(&mut self, limit: u32) -> u32 {
@@ -95,14 +95,14 @@ impl Random {
         u32::try_from((self.0 >> 33) % u64::from(limit)).unwrap()
     }
 
-    fn tokens(&mut self, length: usize, first: u32, num_tokens: u32) -> Vec<u32> {
+    pub(crate) fn tokens(&mut self, length: usize, first: u32, num_tokens: u32) -> Vec<u32> {
         (0..length)
             .map(|_| first + self.below(num_tokens))
             .collect()
     }
 
     /// Phrases one after the other.
-    fn phrases(&mut self, phrases: &[Vec<u32>], length: usize) -> Vec<u32> {
+    pub(crate) fn phrases(&mut self, phrases: &[Vec<u32>], length: usize) -> Vec<u32> {
         let mut text = Vec::new();
         while text.len() < length {
             let last = u32::try_from(phrases.len()).unwrap();

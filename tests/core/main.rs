@@ -12,6 +12,7 @@ mod memory;
 mod n_grammys;
 mod ngrams;
 mod oracle;
+mod prior;
 mod resume;
 mod snapshot;
 mod thin;

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from transformers import PreTrainedModel
-
     from specds._core import Datastore
     from specds.drafters import Drafter
 
@@ -68,7 +66,7 @@ def needs_model(names: Sequence[str]) -> bool:
 def engines_of(
     names: Sequence[str],
     datastores: Sequence[Datastore],
-    model: PreTrainedModel | None,
+    own: DrafterInputs,
     rivals: RivalInputs,
     folder: Path,
 ) -> list[Engine]:
@@ -77,7 +75,7 @@ def engines_of(
     Args:
         names: As `check_names` lets through.
         datastores: Open ones.
-        model: The target, for drafters that are made of its weights.
+        own: What drafters of this package are made of besides.
         rivals: What rivals are started with; what they index is added here.
         folder: Where rivals keep their indexes.
     """
@@ -93,7 +91,7 @@ def engines_of(
                     _open_rival, name, rivals, None if datastore is None else corpora[number]
                 )
             else:
-                start = partial(_open_own, DrafterName(name), DrafterInputs(datastore, model))
+                start = partial(_open_own, DrafterName(name), replace(own, datastore=datastore))
             engines.append(Engine(name, datastore, start))
     return engines
 

@@ -8,8 +8,8 @@ go on behind it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from time import perf_counter_ns
+from dataclasses import dataclass, field, fields
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +42,9 @@ class Trace:
             tell.
         draft_ns: Time of each call of `draft`.
         observe_ns: Time of each call of `observe` behind the prompt.
+        draft_cpu_ns: What a processor worked in each call of `draft`; empty where another process
+            drafted.
+        observe_cpu_ns: As much in each call of `observe`.
         sources: How many emitted tokens came from where: what drafted them, or the target.
     """
 
@@ -52,15 +55,20 @@ class Trace:
     match_lengths: list[int] = field(default_factory=list)
     draft_ns: list[int] = field(default_factory=list)
     observe_ns: list[int] = field(default_factory=list)
+    draft_cpu_ns: list[int] = field(default_factory=list)
+    observe_cpu_ns: list[int] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
 
     def merge(self, other: Trace) -> None:
         """Appends the drafts of `other`."""
         self.stats.merge(other.stats)
         self.num_requests += other.num_requests
-        for name in ("accepted", "expected", "match_lengths", "draft_ns", "observe_ns"):
+        for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.sources.update(other.sources)
+
+
+_LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is list)
 
 
 def replay(open_session: Callable[[], Session], transcript: Transcript, max_nodes: int) -> Trace:
@@ -93,20 +101,20 @@ def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -
         path: list[int] = []
         max_depth = len(truth) - position - 1
         if max_nodes > 0 and max_depth > 0:
-            start = perf_counter_ns()
+            start = _now()
             tree = session.draft(max_nodes)
-            elapsed = perf_counter_ns() - start
+            _note(session, start, trace.draft_ns, trace.draft_cpu_ns)
             tree = within(tree, max_nodes, max_depth)
             path = right_path(tree, truth[position:])
-            _record(trace, session, tree, path, elapsed)
+            _record(trace, session, tree, path)
         else:
             trace.stats.record_draft(0, 0)
         trace.sources[TARGET] += 1
         emitted = truth[position : position + len(path) + 1]
         position += len(emitted)
-        start = perf_counter_ns()
+        start = _now()
         session.observe(emitted)
-        trace.observe_ns.append(_own_time(session, perf_counter_ns() - start))
+        _note(session, start, trace.observe_ns, trace.observe_cpu_ns)
 
 
 def right_path(tree: TokenTree, truth: np.ndarray) -> list[int]:
@@ -123,19 +131,30 @@ def right_path(tree: TokenTree, truth: np.ndarray) -> list[int]:
     return path
 
 
-def _record(
-    trace: Trace, session: Session, tree: TokenTree, path: list[int], elapsed_ns: int
-) -> None:
+def _record(trace: Trace, session: Session, tree: TokenTree, path: list[int]) -> None:
     trace.stats.record_draft(len(tree), len(path))
     trace.accepted.append(len(path))
     trace.expected.append(float(tree.probs.sum(dtype=np.float64)))
-    trace.draft_ns.append(_own_time(session, elapsed_ns))
     trace.sources.update(SOURCES[source] for source in tree.sources[path].tolist())
     match_length = getattr(session, "match_length", None)
     if match_length is not None:
         trace.match_lengths.append(int(match_length))
 
 
-def _own_time(session: Session, elapsed_ns: int) -> int:
-    """What the session itself measured of its last call, where another process did the work."""
-    return int(getattr(session, "elapsed_ns", elapsed_ns))
+def _now() -> tuple[int, int]:
+    """What the processor has worked for this thread, and the time."""
+    return thread_time_ns(), perf_counter_ns()
+
+
+def _note(session: Session, start: tuple[int, int], wall_ns: list[int], cpu_ns: list[int]) -> None:
+    """Appends the times of a call that has just returned.
+
+    Where another process did the work, the session itself measured it.
+    """
+    now, worked = perf_counter_ns(), thread_time_ns()
+    own: int | None = getattr(session, "elapsed_ns", None)
+    if own is None:
+        wall_ns.append(now - start[1])
+        cpu_ns.append(worked - start[0])
+    else:
+        wall_ns.append(own)

@@ -16,6 +16,7 @@ from specds.bench.measure import ALL, measure
 from specds.bench.report import Settings, rows_of
 from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import ordered, read_transcripts
+from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer, vocab_size
 
@@ -49,6 +50,8 @@ class ReplayOptions:
         seed: Of the order, where it is a shuffled one.
         warm_memory: Whether a drafter keeps what earlier requests taught it.
         limit: The most requests of a file.
+        weights: A file of weights that the fused drafter starts from, or ``none``; None is the
+            datastore's prior.
         rivals_python: The interpreter that rivals are installed for.
     """
 
@@ -62,6 +65,7 @@ class ReplayOptions:
     seed: int = 0
     warm_memory: bool = True
     limit: int | None = None
+    weights: str | None = None
     rivals_python: Path | None = None
 
 
@@ -87,17 +91,14 @@ def run_replay(
         datastore.warm()
     name, tokenizer = _tokenizer(options.tokenizer, datastores)
     size = vocab_size(tokenizer)
-    recorded = [
-        transcript
-        for path in options.transcripts
-        for transcript in read_transcripts(path, tokenizer, size, options.limit)
-    ]
+    recorded = _read(options.transcripts, tokenizer, options.limit)
     _check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
+    own = DrafterInputs(model=target, weights=read_weights(options.weights))
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
     with tempfile.TemporaryDirectory() as folder:
-        engines = engines_of(options.drafters, datastores, target, inputs, Path(folder))
+        engines = engines_of(options.drafters, datastores, own, inputs, Path(folder))
         total = len(engines) * len(options.budgets) * len(requests)
         cells = measure(
             engines,
@@ -115,7 +116,36 @@ def run_replay(
         seed=options.seed,
         warm_memory=options.warm_memory,
         limit=options.limit,
+        weights=options.weights,
     )
+
+
+def read_all(
+    files: Sequence[Path], tokenizer: str | None, datastores: Sequence[Datastore]
+) -> list[Transcript]:
+    """Reads files of transcripts, one after the other.
+
+    Args:
+        files: JSONL, packed or not.
+        tokenizer: The name of that of the model that wrote them; None is the datastores'.
+        datastores: What they are replayed with.
+
+    Raises:
+        ValueError: A tokenizer is missing or does not fit, or a row cannot be replayed.
+        OSError: A file cannot be read.
+    """
+    return _read(files, _tokenizer(tokenizer, datastores)[1])
+
+
+def _read(
+    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
+) -> list[Transcript]:
+    size = vocab_size(tokenizer)
+    return [
+        transcript
+        for path in files
+        for transcript in read_transcripts(path, tokenizer, size, limit)
+    ]
 
 
 def _tokenizer(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli import ask, bench, build, run, trigrams
+from specds.cli import ask, bench, build, fit, run, trigrams
 
 __all__ = ["app", "main"]
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(build.build, build.add, build.merge, build.compact, trigrams.trigrams),
+    *(build.build, build.add, build.merge, build.compact, fit.fit, trigrams.trigrams),
     *(ask.info, ask.verify, ask.lookup),
     *(run.generate, run.demo),
 ):

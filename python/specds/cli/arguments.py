@@ -27,6 +27,23 @@ def size(text: str | int) -> int:
         raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
 
 
+PriorTokens = Annotated[
+    int,
+    typer.Option(
+        parser=size,
+        help="Fit what the fused drafter starts from to so many tokens of the datastore, one in 16 "
+        "at most; 0: to none.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
+        "[default: what is kept with the datastore]"
+    ),
+]
+
+
 def text_of(argument: str) -> str:
     """The text of an argument; `-` reads standard input."""
     return sys.stdin.read() if argument == "-" else argument

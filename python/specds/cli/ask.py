@@ -44,6 +44,7 @@ def facts_of(datastore: Datastore) -> dict[str, Any]:
         "num_shards": datastore.num_shards,
         "num_bytes": datastore.num_bytes,
         "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
+        "has_prior": datastore.prior is not None,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, listed
+from specds.cli.arguments import Json, Weights, listed
 
 app = typer.Typer(
     name="bench",
@@ -64,6 +64,7 @@ def replay(
         ),
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
+    weights: Weights = None,
     rivals_python: Annotated[
         Path | None, typer.Option(help="The interpreter that rivals are installed for.")
     ] = None,
@@ -100,6 +101,7 @@ def replay(
         seed=seed,
         warm_memory=warm_memory,
         limit=limit,
+        weights=weights,
         rivals_python=rivals_python,
     )
     with display.replay_progress() as progress:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specds import display
-from specds.cli.arguments import DatastorePath, Json, size
+from specds._core import DEFAULT_PRIOR_TOKENS
+from specds.cli.arguments import DatastorePath, Json, PriorTokens, size
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions
@@ -113,6 +114,7 @@ def build(
     max_shard_tokens: _SHARD = None,
     stride: _STRIDE = 1,
     max_duplicates: _REPEATS = 0,
+    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     engine: _ENGINE = _Engine.LOCAL,
     ray_address: _ADDRESS = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
@@ -165,6 +167,7 @@ def add(
     keep_duplicates: _DUPLICATES = False,
     max_memory: _MEMORY = None,
     max_shard_tokens: _SHARD = None,
+    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     engine: _ENGINE = _Engine.LOCAL,
     ray_address: _ADDRESS = None,
     estimate: _ESTIMATE = False,
@@ -242,6 +245,7 @@ def _build_options(flags: dict[str, Any], *, append: bool) -> BuildOptions:
         max_shard_tokens=flags["max_shard_tokens"],
         position_stride=flags.get("stride", 1),  # what is added is indexed as the rest
         max_duplicates=flags.get("max_duplicates", 0),
+        prior_tokens=flags["prior_tokens"],
         engine=flags["engine"].value,
         ray_address=flags["ray_address"],
     )
@@ -253,6 +257,7 @@ def merge(
     ],
     out: _OUT,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     as_json: Json = False,
 ) -> None:
     """Join datastores of one tokenizer into a new one.
@@ -265,7 +270,10 @@ def merge(
     """
     from specds import merge as join
 
-    merged = join(datastores, out, overwrite=overwrite)
+    with display.build_progress(after_s=2.0) as progress:
+        merged = join(
+            datastores, out, overwrite=overwrite, prior_tokens=prior_tokens, progress=progress
+        )
     _show_datastore(merged, as_json=as_json)
 
 
@@ -276,6 +284,7 @@ def compact(
     ] = False,
     max_memory: _MEMORY = None,
     max_shard_tokens: _SHARD = None,
+    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     as_json: Json = False,
 ) -> None:
     """Rebuild the shards of a datastore into as few as memory allows.
@@ -295,6 +304,7 @@ def compact(
             datastore,
             max_memory=memory,
             drop_duplicates=drop_duplicates,
+            prior_tokens=prior_tokens,
             progress=progress,
             **limit,
         )

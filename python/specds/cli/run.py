@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, text_of
+from specds.cli.arguments import Json, Weights, text_of
 from specds.drafters import DrafterName
 
 
 class Verification(str, Enum):
     """How drafts are verified."""
 
+    AUTO = "auto"
+    FAST = "fast"
     TREE = "tree"
     BATCHED = "batched"
 
@@ -35,7 +37,10 @@ _DRAFTER = Annotated[
 ]
 _VERIFICATION = Annotated[
     Verification,
-    typer.Option(help="`tree`: every node once; `batched`: each path as a row of a batch."),
+    typer.Option(
+        help="`fast`: every node once, by packed attention; `tree`: the same by the model's own; "
+        "`batched`: each path as a row of a batch; `auto`: `fast` where the model allows it."
+    ),
 ]
 _NEW_TOKENS = Annotated[int, typer.Option(min=1, help="How many tokens to generate at most.")]
 
@@ -46,6 +51,7 @@ def generate(
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER = DrafterName.FUSED,
+    weights: Weights = None,
     max_new_tokens: _NEW_TOKENS = 128,
     max_nodes: Annotated[
         int | None,
@@ -55,7 +61,7 @@ def generate(
             "elsewhere.",
         ),
     ] = None,
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
@@ -72,7 +78,13 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
     """
     from specds._core import Datastore, Trigrams
-    from specds.drafters import DrafterInputs, make_drafter, node_budget, require_inputs
+    from specds.drafters import (
+        DrafterInputs,
+        make_drafter,
+        node_budget,
+        read_weights,
+        require_inputs,
+    )
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
@@ -91,7 +103,8 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     with display.build_progress(after_s=2.0) as progress:
-        made = make_drafter(drafter, DrafterInputs(opened, loaded, counted, progress))
+        inputs = DrafterInputs(opened, loaded, counted, progress, read_weights(weights))
+        made = make_drafter(drafter, inputs)
     # A CPU computes for each node, a GPU waits for the weights anyway.
     usual = 8 if loaded.device.type == "cpu" else 64
     sampling = (
@@ -134,7 +147,7 @@ def demo(
         int | None,
         typer.Option(min=0, help="Node budget of a draft; by default the drafter's own, else 8."),
     ] = None,
-    verification: _VERIFICATION = Verification.TREE,
+    verification: _VERIFICATION = Verification.AUTO,
     seed: Annotated[int, typer.Option(help="Chooses the prompts; also of the sampling.")] = 0,
     as_json: Json = False,
 ) -> None:

@@ -102,7 +102,7 @@ def compare(
     *,
     mode: str,
     max_nodes: int,
-    verification: str = "tree",
+    verification: str = "auto",
     seed: int = 0,
     on_completion: Callable[[], None] = lambda: None,
     **settings: Any,

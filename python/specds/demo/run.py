@@ -35,7 +35,7 @@ def run_demo(
     seed: int,
     drafter_name: DrafterName = DrafterName.FUSED,
     *,
-    verification: str = "tree",
+    verification: str = "auto",
     as_json: bool = False,
 ) -> None:
     """Runs the demo and prints what it measured.

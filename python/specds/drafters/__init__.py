@@ -1,7 +1,7 @@
 """Drafters: each opens a session for a request, and the session drafts token trees."""
 
 from specds.drafters.aded import AdedConfig, AdedDrafter
-from specds.drafters.fused import FusedConfig, FusedDrafter
+from specds.drafters.fused import FusedConfig, FusedDrafter, read_weights
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.names import (
     DrafterInputs,
@@ -33,6 +33,7 @@ __all__ = [
     "make_drafter",
     "node_budget",
     "open_drafter",
+    "read_weights",
     "require_inputs",
     "with_trigrams",
 ]

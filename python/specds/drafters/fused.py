@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds._core import SOURCES, Datastore, FusedState, Memory
+from specds._core import SOURCES, Datastore, FusedState, Memory, fit_weights
 from specds.drafters.protocol import begin
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class FusedDrafter:
         config: What is used besides.
         memory: What earlier requests said; every session adds its text when it finishes. By default
             an empty one where there is a datastore, and none where there is not.
-        weights: What `weights` or `specds.fit_weights` returned; by default nothing is learned yet.
+        weights: What `weights` or `specds.fit_weights` returned; by default the datastore's prior,
+            and without one nothing is learned yet.
 
     Raises:
         FileNotFoundError: There is nothing at the path.
@@ -110,3 +112,18 @@ class FusedDrafter:
         """How many accepted tokens each source drafted, where it drafted any."""
         accepted = zip(SOURCES, self._state.accepted(), strict=True)
         return {source: number for source, number in accepted if number}
+
+
+def read_weights(name: str | None) -> bytes | None:
+    """The weights of the file `name`, as `FusedDrafter` takes them.
+
+    Args:
+        name: A file that `specds fit` wrote; ``none``: weights that have learned nothing; None:
+            whatever the datastore brings.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    if name is None:
+        return None
+    return fit_weights(None, []) if name == "none" else Path(name).read_bytes()

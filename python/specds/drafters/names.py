@@ -97,12 +97,14 @@ class DrafterInputs:
         model: The target model.
         trigrams: Tri-grams; without them, those who need them count them in the datastore.
         progress: Called while that goes on: a stage, how far it has come, how far it has to go.
+        weights: What the fused drafter starts from; by default the datastore's prior.
     """
 
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
     trigrams: Trigrams | None = None
     progress: Callable[[str, int, int], Any] | None = None
+    weights: bytes | None = None
 
 
 def require_inputs(
@@ -125,7 +127,7 @@ def require_inputs(
 
 
 def _fused(inputs: DrafterInputs) -> Drafter:
-    return FusedDrafter(inputs.datastore)
+    return FusedDrafter(inputs.datastore, weights=inputs.weights)
 
 
 def _rest(inputs: DrafterInputs) -> Drafter:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from transformers import LogitsProcessorList, StoppingCriteriaList
+    from transformers import StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
@@ -58,6 +60,7 @@ class Emitter:
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
         scores: The scores of the emitted tokens, kept by the `Sampler`, for the criteria.
+        forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Emitter:
         stopping_criteria: StoppingCriteriaList,
         streamer: BaseStreamer | None = None,
         scores: list[torch.Tensor] | None = None,
+        forced_ids: Sequence[int] | None = None,
     ) -> None:
         self.emitted: list[int] = []
         self.finished = False
@@ -76,6 +80,7 @@ class Emitter:
         self._host_stop = _HostStop.of(stopping_criteria)
         self._streamer = streamer
         self._scores = scores
+        self._forced_ids = forced_ids
 
     @property
     def length(self) -> int:
@@ -95,16 +100,30 @@ class Emitter:
             self._num_stored = length
         return self._buffer[:, :length]
 
-    def emit(self, token: int) -> None:
-        """Appends `token`, sets `finished` where a criterion stops there, streams the token."""
+    @property
+    def forced_ahead(self) -> Sequence[int]:
+        """What will be emitted whatever is chosen; empty where nothing is forced."""
+        return () if self._forced_ids is None else self._forced_ids[len(self.emitted) :]
+
+    def emit(self, token: int) -> int:
+        """Appends `token`, sets `finished` where a criterion stops there, streams the token.
+
+        Returns:
+            The token that was emitted: `token`, or what the caller had forced in its place.
+        """
+        if self._forced_ids is not None:
+            token = self._forced_ids[len(self.emitted)]
         self.emitted.append(token)
         if self._host_stop is not None:
             self.finished = self._host_stop(self.length, token)
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
+        if self._forced_ids is not None and len(self.emitted) == len(self._forced_ids):
+            self.finished = True
         if self._streamer is not None:
             self._streamer.put(torch.tensor([token]))  # type: ignore[no-untyped-call]
+        return token
 
 
 class Sampler:
@@ -131,14 +150,14 @@ class Sampler:
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
 
     @property
+    def keeps(self) -> bool:
+        """Whether scores or logits are kept."""
+        return self.scores is not None or self.logits is not None
+
+    @property
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
-        return (
-            not self._do_sample
-            and len(self._logits_processor) == 0
-            and self.scores is None
-            and self.logits is None
-        )
+        return not self._do_sample and len(self._logits_processor) == 0 and not self.keeps
 
     def __call__(self, token_ids: torch.Tensor, logits: torch.Tensor) -> int:
         """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`."""
@@ -154,6 +173,18 @@ class Sampler:
             probs = torch.nn.functional.softmax(scores, dim=-1)
             return int(torch.multinomial(probs, num_samples=1))
         return int(scores.argmax(dim=-1))
+
+
+def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+    """The processors of a request as they are for one of its sequences."""
+    made = LogitsProcessorList()
+    for processor in processors:
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if isinstance(ignored, torch.Tensor):
+            processor = copy.copy(processor)
+            processor.prompt_ignore_length = ignored[row : row + 1]
+        made.append(processor)
+    return made
 
 
 def walk(
@@ -203,8 +234,7 @@ def _follow(
     edges = [] if tree is None else zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
     nodes = enumerate(edges)
     while True:
-        token = choice_after(node)
-        emitter.emit(token)
+        token = emitter.emit(choice_after(node))
         # Children come after their parent, so one pass over the nodes serves the whole walk.
         node = next((child for child, edge in nodes if edge == (node, token)), -1)
         if node >= 0:

@@ -1,34 +1,27 @@
-"""How do several rows attend to one prefix: an attention that lays the rows side by side."""
+"""How does a draft attend: an attention that reads the states of a prefix where they lie, once."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from threading import RLock, local
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+PACKED = "specds_packed"
+"""The name of `attend_packed` among the attention functions of transformers.
 
-IN_ROWS = "specds_in_rows"
-"""The name of `attend_in_rows` among the attention functions of transformers."""
+No mask function has that name, so that transformers makes no masks of its own for it.
+"""
 
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
 
-one_at_a_time = RLock()
-"""Held while the attention of a model is exchanged, and while it must not be."""
-
-_thread = local()
-
 
 class AttentionError(ValueError):
-    """A model's attention is of a kind that cannot be computed for rows with a common prefix."""
+    """A model's attention is of a kind that cannot be computed over packed drafts."""
 
 
-def attend_in_rows(
+def attend_packed(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -37,69 +30,57 @@ def attend_in_rows(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a batch of rows to one prefix and each to itself, by one softmax over both.
+    """Attention in which the query heads that share a head of the keys are one longer sequence.
 
-    The rows become one sequence: `TreeCache` has written their states one row after the other
-    behind the prefix, so keys and values are views of the cache, and the mask keeps the rows apart.
-    The query heads that share a head of the keys are laid side by side too, instead of repeating
-    the keys for each of them.
+    Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
+    queries of all sequences come in the order of the model's tokens, also where the model sees
+    them as one sequence or as rows that share one prefix; the mask tells who sees whom.
 
     Args:
         module: The model's attention layer; not used.
-        query: `(num_rows, num_heads, width, head_dim)`.
-        key: `(1, num_key_heads, prefix_length + num_rows * width, head_dim)`.
+        query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
+        key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.
-        attention_mask: Additive, `(1, 1, num_rows * width, prefix_length + num_rows * width)`.
+        attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
+            as share a head of the keys, one head's tokens after the other's (see `packed`). None
+            where every token sees every slot.
         scaling: Factor of the products; by default one over the root of `head_dim`.
         **kwargs: What else the model says.
 
     Returns:
-        `(num_rows, width, num_heads, head_dim)`, and no weights.
+        `(num_parts, num_tokens, num_heads, head_dim)`, and no weights.
 
     Raises:
         AttentionError: The model asks for what is not computed here.
-        RuntimeError: Another thread runs the model while this function is switched on.
     """
-    if not getattr(_thread, "in_rows", False):
-        raise RuntimeError(
-            "the model verifies in batches in another thread: run it in one thread at a time, or "
-            "use verification='tree' there"
-        )
+    num_parts, num_heads, num_tokens, head_dim = query.shape
+    num_rows, num_key_heads = key.shape[:2]
+    group, width = num_heads // num_key_heads, num_parts * num_tokens // num_rows
     asked = [name for name in _UNKNOWN_HERE if kwargs.get(name) is not None]
-    if asked or attention_mask is None or key.shape[0] != 1:
-        what = f"with {asked[0]}" if asked else "that makes its own masks or states"
-        raise AttentionError(
-            f"attention {what} cannot be verified in batches: use verification='tree'"
-        )
-    num_rows, num_heads, width, head_dim = query.shape
-    num_key_heads = key.shape[1]
-    group = num_heads // num_key_heads
-    query = query.view(num_rows, num_key_heads, group, width, head_dim)
-    query = query.permute(1, 2, 0, 3, 4).reshape(1, num_key_heads, -1, head_dim)
-    if group > 1:
-        attention_mask = attention_mask.repeat(1, 1, group, 1)
+    if asked or (attention_mask is None and width > 1):
+        what = f"with {asked[0]}" if asked else "that makes its own masks"
+        raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
+    if attention_mask is not None and attention_mask.shape[2] != group * width:
+        # Layers differ in their heads, and the mask is that of others.
+        attention_mask = packed(attention_mask[:, :, :width], group)
+    query = query.transpose(0, 1).reshape(num_key_heads, group, num_rows, width, head_dim)
+    query = query.permute(2, 0, 1, 3, 4).reshape(num_rows, num_key_heads, -1, head_dim)
     output = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling
     )
-    output = output.view(num_key_heads, group, num_rows, width, -1).permute(2, 3, 0, 1, 4)
-    return output.reshape(num_rows, width, num_heads, -1), None
+    output = output.view(num_rows, num_key_heads, group, width, -1).permute(0, 3, 1, 2, 4)
+    return output.reshape(num_parts, num_tokens, num_heads, -1), None
 
 
-AttentionInterface.register(IN_ROWS, attend_in_rows)
+AttentionInterface.register(PACKED, attend_packed)
 
 
-@contextmanager
-def rows_share_the_prefix(config: Any) -> Iterator[None]:
-    """Has the models of a text configuration attend by `attend_in_rows`, in this thread.
+def packed(mask: torch.Tensor, group: int) -> torch.Tensor:
+    """A mask `(num_rows, 1, width, num_slots)` for `group` query heads per head of the keys."""
+    return mask.repeat(1, 1, group, 1) if group > 1 else mask
 
-    Other threads that verify in batches wait; what else runs the model meanwhile is refused.
-    """
-    with one_at_a_time:
-        implementation = config._attn_implementation
-        config._attn_implementation = IN_ROWS
-        _thread.in_rows = True
-        try:
-            yield
-        finally:
-            _thread.in_rows = False
-            config._attn_implementation = implementation
+
+def group_size(config: Any) -> int:
+    """How many query heads share a head of the keys, by a text configuration."""
+    num_heads = int(config.num_attention_heads)
+    return num_heads // int(getattr(config, "num_key_value_heads", None) or num_heads)

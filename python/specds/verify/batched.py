@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from specds.verify.attention import one_at_a_time, rows_share_the_prefix
 from specds.verify.runner import Runner
+from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
 
     from specds._core import TokenTree
 
@@ -23,6 +25,10 @@ class BatchedRunner(Runner):
     a node is computed once for each leaf below it. The states of the context are those of a
     single row, which all rows read where they are; commits keep the accepted row's.
     """
+
+    def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        self._twin = twin_of(model)
 
     def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
         """As `Runner.verify`, in one forward pass over a batch of rows."""
@@ -37,8 +43,7 @@ class BatchedRunner(Runner):
             path = paths[row]
             rows[row, 1 : 1 + len(path)] = tree.token_ids[path]
             self._places[1 + path] = row * width + 1 + np.arange(len(path))
-        with rows_share_the_prefix(self._config):
-            logits = self._forward_rows(rows)
+        logits = self._forward_rows(rows)
         places = torch.from_numpy(self._places).to(logits.device)
         return logits.flatten(0, 1).index_select(0, places)
 
@@ -50,11 +55,7 @@ class BatchedRunner(Runner):
         positions = np.broadcast_to(self.cache.length + depths, rows.shape)
         inputs = torch.from_numpy(np.stack((rows, positions)))
         token_ids, position_ids = inputs.to(self._model.device)
-        return self._forward(token_ids, position_ids, mask)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with one_at_a_time:
-            return super()._forward(*args, **kwargs)
+        return self._forward(token_ids, position_ids, mask, model=self._twin)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and of the nodes `path`, from a row that has them all."""
@@ -63,7 +64,3 @@ class BatchedRunner(Runner):
             return
         first = int(self._places[1 + path[-1]]) // self._width * self._width
         self.cache.commit(range(first, first + 1 + len(path)))
-
-
-RUNNERS: dict[str, type[Runner]] = {"tree": Runner, "batched": BatchedRunner}
-"""The ways to verify a draft, by name."""

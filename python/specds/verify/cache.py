@@ -25,17 +25,31 @@ def _in_sequence(states: torch.Tensor) -> torch.Tensor:
     return states.transpose(0, 1).flatten(1, 2)[None]
 
 
-class _Length:
-    """The number of committed slots, shared by the layers of a cache."""
+class _Place:
+    """Where the next pass writes, shared by the layers of a cache.
 
-    __slots__ = ("value",)
+    Attributes:
+        lengths: Committed slots of each row.
+        row: The row that a pass without `slots` is of; its states go behind the committed ones.
+        slots: int64 `(num_rows, width)`, where the states of a pass over the first rows go.
+        end: Such a pass sees the slots before it.
+    """
 
-    def __init__(self) -> None:
-        self.value = 0
+    __slots__ = ("end", "lengths", "row", "slots")
+
+    def __init__(self, num_rows: int) -> None:
+        self.lengths = [0] * num_rows
+        self.row = 0
+        self.slots: torch.Tensor | None = None
+        self.end = 0
+
+    @property
+    def length(self) -> int:
+        return self.lengths[self.row]
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """The states of one layer, `(1, num_heads, capacity, head_dim)`, never windowed.
+    """The states of one layer, `(num_rows, num_heads, capacity, head_dim)`, never windowed.
 
     Sliding and chunked layers keep every state too: a rejected tree would push states out of a
     rolling window that the next step still needs. Their windows live in the mask.
@@ -47,9 +61,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     is_compileable = False
     is_croppable = False
 
-    def __init__(self, length: _Length) -> None:
+    def __init__(self, place: _Place) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._length = length
+        self._place = place
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Takes the states of the first pass as they are: `TreeCache` moves them when it ends."""
@@ -63,19 +77,34 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
-        start = self._length.value
+        place = self._place
+        if place.slots is not None:
+            return self._scatter(key_states, value_states, place.slots)
+        row, start = place.row, place.length
         end = start + key_states.shape[-2]
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        self.keys[row, :, start:end] = key_states[0]
+        self.values[row, :, start:end] = value_states[0]
+        return self.keys[row : row + 1, :, :end], self.values[row : row + 1, :, :end]
+
+    def _scatter(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, slots: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_rows, end = len(slots), self._place.end
+        rows = torch.arange(num_rows, device=slots.device)[:, None]
+        seen = []
+        for states, new in ((self.keys, key_states), (self.values, value_states)):
+            by_row = new[0].transpose(0, 1).view(*slots.shape, *states.shape[1::2])
+            states.transpose(1, 2)[rows, slots] = by_row
+            seen.append(states[:num_rows, :, :end])
+        return seen[0], seen[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the states that `query_length` new tokens would see."""
-        return self._length.value + query_length, 0
+        return self._place.length + query_length, 0
 
     def get_seq_length(self) -> int:
         """Number of committed slots."""
-        return self._length.value
+        return self._place.length
 
     def get_max_length(self) -> int:
         """-1: the cache grows where its first capacity does not do."""
@@ -90,24 +119,77 @@ class TreeCache(Cache):
     first pass has told the shapes, all layers of one shape in one block, so that a commit is two
     operations and not four per layer (6 layers on a CPU: 6 us instead of 66).
 
+    Several sequences are as many rows, each of its own length. A pass is of one row, that of
+    `use_row`, or of the first few, which the model sees as one sequence (see `place_rows`).
+
     Args:
         num_layers: Attention layers of the model.
-        capacity: Slots to allocate at first, for committed tokens and one tree together. A cache
-            that runs over it doubles, which copies it once.
+        capacity: Slots of a row to allocate at first, for committed tokens and one tree together. A
+            cache that runs over it grows by half, which copies it once.
+        num_rows: Sequences.
     """
 
-    def __init__(self, num_layers: int, capacity: int) -> None:
-        self._length = _Length()
+    def __init__(self, num_layers: int, capacity: int, num_rows: int = 1) -> None:
+        self._place = _Place(num_rows)
+        self._num_rows = num_rows
         self._first_capacity = capacity
         self._capacity = 0
         self._blocks: list[torch.Tensor] = []
-        self._layers = [TreeLayer(self._length) for _ in range(num_layers)]
+        self._layers = [TreeLayer(self._place) for _ in range(num_layers)]
         super().__init__(layers=[*self._layers])
 
     @property
     def length(self) -> int:
-        """Number of committed slots; slot `i` holds the token at position `i`."""
-        return self._length.value
+        """Committed slots of the row in use; slot `i` holds the token at position `i`."""
+        return self._place.length
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed slots of each row."""
+        return self._place.lengths
+
+    @property
+    def storage(self) -> tuple[int, ...]:
+        """Where the slots lie: it changes when the cache grows."""
+        return tuple(block.data_ptr() for block in self._blocks)
+
+    def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
+        """Forgets all rows, and begins `num_rows` in the slots that there are, if they are enough.
+
+        Args:
+            num_rows: Sequences.
+            room_for: Rows to have slots for, not fewer.
+            capacity: Slots of a row.
+        """
+        self._place.lengths[:] = [0] * num_rows
+        self.use_row(0)
+        self._first_capacity = capacity
+        if not self._blocks:
+            # A request that failed in its first pass has left states of its own length.
+            for layer in self._layers:
+                layer.is_initialized = False
+        if room_for > self._num_rows or not self._blocks:
+            self._num_rows = room_for
+            if self._blocks:
+                self._allocate(max(capacity, self._capacity))
+        self.reserve(capacity)
+
+    def use_row(self, row: int) -> None:
+        """Passes, `advance` and `commit` are of this row from now on."""
+        self._place.row, self._place.slots = row, None
+
+    def place_rows(self, slots: torch.Tensor, end: int) -> None:
+        """The next pass is of the first rows, and its states go where `slots` says.
+
+        The model sees one sequence, the rows' tokens one after the other; the attention gets the
+        states of each row up to slot `end`.
+
+        Args:
+            slots: int64 `(num_rows, width)`.
+            end: More than any of `slots`.
+        """
+        self._place.slots, self._place.end = slots, end
+        self.reserve(end)
 
     def update(
         self,
@@ -123,14 +205,13 @@ class TreeCache(Cache):
         """
         if key_states.shape[0] > 1:
             key_states, value_states = _in_sequence(key_states), _in_sequence(value_states)
-        num_slots = self.length + key_states.shape[-2]
-        if num_slots > self._capacity and self._blocks:
-            self._allocate(max(2 * self._capacity, num_slots))
+        if self._place.slots is None:
+            self.reserve(self.length + key_states.shape[-2])
         return self._layers[layer_idx].update(key_states, value_states)
 
     def advance(self, num_tokens: int) -> None:
         """Commits the first `num_tokens` tokens of the last forward pass: O(1) after the first."""
-        self._length.value += num_tokens
+        self._place.lengths[self._place.row] += num_tokens
         if not self._blocks:
             self._allocate(max(self._first_capacity, self.length))
 
@@ -144,37 +225,76 @@ class TreeCache(Cache):
             start, end = self.length + in_place, self.length + len(keep)
             sources = torch.tensor(keep[in_place:]) + self.length
             for block in self._blocks:
+                row = block[:, self._place.row]
                 # Selected states are copied out before any is written, so this is safe in place.
-                block[:, :, :, start:end] = block.index_select(3, sources.to(block.device))
+                row[:, :, start:end] = row.index_select(2, sources.to(block.device))
         self.advance(len(keep))
 
+    def move_rows(self, lengths: torch.Tensor, path: torch.Tensor) -> None:
+        """Moves tokens of the last pass over the first rows, by tensors alone, and commits none.
+
+        Args:
+            lengths: int64 `(num_rows,)`, committed tokens.
+            path: int64 `(num_rows, width)`; token ``path[row, i]`` of the pass becomes token `i`.
+        """
+        rows = torch.arange(len(path), device=path.device)[:, None]
+        targets = lengths[:, None] + torch.arange(path.shape[1], device=path.device)
+        sources = lengths[:, None] + path
+        for block in self._blocks:
+            by_slot = block.transpose(2, 3)
+            # Copied out before any is written, so this is safe in place.
+            by_slot[:, rows, targets] = by_slot[:, rows, sources]
+
+    def drop_row(self, row: int) -> None:
+        """Forgets a row; the last one takes its number."""
+        lengths = self._place.lengths
+        last = len(lengths) - 1
+        if row < last:
+            for block in self._blocks:
+                slots = slice(lengths[last])
+                block[:, row, :, slots] = block[:, last, :, slots]
+            lengths[row] = lengths[last]
+        lengths.pop()
+
     def committed(self) -> DynamicCache:
-        """A copy of the committed states in a cache that plain decoding can go on from."""
+        """A copy of the row's committed states in a cache that plain decoding can go on from."""
         cache = DynamicCache()
         for index, layer in enumerate(self._layers):
             if layer.is_initialized:
-                slots = slice(self.length)
-                cache.update(layer.keys[:, :, slots], layer.values[:, :, slots], index)
+                row, slots = slice(self._place.row, self._place.row + 1), slice(self.length)
+                cache.update(layer.keys[row, :, slots], layer.values[row, :, slots], index)
         return cache
+
+    def reserve(self, num_slots: int) -> None:
+        """Grows where a row has fewer slots, after the first pass."""
+        if num_slots > self._capacity and self._blocks:
+            self._allocate(max(self._capacity * 3 // 2, num_slots))
 
     def _allocate(self, num_slots: int) -> None:
         """Moves all committed states to new blocks, one per shape of layer."""
-        self._capacity = round_up(num_slots)
+        capacity = round_up(num_slots)
         by_shape: dict[Any, list[tuple[TreeLayer, str]]] = {}
         for layer in self._layers:
             for name in ("keys", "values") if layer.is_initialized else ():
                 states = getattr(layer, name)
                 shape = (states.shape[1], states.shape[3], states.dtype, states.device)
                 by_shape.setdefault(shape, []).append((layer, name))
-        self._blocks = [self._block(members) for members in by_shape.values()]
+        blocks = [self._block(members, capacity) for members in by_shape.values()]
+        # All or none: memory may run out between two of them.
+        for block, members in zip(blocks, by_shape.values(), strict=True):
+            for slots, (layer, name) in zip(block, members, strict=True):
+                setattr(layer, name, slots)
+        self._blocks, self._capacity = blocks, capacity
 
-    def _block(self, members: list[tuple[TreeLayer, str]]) -> torch.Tensor:
-        first = getattr(*members[0])
+    def _block(self, members: list[tuple[TreeLayer, str]], capacity: int) -> torch.Tensor:
+        first, lengths = getattr(*members[0]), self._place.lengths
         _, num_heads, _, head_dim = first.shape
-        block: torch.Tensor = first.new_empty(
-            (len(members), 1, num_heads, self._capacity, head_dim)
+        # Zeros: what lies behind a row is hidden by a mask, under which NaN would show.
+        block: torch.Tensor = first.new_zeros(
+            (len(members), self._num_rows, num_heads, capacity, head_dim)
         )
+        committed = slice(max(lengths))
         for slots, (layer, name) in zip(block, members, strict=True):
-            slots[:, :, : self.length] = getattr(layer, name)[:, :, : self.length]
-            setattr(layer, name, slots)
+            held = getattr(layer, name)[: len(slots), :, committed]
+            slots[: len(held), :, committed] = held
         return block

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
 
-    FirstVisible = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    FirstVisible = Callable[[Any], Any]
 
 
 def first_visible(layer_type: str, config: Any) -> FirstVisible | None:
     """How far back the layers of one type see: the first visible position of each query position.
 
-    None for full attention.
+    It takes and gives an array or a tensor; what is visible may begin below 0. None for full
+    attention.
 
     Raises:
         ValueError: `layer_type` is none of full, sliding and chunked attention.
@@ -31,7 +32,7 @@ def first_visible(layer_type: str, config: Any) -> FirstVisible | None:
         return None
     if layer_type == "sliding_attention":
         window = int(config.sliding_window)
-        return lambda positions: np.maximum(positions - window + 1, 0)
+        return lambda positions: positions - window + 1
     if layer_type == "chunked_attention":
         chunk = int(config.attention_chunk_size)
         return lambda positions: positions // chunk * chunk
@@ -79,7 +80,7 @@ class _LayerTypeMask:
         return self._rows[None, None, :num_nodes, :end]
 
     def _write_band(self, first: NDArray[np.int64], length: int) -> None:
-        start, end = (min(int(bound), length) for bound in (first.min(), first.max()))
+        start, end = (min(max(int(bound), 0), length) for bound in (first.min(), first.max()))
         self._rows[:, self._band[0] : self._band[1]] = 0
         self._rows[:, self._band[0] : start] = self._hidden
         if start < end:
@@ -134,6 +135,59 @@ class MaskBuilder:
             return masks
         (mask,) = masks.values()
         return mask
+
+
+class DeviceMasks:
+    """Makes the masks of a pass over several rows from tensors alone, where these are.
+
+    There is no branch on what is in the tensors and no copy from the host, so that a CUDA graph can
+    hold it. Arguments are those of `MaskBuilder`.
+    """
+
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:
+        self._by_layer_type = hasattr(config, "layer_types")
+        self._first = {
+            layer_type: first_visible(layer_type, config)
+            for layer_type in sorted(set(layer_types(config)))
+        }
+        self._dtype = dtype
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layer does not see all that came before."""
+        return any(first is not None for first in self._first.values())
+
+    def build(
+        self, visible: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor, end: int
+    ) -> dict[str, torch.Tensor]:
+        """The mask of each layer type, `(num_rows, 1, width, end)`.
+
+        Args:
+            visible: bool `(num_rows, width, width)`, whom of its row each token of the pass sees.
+            positions: int64 `(num_rows, width)`.
+            lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
+            end: Slots that are seen or hidden.
+        """
+        num_rows, width = positions.shape
+        slots = torch.arange(end, device=positions.device)
+        places = slots - lengths[:, None]
+        of_prefix = places < 0
+        # Slots behind the pass fall on the column added here, which nobody sees.
+        nodes = places.clamp(0, width)[:, None]
+        padded = torch.nn.functional.pad(visible, (0, 1))
+        seen = padded.gather(2, nodes.expand(num_rows, width, end)) | of_prefix[:, None]
+        at_nodes = torch.nn.functional.pad(positions, (0, 1)).gather(1, nodes[:, 0])
+        at_slots = torch.where(of_prefix, slots, at_nodes)[:, None]
+        masks = {}
+        for layer_type, first in self._first.items():
+            near = seen if first is None else seen & (at_slots >= first(positions)[:, :, None])
+            mask = torch.zeros(near.shape, dtype=self._dtype, device=near.device)
+            masks[layer_type] = mask.masked_fill_(~near, torch.finfo(self._dtype).min)[:, None]
+        return masks
+
+    def as_argument(self, masks: dict[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
+        """`masks` in the form in which the model takes them."""
+        return masks if self._by_layer_type else next(iter(masks.values()))
 
 
 def of_tree(tree: TokenTree) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,37 +26,54 @@ _FIRST_SLOTS = 1024
 class Runner:
     """The target model of one request, with the KV cache and the masks it needs.
 
-    Call `prefill` once, then `verify` and `commit` in turn.
+    Call `prefill` once per row, then `verify` and `commit` in turn, or what they are for several
+    rows, `verify_rows` and `commit_rows`.
 
     Args:
         model: The target model.
-        prompt_length: Tokens that `prefill` will get.
+        prompt_length: Tokens that `prefill` will get, of the longest row.
         max_length: Most tokens of the request, prompt included.
         max_nodes: Most nodes of a tree.
+        num_rows: Sequences; more than one only where `takes_rows`.
     """
 
+    takes_rows: ClassVar[bool] = False
+    """Whether one pass can be of several sequences."""
+
     def __init__(
-        self, model: PreTrainedModel, *, prompt_length: int, max_length: int, max_nodes: int
+        self,
+        model: PreTrainedModel,
+        *,
+        prompt_length: int,
+        max_length: int,
+        max_nodes: int,
+        num_rows: int = 1,
     ) -> None:
         config = model.config.get_text_config(decoder=True)
         self._model = model
         self._config = config
         takes = inspect.signature(model.forward).parameters
-        self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        num_slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
-        self.cache = TreeCache(config.num_hidden_layers, num_slots)
+        self._last_logits: dict[str, Any] = (
+            {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        )
+        self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
+        self.cache = TreeCache(config.num_hidden_layers, self._slots, num_rows)
         self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
 
-    def prefill(self, token_ids: torch.Tensor, chunk_size: int | None = None) -> torch.Tensor:
-        """Runs the prompt through the model and its own causal masks.
+    def prefill(
+        self, token_ids: torch.Tensor, chunk_size: int | None = None, row: int = 0
+    ) -> torch.Tensor:
+        """Runs a prompt through the model and its own causal masks.
 
         Args:
             token_ids: int64 `(1, prompt_length)`, at least one token.
             chunk_size: Tokens per forward pass; None for all in one, which needs the most memory.
+            row: Whose prompt it is.
 
         Returns:
             The logits after the last token, `(1, vocab_size)`.
         """
+        self.cache.use_row(row)
         token_ids = token_ids.to(self._model.device)
         positions = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
         step = chunk_size or token_ids.shape[1]
@@ -92,14 +109,35 @@ class Runner:
         """Keeps the states of the token and the tree nodes `path` of the last `verify`."""
         self.cache.commit([0, *(1 + node for node in path)])
 
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+    ) -> list[torch.Tensor]:
+        """`verify` for each row, in one forward pass over all."""
+        (token_id,), (tree,) = token_ids, trees
+        return [self.verify(token_id, tree)]
+
+    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
+        """`commit` for each row, after `verify_rows`."""
+        (path,) = paths
+        self.commit(path)
+
+    def leave(self, row: int) -> None:
+        """Ends a row; the last one takes its number."""
+        self.cache.drop_row(row)
+
+    def close(self) -> None:
+        """Ends the request; what it used may serve another one."""
+
     def _forward(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         mask: torch.Tensor | dict[str, torch.Tensor] | None,
+        *,
+        model: PreTrainedModel | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        output = self._model(
+        output = (model or self._model)(
             input_ids=token_ids,
             attention_mask=mask,
             position_ids=positions,

@@ -11,14 +11,24 @@ import numpy as np
 import torch
 import transformers
 from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 
 from specds._core import TokenTree
-from specds.verify.attention import one_at_a_time
-from specds.verify.batched import RUNNERS
 from specds.verify.masks import layer_types
+from specds.verify.runners import AUTO, RUNNERS
+from specds.verify.twin import twin_reasons
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel
+    from collections.abc import Collection
+
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+    from transformers.generation.streamers import BaseStreamer
 
 MIN_TRANSFORMERS = (5, 17)
 """Oldest release whose cache and mask interfaces this package uses."""
@@ -71,12 +81,12 @@ def check_model(
         model: The model to check.
         prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
             shortest window where that is at most 512 tokens: a wrong window shows only past it.
-        verification: How drafts are verified, as in `specds.generate`.
+        verification: How drafts are verified, by a name in `specds.verify.RUNNERS`.
 
     Raises:
         ValueError: There is no such way to verify.
     """
-    require_verification(verification)
+    _require_name(verification, RUNNERS)
     reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
@@ -109,29 +119,45 @@ _checked: WeakKeyDictionary[torch.nn.Module, dict[str, Support]] = WeakKeyDictio
 
 def require_support(
     model: PreTrainedModel, *, verification: str = "tree", self_check: bool = True
-) -> None:
+) -> str:
     """Refuses a model on which a draft cannot be verified.
 
     The configuration is looked at in every call; the model is run once in its life for each way to
     verify, and only with `self_check`.
+
+    Returns:
+        The name of the way to verify: `verification`, and for `auto` `fast` where that is right on
+        the model, else `tree`.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
     require_transformers()
-    with one_at_a_time:
-        reasons = tuple(unsupported_reasons(model, verification))
-        if not reasons and self_check:
-            checked = _checked.setdefault(model, {})
-            if verification not in checked:
-                checked[verification] = check_model(model, verification=verification)
-            reasons = checked[verification].reasons
+    if verification == AUTO:
+        verification = "tree" if _reasons(model, "fast", self_check) else "fast"
+        if verification == "fast":
+            return verification
+    reasons = _reasons(model, verification, self_check)
     if reasons:
-        what = "a token tree" if verification == "tree" else "a batch of rows"
+        what = _WHAT[verification]
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
+    return verification
+
+
+_WHAT = {"fast": "a packed tree", "tree": "a token tree", "batched": "a batch of rows"}
+
+
+def _reasons(model: PreTrainedModel, verification: str, self_check: bool) -> tuple[str, ...]:
+    reasons = tuple(unsupported_reasons(model, verification))
+    if reasons or not self_check:
+        return reasons
+    checked = _checked.setdefault(model, {})
+    if verification not in checked:
+        checked[verification] = check_model(model, verification=verification)
+    return checked[verification].reasons
 
 
 def require_verification(verification: str) -> None:
@@ -140,9 +166,13 @@ def require_verification(verification: str) -> None:
     Raises:
         ValueError: Naming those there are.
     """
-    if verification not in RUNNERS:
-        names = " or ".join(map(repr, RUNNERS))
-        raise ValueError(f"verification must be {names}, got {verification!r}")
+    _require_name(verification, (AUTO, *RUNNERS))
+
+
+def _require_name(verification: str, names: Collection[str]) -> None:
+    if verification not in names:
+        known = " or ".join(map(repr, names))
+        raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
 def require_transformers(version: str = transformers.__version__) -> None:
@@ -161,13 +191,16 @@ def require_transformers(version: str = transformers.__version__) -> None:
 
 def require_arguments(
     input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, Any]
-) -> None:
+) -> list[int]:
     """Refuses what a request asks of `generate` and a tree cannot do.
 
     Args:
-        input_ids: The prompt, as `generate` prepared it.
+        input_ids: The prompts, as `generate` prepared them.
         generation_config: The configuration, likewise.
         model_kwargs: What `generate` would hand to the model's forward.
+
+    Returns:
+        How many tokens on the left of each prompt are padding.
 
     Raises:
         ValueError: Naming the argument.
@@ -175,8 +208,6 @@ def require_arguments(
     mode = generation_config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise ValueError(f"generation mode {mode.value!r} cannot be used with drafts of a tree")
-    if generation_config.num_return_sequences > 1:
-        raise ValueError("num_return_sequences must be 1: call once per sequence")
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name):
             raise ValueError(f"{name} cannot be used: rejected nodes have them too")
@@ -187,28 +218,59 @@ def require_arguments(
             f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
             "trees need a cache of their own"
         )
-    if input_ids.shape[0] != 1 or input_ids.shape[1] == 0:
-        raise ValueError(
-            f"input_ids must have shape (1, prompt_length > 0), got {tuple(input_ids.shape)}: "
-            "call once per prompt"
-        )
-    _require_model_kwargs(input_ids, model_kwargs)
+    if input_ids.numel() == 0:
+        raise ValueError(f"input_ids must not be empty, got shape {tuple(input_ids.shape)}")
+    return _paddings(input_ids, model_kwargs)
 
 
-def _require_model_kwargs(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+def _paddings(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> list[int]:
     mask = model_kwargs.get("attention_mask")
-    if mask is not None and not bool((mask == 1).all()):
-        raise ValueError("attention_mask has zeros: pass the prompt without padding")
+    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.dtype)
+    if bool((shown.diff(dim=1) < 0).any()) or not bool((shown[:, -1] == 1).all()):
+        raise ValueError("attention_mask has zeros behind a token: pad prompts on the left")
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         raise ValueError("past_key_values cannot be used: trees need a cache of their own")
     positions = model_kwargs.get("position_ids")
-    if positions is not None and not torch.equal(
-        positions.flatten().cpu(), torch.arange(input_ids.shape[1])
-    ):
+    counted = (shown.cumsum(dim=1) - 1).clamp(min=0)
+    if positions is not None and not torch.equal(positions.expand_as(counted).cpu(), counted.cpu()):
         raise ValueError("position_ids must count from 0, as they do by default")
     for name, value in model_kwargs.items():
         if value is not None and name not in _PREPARED_KWARGS:
             raise ValueError(f"{name} cannot be used: only tokens are verified over a tree")
+    return [int(padding) for padding in (shown == 0).sum(dim=1)]
+
+
+# Logits processors that keep a state, or something for each row of a batch.
+_OF_ONE_SEQUENCE = (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+
+def require_rowwise(
+    processors: LogitsProcessorList, streamer: BaseStreamer | None, keeps_scores: bool
+) -> None:
+    """Refuses what a request over several sequences asks for and only one can have.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if streamer is not None:
+        raise ValueError("streamer cannot be used with several prompts: call once per prompt")
+    if keeps_scores:
+        raise ValueError(
+            "output_scores and output_logits cannot be used with several prompts: sequences "
+            "come to different lengths in a step"
+        )
+    for processor in processors:
+        if isinstance(processor, _OF_ONE_SEQUENCE):
+            raise ValueError(
+                f"{type(processor).__name__} cannot be used with several prompts: call once per "
+                "prompt"
+            )
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> list[str]:
@@ -218,7 +280,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> l
         *_state_reasons(model, config),
         *_position_reasons(model, config),
         *_attention_reasons(model, config),
-        *(_batch_reasons(model, config) if verification == "batched" else ()),
+        *(_packing_reasons(model, config) if verification != "tree" else ()),
     ]
 
 
@@ -264,13 +326,11 @@ def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     return reasons
 
 
-def _batch_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    way_out = "use verification='tree'"
-    if not model._supports_attention_backend:
-        return [f"its attention cannot be exchanged for one that shares a prefix: {way_out}"]
+def _packing_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    reasons = twin_reasons(model)
     if getattr(config, "attn_logit_softcapping", None) is not None:
-        return [f"its attention caps logits: {way_out}"]
-    return []
+        reasons.append("its attention caps logits")
+    return [f"{reason}: use verification='tree'" for reason in reasons]
 
 
 def _has_alibi(config: Any) -> bool:
@@ -322,8 +382,11 @@ def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "
     runner = RUNNERS[verification](
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
-    runner.prefill(torch.from_numpy(known[None, :-1]))
-    rows = runner.verify(int(known[-1]), tree)
+    try:
+        runner.prefill(torch.from_numpy(known[None, :-1]))
+        rows = runner.verify(int(known[-1]), tree).clone()
+    finally:
+        runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()
     expected = plain[:, -of_tree.shape[1] :].float()
     differences = (of_tree - expected).square().mean(dim=-1).sqrt()

@@ -1,0 +1,90 @@
+"""What do recorded answers teach a fused drafter?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from specds.bench.measure import replay_all, together
+from specds.drafters import FusedDrafter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from specds._core import Datastore
+    from specds.bench.transcripts import Transcript
+
+_MAX_NODES = 32
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What was learned.
+
+    Attributes:
+        num_requests: Answers that it was learned from.
+        num_tokens: Their tokens.
+        seconds: Time to learn, without the comparison.
+        num_compared_requests: The last of them, a tenth, that the lengths below are of.
+        before: The mean acceptance length that a drafter reaches there that starts from where this
+            one started.
+        after: That of one that starts from what the requests before taught this one.
+    """
+
+    num_requests: int
+    num_tokens: int
+    seconds: float
+    num_compared_requests: int
+    before: float
+    after: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+
+def fit(
+    transcripts: Sequence[Transcript],
+    datastore: Datastore | None,
+    weights: bytes | None = None,
+    progress: Callable[[str, int, int], object] = lambda _stage, _done, _total: None,
+) -> tuple[bytes, FitReport]:
+    """Learns weights by drafting for recorded answers, with drafts of 32 nodes.
+
+    Args:
+        transcripts: In the order in which they are learned from; at least one.
+        datastore: What the drafter drafts from.
+        weights: What to start from; by default the datastore's prior.
+        progress: Told a stage, how many requests are done, and how many there are.
+    """
+    num_compared = max(len(transcripts) // 10, 1)
+    first, last = transcripts[:-num_compared], transcripts[-num_compared:]
+    total, done = len(transcripts) + num_compared, 0
+
+    def learn(drafter: FusedDrafter, chosen: Sequence[Transcript]) -> float:
+        def report() -> None:
+            nonlocal done
+            progress("fit", done, total)
+            done += 1
+
+        traces = replay_all(lambda: drafter, _MAX_NODES, chosen, report)
+        return together(traces.values()).stats.mean_acceptance_length
+
+    before = learn(FusedDrafter(datastore, weights=weights), last)
+    start = time.perf_counter()
+    drafter = FusedDrafter(datastore, weights=weights)
+    learn(drafter, first)
+    # With an empty memory as before, so that the weights alone make the difference.
+    drafter = FusedDrafter(datastore, weights=drafter.weights())
+    after = learn(drafter, last)
+    progress("fit", total, total)
+    report = FitReport(
+        num_requests=len(transcripts),
+        num_tokens=sum(len(transcript.completion_ids) for transcript in transcripts),
+        seconds=time.perf_counter() - start,
+        num_compared_requests=num_compared,
+        before=before,
+        after=after,
+    )
+    return drafter.weights(), report

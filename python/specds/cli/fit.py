@@ -1,0 +1,92 @@
+"""The command that learns what the fused drafter starts from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specds import display
+from specds._core import DEFAULT_PRIOR_TOKENS
+from specds.cli.arguments import Json, PriorTokens, Weights
+
+
+def fit(
+    transcripts: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of recorded answers: JSONL of `prompt` and `completion`."),
+    ] = None,
+    more_transcripts: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
+    ] = None,
+    datastore: Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="By default the one the datastore was built with.")
+    ] = None,
+    weights: Weights = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write; replaced if there.")] = None,
+    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
+    as_json: Json = False,
+) -> None:
+    """Learn what the fused drafter starts from.
+
+    From recorded answers, the best of which are the model's own, to a file that `specds generate`
+    and `specds bench replay` take by --weights. Without answers, from the documents of a datastore
+    that has nothing to start from, as an older version has built it: it is kept there, as by
+    `specds build`.
+
+    Examples:
+        specds fit --transcripts answers.jsonl --datastore chat.specds --out answers.weights
+
+        specds fit --datastore chat.specds
+    """
+    files = [*(transcripts or []), *(more_transcripts or [])]
+    if files:
+        if out is None:
+            raise typer.BadParameter("name the file to write by --out")
+        _fit_answers(files, datastore, tokenizer, weights, out, as_json=as_json)
+    elif datastore is None or out or weights or tokenizer:
+        raise typer.BadParameter(
+            "give recorded answers by --transcripts; or --datastore alone, to fit what is kept "
+            "with it"
+        )
+    else:
+        _fit_datastore(datastore, prior_tokens, as_json=as_json)
+
+
+def _fit_answers(
+    files: list[Path],
+    datastore: Path | None,
+    tokenizer: str | None,
+    weights: str | None,
+    out: Path,
+    *,
+    as_json: bool,
+) -> None:
+    from specds import Datastore
+    from specds.bench.fit import fit as learn
+    from specds.bench.run import read_all
+    from specds.drafters import read_weights
+
+    opened = None if datastore is None else Datastore.open(datastore)
+    recorded = read_all(files, tokenizer, [] if opened is None else [opened])
+    with display.build_progress() as progress:
+        learned, report = learn(recorded, opened, read_weights(weights), progress)
+    out.write_bytes(learned)
+    facts = {"path": str(out), **report.to_dict()}
+    _show(f"Weights {out}", facts, as_json=as_json)
+
+
+def _fit_datastore(datastore: Path, prior_tokens: int, *, as_json: bool) -> None:
+    from specds import refit
+    from specds.cli.ask import facts_of
+
+    with display.build_progress() as progress:
+        fitted = refit(datastore, prior_tokens=prior_tokens, progress=progress)
+    _show(f"Datastore {datastore}", facts_of(fitted), as_json=as_json)
+
+
+def _show(title: str, facts: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        display.print_json(facts)
+    else:
+        display.out.print(display.facts_table(title, facts))

@@ -1,0 +1,118 @@
+"""What is accepted, found where the logits are: no more than the tokens goes to the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessorList
+
+    from specds.verify.inputs import Inputs
+
+# Processors that look at a row of scores and at nothing else, the tokens before it included.
+_OF_A_ROW = (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+
+class Chooser:
+    """Chooses a next token at every place of a pass: the argmax, or an independent sample.
+
+    Following such samples is what `walk` does, which draws them one after the other: a draw at a
+    place that is not reached is never looked at.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, *, do_sample: bool) -> None:
+        self._processors = processors
+        self._do_sample = do_sample
+
+    @classmethod
+    def of(cls, processors: LogitsProcessorList, *, do_sample: bool) -> Chooser | None:
+        """None where a processor must see the tokens before a place, or calls in their order."""
+        rowwise = all(type(processor) in _OF_A_ROW for processor in processors)
+        if not rowwise or (processors and not do_sample):
+            return None
+        return cls(processors, do_sample=do_sample)
+
+    @property
+    def is_argmax(self) -> bool:
+        """Whether the choice has no settings, so that one CUDA graph serves all requests."""
+        return not self._do_sample
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """The choices, int64 `(num_places,)`, for logits `(num_places, vocab_size)`."""
+        scores = logits.float()
+        if not self._do_sample:
+            return scores.argmax(dim=-1)
+        nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
+        probs = self._processors(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
+        # The least of exponential variables with these rates; `multinomial` would wait for the
+        # device to check its arguments.
+        return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
+
+
+class Decision(NamedTuple):
+    """What a draft has come to.
+
+    Attributes:
+        nodes: The accepted nodes of the tree, root to leaf.
+        tokens: Theirs, and the bonus token.
+    """
+
+    nodes: list[int]
+    tokens: list[int]
+
+
+def follow(inputs: Inputs, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The path along which the choices were drafted, for each row.
+
+    Args:
+        inputs: The rows.
+        choices: int64 `(num_rows, width)`, the target's next token after each place.
+
+    Returns:
+        How many nodes were accepted, `(num_rows,)`, and at ``[row, depth]`` the place of the
+        accepted node of that depth, `(num_rows, width)`; where there is none, `depth` itself.
+    """
+    num_rows, width = choices.shape
+    places = torch.arange(width, device=choices.device).expand(num_rows, width)
+    drafted = inputs.token_ids == choices.gather(1, inputs.parents)
+    # Of depth 0 are the last token, which is its own parent, and the padding.
+    accepted = torch.where(inputs.depths > 0, drafted, places == 0)
+    ancestors = inputs.parents
+    for _ in range(width.bit_length()):
+        accepted = accepted & accepted.gather(1, ancestors)
+        ancestors = ancestors.gather(1, ancestors)
+    # What was not accepted goes to a column that is cut off.
+    columns = torch.where(accepted, inputs.depths, width)
+    path = torch.arange(width + 1, device=choices.device).repeat(num_rows, 1)
+    path = path.scatter(1, columns, places)[:, :width]
+    return accepted.sum(dim=1) - 1, path
+
+
+def report(counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+    """All that the host must know, in one tensor for one copy: see `decisions`."""
+    return torch.cat([counts[:, None], path, choices.gather(1, path)], dim=1)
+
+
+def decisions(reported: torch.Tensor) -> list[Decision]:
+    """What `report` says of each row; waits for the device."""
+    made = []
+    for count, *rest in reported.tolist():
+        width = len(rest) // 2
+        nodes = [place - 1 for place in rest[1 : 1 + count]]
+        made.append(Decision(nodes, rest[width : width + count + 1]))
+    return made

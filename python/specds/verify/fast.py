@@ -1,0 +1,159 @@
+"""How are drafts checked fast: packed attention, many sequences in a pass, nothing made anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from specds.verify.attention import group_size, packed
+from specds.verify.device import decisions, follow, report
+from specds.verify.inputs import Inputs
+from specds.verify.masks import DeviceMasks
+from specds.verify.runner import Runner
+from specds.verify.twin import twin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from specds._core import TokenTree
+    from specds.verify.device import Chooser, Decision
+
+    Shape = tuple[int, int, int]
+
+
+class FastRunner(Runner):
+    """`Runner` for several rows at once, with an attention that reads each prefix once.
+
+    The model sees the rows as one sequence: only the attention and the cache know whose a token is.
+    A row of its own length has no padding before it, and one that is finished costs no more.
+    """
+
+    takes_rows: ClassVar[bool] = True
+    # Whether a pass may depend on nothing but what is in its tensors, as in a CUDA graph.
+    _static: ClassVar[bool] = False
+
+    def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        self._twin = twin_of(model)
+        self._group = group_size(self._config)
+        self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    @property
+    def decides(self) -> bool:
+        """Whether `accept_rows` is to be preferred to `verify_rows`.
+
+        On a CPU it is not: there the rows that are visited cost less than all of them.
+        """
+        return self._model.device.type != "cpu"
+
+    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
+        """As `Runner.verify`."""
+        return self.verify_rows([token_id], [tree])[0]
+
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+    ) -> list[torch.Tensor]:
+        """As `Runner.verify_rows`."""
+        return self._run(token_ids, trees, [()] * len(trees), None)[0]
+
+    def accept_rows(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        choose: Chooser,
+    ) -> tuple[list[torch.Tensor], list[Decision]]:
+        """`verify_rows`, acceptance and the moves in the cache, with one copy to the host.
+
+        What was accepted lies in place then, and `keep_rows` says how much of it counts.
+
+        Args:
+            token_ids: As for `verify_rows`.
+            trees: As for `verify_rows`.
+            forced: What each row emits whatever is chosen, from its next token on; empty where
+                it is free.
+            choose: Chooses the tokens.
+        """
+        return self._run(token_ids, trees, forced, choose)
+
+    def keep_rows(self, counts: Sequence[int]) -> None:
+        """Commits the last token and what was accepted after it, `counts` tokens in each row."""
+        for row, count in enumerate(counts):
+            self.cache.use_row(row)
+            self.cache.advance(count)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """As `Runner.commit`."""
+        self.commit_rows([path])
+
+    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
+        """As `Runner.commit_rows`."""
+        for row, path in enumerate(paths):
+            self.cache.use_row(row)
+            super().commit(path)
+
+    def _run(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        choose: Chooser | None,
+    ) -> tuple[list[torch.Tensor], list[Decision]]:
+        sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
+        shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
+        numbers = self._host_memory(shape)
+        Inputs.of(numbers, *shape[:2]).fill(token_ids, trees, self.cache.lengths, forced)
+        logits, reported = self._compute(numbers, shape, choose)
+        rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
+        return rows, [] if reported is None else decisions(reported)[: len(trees)]
+
+    def _shape(self, num_rows: int, width: int, length: int) -> Shape:
+        """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
+        return num_rows, width, length + width
+
+    def _host_memory(self, shape: Shape) -> torch.Tensor:
+        return torch.empty(Inputs.size(*shape[:2]), dtype=torch.int64)
+
+    def _compute(
+        self, numbers: torch.Tensor, shape: Shape, choose: Chooser | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The logits of a pass and, with `choose`, what `decisions` takes.
+
+        Args:
+            numbers: `Inputs` in the host's memory.
+            shape: As of `_shape`.
+            choose: Chooses the tokens; None where the host will.
+        """
+        num_rows, width, end = shape
+        inputs = Inputs.of(numbers.to(self._model.device), num_rows, width)
+        logits = self._pass(inputs, end)
+        return logits, None if choose is None else self._accept(inputs, logits, choose)
+
+    def _accept(self, inputs: Inputs, logits: torch.Tensor, choose: Chooser) -> torch.Tensor:
+        choices = choose(logits.flatten(0, 1)).view_as(inputs.forced)
+        choices = torch.where(inputs.forced < 0, choices, inputs.forced)
+        counts, path = follow(inputs, choices)
+        self.cache.move_rows(inputs.lengths, path)
+        return report(counts, path, choices)
+
+    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
+        num_rows, width = inputs.token_ids.shape
+        positions = inputs.lengths[:, None] + inputs.depths
+        if num_rows > 1 or self._static:
+            slots = inputs.lengths[:, None] + torch.arange(width, device=positions.device)
+            self.cache.place_rows(slots, end)
+        else:
+            self.cache.use_row(0)
+        mask = None
+        # A single token sees all that there is, which attention does faster without a mask.
+        if num_rows > 1 or width > 1 or self._static or self._device_masks.has_windows:
+            masks = self._device_masks.build(inputs.visible, positions, inputs.lengths, end)
+            masks = {name: packed(found, self._group) for name, found in masks.items()}
+            mask = self._device_masks.as_argument(masks)
+        logits = self._forward(
+            inputs.token_ids.view(1, -1), positions.view(1, -1), mask, model=self._twin
+        )
+        return logits.view(num_rows, width, -1)

@@ -1,0 +1,213 @@
+"""How does a GPU not wait for the host: passes of few shapes, each recorded once."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import chain
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+
+from specds.verify.cache import TreeCache
+from specds.verify.fast import FastRunner
+from specds.verify.inputs import Inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+    from specds.verify.device import Chooser
+
+    Shape = tuple[int, int, int]
+    Outputs = tuple[torch.Tensor, torch.Tensor | None]
+
+_NODES = (0, 8, 16, 32, 64)
+_SLOTS = (512, 1024, 2048, 4096)
+
+
+def bucket(number: int, sizes: tuple[int, ...]) -> int:
+    """The smallest of `sizes`, or multiple of the largest, that is not below `number`."""
+    fitting = next((size for size in sizes if size >= number), None)
+    return -(-number // sizes[-1]) * sizes[-1] if fitting is None else fitting
+
+
+class Recording(Protocol):
+    """A computation on tensors that stay where they are, and its outputs, likewise."""
+
+    outputs: Outputs
+
+    def replay(self) -> None:
+        """Computes again, from what the tensors hold now."""
+        ...
+
+
+class CudaRecording:
+    """A CUDA graph.
+
+    Args:
+        compute: What to record; it is run a few times.
+        pool: The memory that the graphs of a model share.
+    """
+
+    def __init__(self, compute: Callable[[], Outputs], pool: Any) -> None:
+        # Libraries set themselves up in the first runs, which must not be recorded.
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):
+                compute()
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self.outputs = compute()
+
+    def replay(self) -> None:
+        """As `Recording.replay`."""
+        self._graph.replay()
+
+
+class _Pass:
+    """The tensors of a pass of one shape, and its recordings.
+
+    Attributes:
+        host: `Inputs` in the host's memory, from where a device can copy by itself.
+        numbers: The same on the device.
+        recordings: The pass, by whether it accepts as well.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.host = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
+        self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
+        self.recordings: dict[bool, Recording] = {}
+
+
+class _Kept:
+    """What the requests of one model hand on: a cache and the passes recorded over it.
+
+    Attributes:
+        weights: Where the weights lie and of what kind they are; recordings are right for these.
+        in_use: Held by the request that uses it.
+        cache: Its slots stay where they are until a request needs more.
+        storage: Where they were when the passes were recorded.
+        passes: By shape.
+        records: Whether passes can be recorded.
+        pool: The memory of the recordings.
+    """
+
+    def __init__(self, weights: tuple[Any, ...], num_layers: int) -> None:
+        self.weights = weights
+        self.in_use = Lock()
+        self.cache = TreeCache(num_layers, 0)
+        self.storage = self.cache.storage
+        self.passes: dict[Shape, _Pass] = {}
+        self.records = True
+        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+
+_kept: WeakKeyDictionary[torch.nn.Module, _Kept] = WeakKeyDictionary()
+_looking = Lock()
+
+
+def _weights(model: PreTrainedModel) -> tuple[Any, ...]:
+    tensors = chain(model.parameters(), model.buffers())
+    return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
+
+
+def _take(model: PreTrainedModel, num_layers: int) -> _Kept:
+    """What an earlier request left; new where there is none, it is in use, or weights moved."""
+    weights = _weights(model)
+    with _looking:
+        kept = _kept.get(model)
+        if kept is None or kept.weights != weights or not kept.in_use.acquire(blocking=False):
+            kept = _kept[model] = _Kept(weights, num_layers)
+            kept.in_use.acquire()
+        return kept
+
+
+class GraphRunner(FastRunner):
+    """`FastRunner` whose passes have few shapes, each recorded as a CUDA graph when it first comes.
+
+    Widths, rows and the slots that are seen are rounded up; what is added sees itself alone and
+    writes where nothing is. The cache stays for the model's next request, since the recordings hold
+    its addresses: they are made again when it grows, and when the model's weights have moved. A
+    pass that cannot be recorded is computed each time, after one warning.
+    """
+
+    _static = True
+    _record: ClassVar[Callable[[Callable[[], Outputs], Any], Recording]] = CudaRecording
+
+    def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        num_rows = sizes.get("num_rows", 1)
+        self._kept = _take(model, self._config.num_hidden_layers)
+        self.cache = self._kept.cache
+        self.cache.restart(num_rows, 1 << (num_rows - 1).bit_length(), bucket(self._slots, _SLOTS))
+
+    @property
+    def decides(self) -> bool:
+        """As `FastRunner.decides`: always."""
+        return True
+
+    def close(self) -> None:
+        """As `Runner.close`."""
+        self._kept.in_use.release()
+
+    def _shape(self, num_rows: int, width: int, length: int) -> Shape:
+        rows = 1 << (num_rows - 1).bit_length()
+        width = 1 + bucket(width - 1, _NODES)
+        return rows, width, bucket(length + width, _SLOTS)
+
+    def _host_memory(self, shape: Shape) -> torch.Tensor:
+        return self._pass_of(shape).host
+
+    def _pass_of(self, shape: Shape) -> _Pass:
+        # Before anything is recorded, so that it is not moved within a recording.
+        self.cache.reserve(shape[2])
+        if self.cache.storage != self._kept.storage:
+            self._kept.passes.clear()
+            self._kept.storage = self.cache.storage
+        made = self._kept.passes.get(shape)
+        if made is None:
+            size = Inputs.size(*shape[:2])
+            made = self._kept.passes[shape] = _Pass(size, self._model.device)
+        return made
+
+    def _compute(self, numbers: torch.Tensor, shape: Shape, choose: Chooser | None) -> Outputs:
+        of_shape = self._pass_of(shape)
+        of_shape.numbers.copy_(numbers, non_blocking=True)
+        inputs = Inputs.of(of_shape.numbers, *shape[:2])
+        # Samples have settings, so they are drawn from the logits of a recording.
+        recorded = None if choose is None or not choose.is_argmax else choose
+
+        def compute() -> Outputs:
+            logits = self._pass(inputs, shape[2])
+            return logits, None if recorded is None else self._accept(inputs, logits, recorded)
+
+        logits, reported = self._outputs(of_shape, recorded is not None, compute)
+        if choose is not None and reported is None:
+            reported = self._accept(inputs, logits, choose)
+        return logits, reported
+
+    def _outputs(self, of_shape: _Pass, accepts: bool, compute: Callable[[], Outputs]) -> Outputs:
+        if not self._kept.records:
+            return compute()
+        recording = of_shape.recordings.get(accepts)
+        if recording is None:
+            try:
+                recording = type(self)._record(compute, self._kept.pool)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as failure:
+                self._kept.records = False
+                warnings.warn(
+                    f"passes are not recorded as CUDA graphs, which makes them slower: {failure}",
+                    stacklevel=2,
+                )
+                return compute()
+            of_shape.recordings[accepts] = recording
+        recording.replay()
+        return recording.outputs

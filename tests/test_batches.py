@@ -1,0 +1,235 @@
+"""Several sequences in one call: each gets what it would get alone."""
+
+import pytest
+import torch
+
+from models import (
+    GREEDY,
+    SAMPLING,
+    VOCAB_SIZE,
+    Drafter,
+    mixed_drafter,
+    oracle_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
+from specds.generation import custom_generate, generate
+from specds.verify import RUNNERS, FastRunner
+from test_generation import Recorder
+
+LENGTHS = (21, 5, 13, 1)
+PAD = 1
+
+
+def padded_prompts(lengths=LENGTHS):
+    """Prompts padded on the left, and their mask."""
+    width = max(lengths)
+    ids = torch.full((len(lengths), width), PAD)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, width - length :] = prompt(length, seed=row)[0]
+        mask[row, width - length :] = 1
+    return ids, mask
+
+
+def each_alone(model, ids, mask, **settings):
+    """What plain decoding writes after each prompt by itself, and with its padding before it."""
+    texts = []
+    for row, shown in zip(ids, mask, strict=True):
+        bare = row[shown == 1][None]
+        new = model.generate(bare, **settings)[0, bare.shape[1] :].tolist()
+        texts.append(row.tolist() + new)
+    return texts
+
+
+def knowing_drafter(texts, make=mixed_drafter):
+    """Drafts for each sequence by `make` of its own true text, found by its prompt."""
+    made = {}
+    width = len(texts[0]) - 24
+    for text, length in zip(texts, LENGTHS, strict=False):
+        known = text[width - length :]
+        made[tuple(known[:length])] = make(known)
+
+    class Knowing(Drafter):
+        def session(self, prompt_ids):
+            self.sessions.append(made[tuple(prompt_ids)].session(prompt_ids))
+            return self.sessions[-1]
+
+    return Knowing(None)
+
+
+@pytest.mark.parametrize("verification", RUNNERS)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "qwen2_mixed", "gpt2", "opt"])
+def test_each_sequence_gets_what_it_gets_alone(family, verification):
+    model = tiny_model(family)
+    ids, mask = padded_prompts()
+    settings = {"max_new_tokens": 24, "pad_token_id": PAD, **GREEDY}
+    expected = each_alone(model, ids, mask, **settings)
+    for make in (mixed_drafter, oracle_drafter):
+        drafter = knowing_drafter(expected, make)
+        output = generate(
+            model,
+            ids,
+            drafter,
+            attention_mask=mask,
+            max_nodes=9,
+            verification=verification,
+            **settings,
+        )
+        assert output.sequences.tolist() == expected
+        assert [len(drafted) for drafted in output.drafted_by_row] == [24] * 4
+        assert output.stats.num_emitted_tokens == 4 * 24
+        assert output.stats.num_accepted_tokens == sum(map(sum, output.drafted_by_row))
+        for session, text, length in zip(drafter.sessions, expected, LENGTHS, strict=True):
+            assert session.finished == 1
+            assert session.token_ids == text[len(text) - 24 - length :]
+
+
+def test_the_batch_is_that_of_model_generate():
+    model = tiny_model("llama")
+    ids, _ = padded_prompts((21, 21, 21))
+    free = model.generate(ids, max_new_tokens=24, **GREEDY)
+    eos = int(free[1, 30])
+    settings = {"max_new_tokens": 24, "eos_token_id": eos, "pad_token_id": PAD, **GREEDY}
+    expected = model.generate(ids, **settings)
+    assert (expected == PAD).any()
+    widths = []
+    forward = FastRunner.verify_rows
+
+    def spy(self, token_ids, trees):
+        widths.append(len(token_ids))
+        return forward(self, token_ids, trees)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FastRunner, "verify_rows", spy)
+        output = generate(model, ids, random_drafter(), max_nodes=4, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+    # A finished sequence is in no pass any more.
+    ends = [int((row == PAD).sum()) for row in expected]
+    assert widths[0] == 3
+    assert widths[-1] == ends.count(0) < 3
+    loop = custom_generate(random_drafter(), max_nodes=4)
+    by_route = model.generate(ids, custom_generate=loop, **settings)
+    assert by_route.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_whoever_leaves_first_the_others_go_on(stop):
+    model = tiny_model("qwen3")
+    ids, mask = padded_prompts()
+    settings = {"max_new_tokens": 24, "pad_token_id": PAD, **GREEDY}
+    expected = each_alone(model, ids, mask, **settings)
+    forced = [text[21 : 21 + (5 if row == stop else 24)] for row, text in enumerate(expected)]
+    drafter = knowing_drafter(expected)
+    output = generate(
+        model, ids, drafter, attention_mask=mask, max_nodes=6, forced_ids=forced, **settings
+    )
+    for row, text in enumerate(expected):
+        end = 21 + len(forced[row])
+        assert output.sequences[row, :end].tolist() == text[:end]
+        assert set(output.sequences[row, end:].tolist()) <= {PAD}
+    # Those that are not forced write by themselves, so what they see must be their own states.
+    eos = expected[stop][23]
+    ends = {**settings, "eos_token_id": eos}
+    alone = each_alone(model, ids, mask, **ends)
+    output = generate(model, ids, knowing_drafter(expected), attention_mask=mask, **ends)
+    for row, text in enumerate(alone):
+        assert output.sequences[row, : len(text)].tolist() == text
+
+
+def test_samples_of_a_batch_are_those_of_the_seed_and_differ_by_row():
+    model = tiny_model("llama")
+    settings = {"max_new_tokens": 16, "num_return_sequences": 3, **SAMPLING}
+    texts = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        texts.append(generate(model, prompt(), random_drafter(), **settings).sequences.tolist())
+    assert texts[0] == texts[1]
+    assert len({tuple(text) for text in texts[0]}) == 3
+
+
+def test_samples_of_a_batch_have_the_targets_distribution():
+    model = tiny_model("llama")
+    settings = {"do_sample": True, "temperature": 2.0, "top_k": 6, "max_new_tokens": 2}
+    with torch.no_grad():
+        logits = model(prompt()).logits[0, -1] / 2.0
+    kept = torch.topk(logits, 6)
+    probs = torch.zeros(VOCAB_SIZE).scatter(0, kept.indices, kept.values.softmax(-1))
+    torch.manual_seed(0)
+    output = generate(model, prompt().expand(2000, -1), random_drafter(), max_nodes=2, **settings)
+    counts = torch.bincount(output.sequences[:, 21], minlength=VOCAB_SIZE).float()
+    assert float(counts[probs == 0].sum()) == 0
+    shown = probs > 0
+    expected = 2000 * probs[shown]
+    # The 99.9th percentile of chi-square with 5 degrees of freedom.
+    assert float(((counts[shown] - expected) ** 2 / expected).sum()) < 20.5
+
+
+def test_padding_of_a_single_prompt_is_left_out():
+    model = tiny_model("mistral")
+    ids, mask = padded_prompts((21, 9))
+    ids, mask = ids[1:], mask[1:]
+    settings = {"max_new_tokens": 24, "repetition_penalty": 1.3, "pad_token_id": PAD, **GREEDY}
+    expected = model.generate(ids, attention_mask=mask, **settings)
+    for verification in RUNNERS:
+        output = generate(
+            model, ids, random_drafter(), attention_mask=mask, verification=verification, **settings
+        )
+        assert output.sequences.tolist() == expected.tolist()
+
+
+PENALISED = {
+    "repetition_penalty": {"repetition_penalty": 1.7},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
+    "min_new_tokens": {"min_new_tokens": 12, "eos_token_id": list(range(0, VOCAB_SIZE, 3))},
+}
+
+
+@pytest.mark.parametrize("name", PENALISED)
+def test_processors_see_each_sequence_as_in_a_plain_batch(name):
+    model = tiny_model("llama")
+    ids, mask = padded_prompts()
+    settings = {"max_new_tokens": 24, "pad_token_id": PAD, **GREEDY, **PENALISED[name]}
+    expected = model.generate(ids, attention_mask=mask, **settings)
+    output = generate(model, ids, random_drafter(), attention_mask=mask, max_nodes=5, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+
+
+NOT_OF_BATCHES = {
+    "streamer": ({"streamer": Recorder()}, "streamer cannot be used with several prompts"),
+    "scores": ({"return_dict_in_generate": True, "output_scores": True}, "output_scores and"),
+    "logits": ({"return_dict_in_generate": True, "output_logits": True}, "output_scores and"),
+    "prefix": ({"prefix_allowed_tokens_fn": lambda *_: [3]}, "PrefixConstrainedLogitsProcessor"),
+    "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
+    "forced": ({"forced_ids": [[1], [2], [3]]}, "tokens for each of 2 sequences"),
+    "forced_empty": ({"forced_ids": [[1], []]}, "tokens for each of 2 sequences"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_OF_BATCHES)
+def test_what_only_one_sequence_can_have_is_refused(name):
+    settings, message = NOT_OF_BATCHES[name]
+    ids, _ = padded_prompts((5, 5))
+    with pytest.raises(ValueError, match=message):
+        generate(tiny_model("llama"), ids, random_drafter(), max_new_tokens=3, **settings)
+
+
+def test_drafted_is_of_one_sequence():
+    model = tiny_model("llama")
+    ids, _ = padded_prompts((5, 5))
+    output = generate(model, ids, random_drafter(), max_new_tokens=3, **GREEDY)
+    with pytest.raises(ValueError, match="use drafted_by_row"):
+        _ = output.drafted
+    assert output.past_key_values is None
+
+
+def test_sessions_are_finished_when_one_of_them_fails():
+    def fail(_, position, max_nodes):
+        raise RuntimeError("out of ideas")
+
+    drafter = Drafter(fail)
+    ids, _ = padded_prompts((5, 5))
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        generate(tiny_model("llama"), ids, drafter, max_new_tokens=9)
+    assert [session.finished for session in drafter.sessions] == [1, 1]

@@ -1,0 +1,202 @@
+"""Acceptance by tensors alone is that of the walk over the tree; the passes are the same."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
+
+from models import (
+    GREEDY,
+    VOCAB_SIZE,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    random_tree,
+    tiny_model,
+    tree_generate,
+)
+from specds.generation import generate
+from specds.verify import FastRunner
+from specds.verify.device import Chooser, decisions, follow, report
+from specds.verify.inputs import Inputs
+
+GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
+
+
+@pytest.fixture
+def deciding(monkeypatch):
+    """Has the fast way accept by tensors on a CPU too."""
+    monkeypatch.setattr(FastRunner, "decides", True)
+
+
+def walked(token_ids, parents, choices):
+    """The accepted nodes and the emitted tokens, node by node."""
+    nodes, tokens, node = [], [], -1
+    while True:
+        tokens.append(choices[node + 1])
+        children = [n for n, parent in enumerate(parents) if parent == node]
+        node = next((n for n in children if token_ids[n] == tokens[-1]), None)
+        if node is None:
+            return nodes, tokens
+        nodes.append(node)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    padding=st.integers(0, 5),
+)
+def test_the_path_is_that_of_the_walk(seed, sizes, padding):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, size, vocab_size=4) for size in sizes]
+    width = 1 + max(sizes) + padding
+    numbers = torch.empty(Inputs.size(len(trees), width), dtype=torch.int64)
+    inputs = Inputs.of(numbers, len(trees), width)
+    drafts = [tree if len(tree) else None for tree in trees]
+    inputs.fill([0] * len(trees), drafts, [9] * len(trees), [()] * len(trees))
+    choices = torch.from_numpy(rng.integers(0, 4, (len(trees), width)))
+    counts, path = follow(inputs, choices)
+    for row, (tree, decision) in enumerate(
+        zip(trees, decisions(report(counts, path, choices)), strict=True)
+    ):
+        nodes, tokens = walked(tree.token_ids, tree.parents, choices[row].tolist())
+        assert decision.nodes == nodes
+        assert decision.tokens == tokens
+        # What follows the path is left where it is.
+        end = 1 + len(nodes)
+        assert path[row, end:].tolist() == list(range(end, width))
+
+
+def test_forced_tokens_stand_at_every_place_of_their_depth():
+    tree = random_tree(np.random.default_rng(0), 6)
+    numbers = torch.empty(Inputs.size(2, 8), dtype=torch.int64)
+    inputs = Inputs.of(numbers, 2, 8)
+    inputs.fill([1, 2], [tree, None], [5, 6], [(50, 51), ()])
+    depths = [0, *tree.depths().tolist(), 0]
+    assert inputs.forced[0].tolist() == [50 if d == 0 else 51 if d == 1 else -1 for d in depths]
+    assert inputs.forced[1].tolist() == [-1] * 8
+    assert inputs.lengths.tolist() == [5, 6]
+    assert torch.equal(inputs.visible[1], torch.eye(8, dtype=torch.bool))
+
+
+@pytest.mark.usefixtures("deciding")
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2", "deepseek_v3"])
+def test_texts_are_those_of_plain_decoding(family):
+    model = tiny_model(family)
+    for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
+        expected = plain_generate(model, seed, **GREEDY)
+        drafter = make(expected)
+        kept = {"return_dict_in_generate": True, "verification": "fast", **GREEDY}
+        output = tree_generate(model, drafter, seed, **kept)
+        assert output.sequences.tolist() == [expected]
+        assert drafter.sessions[0].token_ids == expected
+        assert sum(output.drafted) == output.stats.num_accepted_tokens
+        assert output.past_key_values.get_seq_length() == len(expected) - 1
+        rest = model.generate(
+            output.sequences, past_key_values=output.past_key_values, max_new_tokens=9, **GREEDY
+        )
+        assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
+
+
+@pytest.mark.usefixtures("deciding")
+def test_a_stop_inside_a_path_ends_the_text_there():
+    model = tiny_model("llama")
+    free = plain_generate(model, **GREEDY)
+    for index in (21, 25, 32):
+        end = free.index(free[index], 21) + 1
+        ends = {"eos_token_id": free[index], "pad_token_id": 0, "return_dict_in_generate": True}
+        output = tree_generate(model, oracle_drafter(free), **ends, **GREEDY)
+        assert output.sequences.tolist() == [free[:end]]
+        assert output.drafted == [False] + [True] * (end - 22)
+        assert output.past_key_values.get_seq_length() == end - 1
+
+
+@pytest.mark.usefixtures("deciding")
+def test_forced_texts_and_batches_are_decided_alike():
+    model = tiny_model("qwen3")
+    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
+    expected = model.generate(ids, max_new_tokens=24, **GREEDY).tolist()
+    output = generate(model, ids, random_drafter(), max_nodes=7, max_new_tokens=24, **GREEDY)
+    assert output.sequences.tolist() == expected
+    forced = [text[21:] for text in model.generate(ids, max_new_tokens=24, do_sample=True).tolist()]
+    output = generate(model, ids, random_drafter(), max_nodes=7, forced_ids=forced)
+    assert output.sequences[:, 21:].tolist() == forced
+    drafter = oracle_drafter([*prompt()[0].tolist(), *forced[0]])
+    output = generate(model, prompt(), drafter, max_nodes=7, forced_ids=forced[0])
+    assert output.stats.num_drafts == 3
+
+
+@pytest.mark.usefixtures("deciding")
+def test_samples_have_the_targets_distribution():
+    model = tiny_model("llama")
+    warped = {"do_sample": True, "temperature": 2.0, "top_k": 4, "max_new_tokens": 3}
+    torch.manual_seed(0)
+    ids = prompt().expand(3000, -1)
+    # A tree that holds likely tokens, so that both accepted and bonus tokens are counted.
+    likely = model.generate(prompt(), max_new_tokens=3, **GREEDY)[0].tolist()
+    texts = generate(model, ids, oracle_drafter(likely), max_nodes=3, **warped).sequences[:, 21:]
+    with torch.no_grad():
+        for first in texts[:, 0].unique().tolist():
+            after = texts[texts[:, 0] == first, 1]
+            logits = model(torch.cat([prompt(), torch.tensor([[first]])], 1)).logits[0, -1] / 2
+            kept = logits.topk(4)
+            counts = torch.bincount(after, minlength=VOCAB_SIZE)[kept.indices].float()
+            assert int(counts.sum()) == len(after)
+            expected = len(after) * kept.values.softmax(-1)
+            # The 99.99th percentile of chi-square with 3 degrees of freedom.
+            assert float(((counts - expected) ** 2 / expected.clamp(min=1)).sum()) < 21.1
+
+
+def test_a_choice_is_one_sample_of_the_processed_distribution():
+    processors = LogitsProcessorList([TemperatureLogitsWarper(2.0), TopKLogitsWarper(3)])
+    choose = Chooser.of(processors, do_sample=True)
+    logits = torch.tensor([0.0, 2.0, 4.0, -1.0]).repeat(20_000, 1)
+    torch.manual_seed(0)
+    counts = torch.bincount(choose(logits), minlength=4).float()
+    expected = 20_000 * torch.tensor([0.0, 1.0, 2.0]).softmax(-1)
+    assert int(counts[3]) == 0
+    assert float(((counts[:3] - expected) ** 2 / expected).sum()) < 18.4
+    assert GREEDILY(logits[:2]).tolist() == [2, 2]
+
+
+def test_processors_that_look_at_tokens_are_left_to_the_walk():
+    penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.2)])
+    assert Chooser.of(penalty, do_sample=True) is None
+    assert Chooser.of(penalty, do_sample=False) is None
+    assert Chooser.of(LogitsProcessorList(), do_sample=False).is_argmax
+
+
+def test_memory_that_runs_out_costs_nodes_and_no_text(monkeypatch):
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    computed = FastRunner._pass
+
+    def starved(self, inputs, end):
+        if inputs.token_ids.shape[1] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return computed(self, inputs, end)
+
+    monkeypatch.setattr(FastRunner, "_pass", starved)
+    drafter = mixed_drafter(expected)
+    with pytest.warns(UserWarning, match=r"no memory for drafts of (16|8) nodes") as warned:
+        output = tree_generate(model, drafter, self_check=False, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert len(warned) == 2
+    assert set(drafter.sessions[0].budgets) == {16, 4}
+    monkeypatch.setattr(FastRunner, "_pass", lambda *_: starved(None, Wide(), 0))
+    with (
+        pytest.raises(torch.OutOfMemoryError),
+        pytest.warns(UserWarning, match="no memory for drafts of") as warned,
+    ):
+        tree_generate(model, oracle_drafter(expected), self_check=False, max_nodes=2, **GREEDY)
+    assert "going on with 0" in str(warned[-1].message)
+
+
+class Wide:
+    token_ids = torch.empty(1, 99)

@@ -1,0 +1,247 @@
+"""What a datastore and recorded answers give the fused drafter to start from."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from specds import (
+    BuildOptions,
+    Datastore,
+    FormatError,
+    FusedConfig,
+    FusedDrafter,
+    build_datastore,
+    cli,
+    estimate_build,
+    fit_weights,
+    open_corpus,
+    refit,
+)
+from stores import build
+
+NOTHING = fit_weights(None, [])
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["specds", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run
+
+
+def lines(seed, number):
+    """Code of which much recurs."""
+    random = np.random.default_rng(seed)
+    names = ["alpha", "beta", "gamma", "delta"]
+    shown = [f"    value = {random.choice(names)}({n % 7}, size={n % 5})\n" for n in range(number)]
+    return "".join(shown)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, demo_tokenizer):
+    """A folder with a datastore that has a prior, and recorded answers."""
+    folder = tmp_path_factory.mktemp("prior")
+    texts = [json.dumps({"text": lines(seed, 60)}) for seed in range(40)]
+    (folder / "corpus.jsonl").write_text("\n".join(texts))
+    build_datastore(
+        open_corpus(str(folder / "corpus.jsonl")),
+        demo_tokenizer,
+        folder / "d.specds",
+        tokenizer_name="demo",
+    )
+    answers = [{"prompt": "def f():\n", "completion": lines(100 + n, 6)} for n in range(12)]
+    (folder / "answers.jsonl").write_text("\n".join(map(json.dumps, answers)))
+    return folder
+
+
+def test_a_fused_drafter_starts_from_the_prior_of_its_datastore(folder):
+    datastore = Datastore.open(folder / "d.specds")
+    assert datastore.prior not in (None, NOTHING)
+    assert FusedDrafter(datastore).weights() == datastore.prior
+    assert fit_weights(datastore, []) == datastore.prior
+    for given in (NOTHING, fit_weights(None, [list(range(40)) * 2])):
+        assert FusedDrafter(datastore, weights=given).weights() == given
+        assert fit_weights(datastore, [], weights=given) == given
+
+
+def test_a_datastore_without_a_prior_gives_nothing_to_start_from(tmp_path):
+    datastore = build(tmp_path / "d", [[0, 1, 2]])
+    assert datastore.prior is None
+    assert FusedDrafter(datastore).weights() == NOTHING
+
+
+def test_by_its_prior_a_drafter_is_less_surprised_by_what_is_like_the_corpus(
+    folder, demo_tokenizer
+):
+    datastore = Datastore.open(folder / "d.specds")
+    ids = demo_tokenizer.encode(lines(999, 12), add_special_tokens=False)
+
+    def surprise(weights):
+        drafter = FusedDrafter(datastore, FusedConfig(learns=False), weights=weights)
+        session, total = drafter.session(ids[:1]), 0.0
+        for token in ids[1:]:
+            tree = session.draft(8)
+            is_next = (tree.parents == -1) & (tree.token_ids == token)
+            total -= np.log(max(tree.probs[is_next].sum(), 1e-3))
+            session.observe([token])
+        return total / len(ids)
+
+    assert surprise(None) < 0.95 * surprise(NOTHING)
+
+
+def test_a_damaged_prior_is_an_error_that_says_which_file(folder, tmp_path, run):
+    damaged = tmp_path / "d.specds"
+    damaged.mkdir()
+    for path in (folder / "d.specds").iterdir():
+        (damaged / path.name).symlink_to(path)
+    [prior] = damaged.glob("prior-*.bin")
+    content = prior.read_bytes()
+    prior.unlink()
+    prior.write_bytes(content[:-1] + b"\0")
+    with pytest.raises(FormatError, match=r"prior-.*has changed"):
+        Datastore.open(damaged)
+    code, _, err = run("verify", damaged)
+    assert code == 1
+    assert prior.name in err
+    prior.unlink()
+    with pytest.raises(FileNotFoundError, match="prior-"):
+        Datastore.open(damaged)
+
+
+def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tokenizer, run):
+    corpus = open_corpus(str(folder / "corpus.jsonl"))
+    without = BuildOptions(prior_tokens=0)
+    build_datastore(corpus, demo_tokenizer, tmp_path / "none", without)
+    assert Datastore.open(tmp_path / "none").prior is None
+    some = estimate_build(corpus, demo_tokenizer)
+    none = estimate_build(corpus, demo_tokenizer, without)
+    assert some.disk_bytes - none.disk_bytes == pytest.approx(len(NOTHING), rel=0.1)
+    fitted = refit(tmp_path / "none")
+    assert fitted.prior == Datastore.open(folder / "d.specds").prior
+    arguments = ("--corpus", folder / "corpus.jsonl", "--tokenizer", "demo", "--json")
+    run("build", *arguments, "--out", tmp_path / "less", "--prior-tokens", "1100")
+    manifest = json.loads((tmp_path / "less" / "manifest.json").read_text())
+    assert manifest["prior"]["num_tokens"] == 1100
+
+
+def test_progress_tells_of_the_fit(folder, tmp_path):
+    build(tmp_path / "d", np.random.default_rng(1).integers(4, size=(40, 500)).tolist())
+    told = []
+    refit(tmp_path / "d", progress=lambda *event: told.append(event))
+    assert told[0][0] == told[-1][0] == "prior"
+    assert told[-1][1] == told[-1][2] == 40 * 501 // 16
+
+    def fail(_stage, _done, _total):
+        raise RuntimeError("told enough")
+
+    with pytest.raises(RuntimeError, match="told enough"):
+        refit(tmp_path / "d", progress=fail)
+
+
+def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
+    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--datastore", folder / "d.specds")
+    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["num_requests"] == 12
+    assert report["num_compared_requests"] == 1
+    assert report["num_tokens"] > 500
+    assert report["before"] >= 1
+    learned = (tmp_path / "a.weights").read_bytes()
+    assert learned not in (NOTHING, Datastore.open(folder / "d.specds").prior)
+    run(*learn, "--out", tmp_path / "b.weights", "--json")
+    assert (tmp_path / "b.weights").read_bytes() == learned
+    run(*learn, "--out", tmp_path / "c.weights", "--weights", "none")
+    assert (tmp_path / "c.weights").read_bytes() != learned
+    # From what was learned before, it goes on.
+    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--weights", tmp_path / "a.weights")
+    assert code == 0
+    assert "after" in out
+    assert (tmp_path / "a.weights").read_bytes() != learned
+    run(*learn, folder / "answers.jsonl", "--out", tmp_path / "d.weights", "--json")
+    assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"
+
+
+def test_fit_needs_no_datastore(folder, tmp_path, run):
+    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--out", tmp_path / "a.weights")
+    code, _, err = run(*learn)
+    assert (code, "no tokenizer" in err) == (1, True)
+    code, _, _ = run(*learn, "--tokenizer", "demo")
+    assert code == 0
+    assert FusedDrafter(weights=(tmp_path / "a.weights").read_bytes()).weights() != NOTHING
+
+
+def test_fit_gives_a_datastore_the_prior_that_it_lacks(folder, tmp_path, demo_tokenizer, run):
+    corpus = open_corpus(str(folder / "corpus.jsonl"))
+    build_datastore(corpus, demo_tokenizer, tmp_path / "d", BuildOptions(prior_tokens=0))
+    assert json.loads(run("info", tmp_path / "d", "--json")[1])["has_prior"] is False
+    code, out, _ = run("fit", "--datastore", tmp_path / "d", "--json")
+    assert (code, json.loads(out)["has_prior"]) == (0, True)
+    assert Datastore.open(tmp_path / "d").prior == Datastore.open(folder / "d.specds").prior
+    assert run("verify", tmp_path / "d")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give recorded answers by --transcripts"),
+        (["--transcripts", "a.jsonl"], "name the file to write by --out"),
+        (["--datastore", "d", "--out", "x"], "give recorded answers by --transcripts"),
+        (["--datastore", "d", "--weights", "x"], "give recorded answers by --transcripts"),
+    ],
+)
+def test_fit_says_what_it_lacks(run, arguments, message):
+    code, out, err = run("fit", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_replay_starts_from_the_weights_that_it_is_given(folder, tmp_path, run):
+    (tmp_path / "nothing.weights").write_bytes(NOTHING)
+    (tmp_path / "prior.weights").write_bytes(Datastore.open(folder / "d.specds").prior)
+
+    def length(*weights):
+        _, out, err = run(
+            *("bench", "replay", "--transcripts", folder / "answers.jsonl"),
+            *("--datastore", folder / "d.specds", "--drafter", "fused", "--budget", 4),
+            *("--limit", 3, "--json", *weights),
+        )
+        report = json.loads(out) if out else err
+        return report["rows"][0]["expected_accepted_tokens"], report["weights"]
+
+    nothing = length("--weights", "none")
+    assert nothing == (length("--weights", tmp_path / "nothing.weights")[0], "none")
+    prior = length()
+    assert prior == (length("--weights", tmp_path / "prior.weights")[0], None)
+    assert prior[0] != nothing[0]
+
+
+def test_weights_that_are_none_are_refused(folder, tmp_path, run):
+    (tmp_path / "bad").write_text("no weights")
+    replay = ("bench", "replay", "--transcripts", folder / "answers.jsonl", "--tokenizer", "demo")
+    for name, message in (("bad", "`weights` are not weights"), ("missing", "no such file")):
+        code, out, err = run(*replay, "--drafter", "fused", "--weights", tmp_path / name)
+        assert (code, out) == (1, "")
+        assert message in err
+
+
+def test_generate_takes_weights(folder, tmp_path, run):
+    (tmp_path / "nothing.weights").write_bytes(NOTHING)
+    options = ("--model", "demo-tiny", "--prompt", "def f():\n    value = alpha(", "--json")
+    options += ("--datastore", folder / "d.specds", "--max-new-tokens", 24)
+    texts = [
+        json.loads(run("generate", *options, *weights)[1])["text"]
+        for weights in ((), ("--weights", "none"), ("--weights", tmp_path / "nothing.weights"))
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    code, _, err = run("generate", *options, "--weights", tmp_path / "missing")
+    assert (code, "no such file" in err) == (1, True)
