@@ -1,9 +1,10 @@
 //! Drafts from all sources, as a decoder asks for them, and what learning from them takes.
 
+use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, black_box};
-use specds::draft::Session;
+use specds::draft::{Session, draft_batch};
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
 use specds::memory::{Memory, MemoryOptions};
 use specds::tree::TokenTree;
@@ -13,8 +14,8 @@ use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 
 const NUM_REMEMBERED: usize = 1_000_000;
 
-/// The drafter of all sources: its memory holds a million tokens of the corpus.
-static DRAFTER: LazyLock<Arc<FusedDrafter>> = LazyLock::new(|| {
+/// A memory of a million tokens of the corpus.
+static MEMORY: LazyLock<Arc<Memory>> = LazyLock::new(|| {
     let memory = Memory::new(MemoryOptions::new(VOCAB_SIZE)).expect("usable options");
     let mut num_tokens = 0;
     for document in CORPUS.documents.iter().rev() {
@@ -24,30 +25,52 @@ static DRAFTER: LazyLock<Arc<FusedDrafter>> = LazyLock::new(|| {
             break;
         }
     }
-    let datastore = Some(Arc::clone(&BUILT.datastore));
-    let config = FusedConfig::default();
-    let drafter = FusedDrafter::new(
-        datastore,
-        Some(Arc::new(memory)),
-        config,
-        Weights::default(),
-    );
-    Arc::new(drafter.expect("one vocabulary"))
+    Arc::new(memory)
 });
+
+/// What a drafter drafts from.
+#[derive(Debug, Clone, Copy)]
+enum Sources {
+    Nothing,
+    Datastore,
+    Context,
+    Memory,
+    All,
+}
+
+impl Sources {
+    fn drafter(self) -> Arc<FusedDrafter> {
+        let datastore = matches!(self, Self::Datastore | Self::All);
+        let memory = matches!(self, Self::Memory | Self::All);
+        let config = FusedConfig {
+            context: matches!(self, Self::Context | Self::All),
+            ..FusedConfig::default()
+        };
+        let drafter = FusedDrafter::new(
+            datastore.then(|| Arc::clone(&BUILT.datastore)),
+            memory.then(|| Arc::clone(&MEMORY)),
+            config,
+            Weights::default(),
+        );
+        Arc::new(drafter.expect("one vocabulary"))
+    }
+}
 
 /// What a model does with a held-out file, a step at a time, and again from the beginning.
 struct Decoder {
+    drafter: Arc<FusedDrafter>,
     session: FusedSession,
     file: &'static [u32],
     place: usize,
 }
 
 impl Decoder {
-    fn start(file: &'static [u32]) -> Self {
+    fn start(drafter: Arc<FusedDrafter>, file: &'static [u32]) -> Self {
         let place = file.len() / 2;
-        let mut session = FusedSession::new(Arc::clone(&DRAFTER), "").expect("a short name");
+        let mut session = FusedSession::new(Arc::clone(&drafter), "").expect("a short name");
         session.observe(&file[..place]).expect("known tokens");
         Self {
+            drafter,
             session,
             file,
             place,
@@ -60,22 +83,23 @@ impl Decoder {
         let emitted = &rest[..rest.len().min(num_accepted(tree, rest) + 1)];
         self.place += emitted.len();
         if self.place == self.file.len() {
-            *self = Self::start(self.file);
+            *self = Self::start(Arc::clone(&self.drafter), self.file);
             return &[];
         }
         emitted
     }
 }
 
-fn decoder() -> Decoder {
+fn decoder(sources: Sources) -> Decoder {
     let long = |file: &&Vec<u32>| file.len() > 2000;
-    Decoder::start(CORPUS.held_out.iter().find(long).expect("a long file"))
+    let file = CORPUS.held_out.iter().find(long).expect("a long file");
+    Decoder::start(sources.drafter(), file)
 }
 
 /// Every tree is sound, and a drafter that saw the same drafts the same.
 pub(crate) fn check_answers() {
     let trees = || {
-        let mut decoder = decoder();
+        let mut decoder = decoder(Sources::All);
         let step = |_| {
             let tree = decoder.session.draft(64).expect("a draft");
             TokenTree::new(
@@ -91,21 +115,57 @@ pub(crate) fn check_answers() {
     assert_eq!(trees(), trees(), "fused drafts");
 }
 
-/// A draft in the middle of an answer.
-#[divan::bench(args = [1, 8, 16, 32, 64])]
-fn draft_from_all(bencher: Bencher, max_nodes: usize) {
-    let mut decoder = decoder();
-    bencher.bench_local(|| decoder.session.draft(black_box(max_nodes)));
+/// A draft in the middle of an answer: what each source costs, and what all of them together. A draft
+/// of one node is the look-up of the context alone.
+#[divan::bench(
+    args = [Sources::Nothing, Sources::Datastore, Sources::Context, Sources::Memory, Sources::All],
+    consts = [1, 8, 16, 32, 64],
+)]
+fn draft<const MAX_NODES: usize>(bencher: Bencher, sources: Sources) {
+    let mut decoder = decoder(sources);
+    bencher.bench_local(|| decoder.session.draft(black_box(MAX_NODES)));
+}
+
+/// What the outcome of a draft teaches.
+#[divan::bench(args = [8, 16, 32, 64], sample_size = 1)]
+fn observe_outcome(bencher: Bencher, max_nodes: usize) {
+    let decoder = RefCell::new(decoder(Sources::All));
+    let outcome = || {
+        let mut decoder = decoder.borrow_mut();
+        let tree = decoder.session.draft(max_nodes).expect("a draft");
+        decoder.emitted(&tree)
+    };
+    bencher
+        .with_inputs(outcome)
+        .bench_local_values(|emitted| decoder.borrow_mut().session.observe(emitted));
 }
 
 /// A draft, and what its outcome teaches: one decoding step.
 #[divan::bench(args = [8, 16, 32, 64], sample_size = 16)]
-fn draft_from_all_and_observe(bencher: Bencher, max_nodes: usize) {
-    let mut decoder = decoder();
+fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
+    let mut decoder = decoder(Sources::All);
     bencher.bench_local(|| {
         let tree = decoder.session.draft(max_nodes).expect("a draft");
         let emitted = decoder.emitted(&tree);
         decoder.session.observe(emitted).expect("known tokens");
+    });
+}
+
+/// Drafts of 16 nodes for 64 requests.
+#[divan::bench(args = [1, 2, 4])]
+fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
+    let drafter = Sources::All.drafter();
+    let long = |file: &&Vec<u32>| file.len() > 200;
+    let files = CORPUS.held_out.iter().filter(long).cycle().take(64);
+    let mut decoders: Vec<Decoder> = files
+        .map(|file| Decoder::start(Arc::clone(&drafter), file))
+        .collect();
+    bencher.bench_local(|| {
+        let mut sessions: Vec<_> = decoders
+            .iter_mut()
+            .map(|decoder| &mut decoder.session)
+            .collect();
+        draft_batch(&mut sessions, 16, Some(num_threads))
     });
 }
 

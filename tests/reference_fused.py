@@ -21,7 +21,7 @@ class Weights:
 
     def __init__(self):
         self.learned = defaultdict(float)
-        self.knots = [float(knot - 8) for knot in range(17)]
+        self.curves = [[float(knot - 8) for knot in range(17)] for _ in range(7)]
 
     def __getitem__(self, key):
         table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
@@ -33,15 +33,21 @@ class Weights:
     def add(self, key, change):
         self.learned[key] += change
 
-    def place(self, prob):
+    def corners(self, prob, total):
+        """What each knot of each curve counts."""
         prob = min(max(prob, 1e-6), 1 - 1e-6)
-        odds = min(max(log(prob / (1 - prob)), -8), 8) + 8
-        knot = min(int(odds), 15)
-        return knot, odds - knot
+        odds = min(max(log(prob / (1 - prob)), -8), 8)
+        doublings = min(max(log2(total / 0.25), 0), 6)
+        return {
+            (curve, knot): (1 - abs(doublings - curve)) * (1 - abs(odds + 8 - knot))
+            for curve in range(7)
+            for knot in range(17)
+            if abs(doublings - curve) < 1 and abs(odds + 8 - knot) < 1
+        }
 
-    def calibrated(self, prob):
-        knot, part = self.place(prob)
-        return 1 / (1 + exp(-(self.knots[knot] * (1 - part) + self.knots[knot + 1] * part)))
+    def calibrated(self, prob, total):
+        corners = self.corners(prob, total).items()
+        return 1 / (1 + exp(-sum(self.curves[c][k] * part for (c, k), part in corners)))
 
 
 class Text:
@@ -60,7 +66,7 @@ class Text:
         return ends[:limit], len(ends) > limit
 
     def find(self, parent, tail, prob):
-        pairs = min(max(int(prob * 256), 8), 128)
+        pairs = min(max(int(prob * 512), 8), 256)
         found, is_cut = [], True
         if parent is not None:
             found = [
@@ -261,6 +267,21 @@ class Request:
                 self.expand(path, prob, pending)
         return self.tree
 
+    def expected(self):
+        """The probability of each path of the draft: each may be that of any path that is as likely."""
+        total, least, calibrated = 0.0, 1.0, {}
+        for path, prob in self.tree.items():
+            total += prob
+            calibrated[path] = least = min(self.weights.calibrated(prob, total), least)
+        return {
+            path: [
+                calibrated[other]
+                for other, twin in self.tree.items()
+                if abs(twin - prob) < 1e-4 * prob
+            ]
+            for path, prob in self.tree.items()
+        }
+
     def expand(self, path, prob, pending):
         tail = [*self.context[-16:], *path]
         parent = self.known.get(path[:-1]) if path else None
@@ -273,7 +294,7 @@ class Request:
                 groups = self.passages.look_up(within)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= 0.2 else groups
+                groups = self.passages.refresh(groups, within) if prob >= 0.3 else groups
             experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
@@ -386,13 +407,16 @@ class Request:
             weights.add(expert.keys[3], 0.006 * sum(ratios))
 
     def learn_calibration(self, tokens):
-        weights = self.weights
+        weights, total, changes = self.weights, 0.0, Counter()
         for path, prob in self.tree.items():
+            total += prob
             is_known = path[: len(tokens)] != tuple(tokens) or len(path) == len(tokens)
             if is_known:
-                change = 0.02 * ((path == tuple(tokens[: len(path)])) - weights.calibrated(prob))
-                knot, part = weights.place(prob)
-                weights.knots[knot] += change * (1 - part)
-                weights.knots[knot + 1] += change * part
-        for knot in range(1, 17):
-            weights.knots[knot] = max(weights.knots[knot], weights.knots[knot - 1])
+                is_hit = path == tuple(tokens[: len(path)])
+                error = is_hit - weights.calibrated(prob, total)
+                for (curve, knot), part in weights.corners(prob, total).items():
+                    weights.curves[curve][knot] += 0.01 * error * part
+                    changes[knot] += 0.02 * error * part
+        for curve in weights.curves:
+            for knot in range(17):
+                curve[knot] = max(curve[knot] + changes[knot], *curve[:knot], -100)

@@ -1,39 +1,65 @@
 //! How likely is a path that is held to be so likely?
 //!
-//! The likeliest of many estimates are those that erred upwards. So the probability of a path is
-//! corrected by what became of earlier ones: a monotone curve over its log odds, straight between
-//! knots, that follows the nodes which were accepted and which were not.
+//! The likeliest of many estimates are those that erred upwards, and an estimate errs the more the
+//! further it is from the usual. So the probability of a path is corrected by what became of earlier
+//! ones: by monotone curves over its log odds, straight between knots, one for each sum of the
+//! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum
+//! more: so a change of domain is soon learned by all.
 
-use crate::numeric::{exp, ln};
+use crate::numeric::{exp, ln, log2};
 use crate::tree::TokenTree;
-use crate::weights::{CALIBRATION, NUM_KNOTS, Weights};
+use crate::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 
+/// How fast all curves learn, and how much faster those next to a sum.
 const RATE: f32 = 0.02;
+const OWN_RATE: f32 = 0.01;
 
 /// The log odds of the last knot; the first one is as far below 0.
 #[expect(clippy::cast_precision_loss, reason = "there are few knots")]
 const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 
-/// The corrected probability: never less for a likelier path.
-pub(crate) fn calibrated(weights: &Weights, prob: f32) -> f32 {
-    let (knot, part) = place(prob);
-    let knots = weights.table(CALIBRATION);
-    probability(knots[knot] * (1.0 - part) + knots[knot + 1] * part)
+/// The sum of the first curve; that of each one after it is twice as much.
+const FIRST_SUM: f32 = 0.25;
+
+/// The corrected probability of a node, of which the tree's nodes up to it, itself included, add up to
+/// `sum`: never less for a likelier path.
+pub(crate) fn calibrated(weights: &Weights, prob: f32, sum: f32) -> f32 {
+    probability(odds(weights.table(CALIBRATION), corners(prob, sum)))
 }
 
-/// The knot below a probability, and how far it is on the way to the next.
-fn place(prob: f32) -> (usize, f32) {
-    let odds = prob.clamp(1e-6, 1.0 - 1e-6);
-    let odds = ln(odds / (1.0 - odds)).clamp(-LIMIT, LIMIT) + LIMIT;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it lies between 0 and the number of knots"
-    )]
-    let knot = (odds as usize).min(NUM_KNOTS - 2);
-    #[expect(clippy::cast_precision_loss, reason = "there are few knots")]
-    let part = odds - knot as f32;
-    (knot, part)
+/// A knot and its share.
+type Corner = (usize, f32);
+
+/// The knots around a probability on the curves around a sum.
+fn corners(prob: f32, sum: f32) -> [Corner; 4] {
+    let prob = prob.clamp(1e-6, 1.0 - 1e-6);
+    let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
+    let (knot, part) = between(log_odds + LIMIT, NUM_KNOTS);
+    let doublings = log2(sum.max(FIRST_SUM) / FIRST_SUM);
+    let (curve, above) = between(doublings, NUM_SUMS);
+    let knot = curve * NUM_KNOTS + knot;
+    [
+        (knot, (1.0 - above) * (1.0 - part)),
+        (knot + 1, (1.0 - above) * part),
+        (knot + NUM_KNOTS, above * (1.0 - part)),
+        (knot + NUM_KNOTS + 1, above * part),
+    ]
+}
+
+/// The number below, of so many from 0 on, and how far it is on the way to the next.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "it is limited, and there are few numbers"
+)]
+fn between(at: f32, num: usize) -> (usize, f32) {
+    let below = (at as usize).min(num - 2);
+    (below, (at - below as f32).min(1.0))
+}
+
+fn odds(knots: &[f32], corners: [Corner; 4]) -> f32 {
+    corners.iter().map(|&(knot, part)| knots[knot] * part).sum()
 }
 
 fn probability(odds: f32) -> f32 {
@@ -52,6 +78,8 @@ pub(crate) fn learn(
     tokens: &[u32],
 ) {
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
+    let mut sum = 0.0;
+    let mut changes = [0.0; NUM_KNOTS];
     let knots = weights.table_mut(CALIBRATION);
     for (node, &parent) in tree.parents().iter().enumerate() {
         let outcome = match usize::try_from(parent) {
@@ -63,17 +91,21 @@ pub(crate) fn learn(
                 .map(|&token| token == tree.token_ids()[node]),
         };
         outcomes.push(outcome);
+        sum += probs[node];
         if let Some(is_hit) = outcome {
-            let (knot, part) = place(probs[node]);
-            let odds = knots[knot] * (1.0 - part) + knots[knot + 1] * part;
-            let change = RATE * (f32::from(u8::from(is_hit)) - probability(odds));
-            knots[knot] += change * (1.0 - part);
-            knots[knot + 1] += change * part;
+            let corners = corners(probs[node], sum);
+            let error = f32::from(u8::from(is_hit)) - probability(odds(knots, corners));
+            for (knot, part) in corners {
+                knots[knot] += OWN_RATE * error * part;
+                changes[knot % NUM_KNOTS] += RATE * error * part;
+            }
         }
     }
-    let mut least = f32::MIN;
-    for knot in knots {
-        *knot = knot.max(least);
-        least = *knot;
+    for curve in knots.chunks_mut(NUM_KNOTS) {
+        let mut least = f32::MIN;
+        for (knot, change) in curve.iter_mut().zip(changes) {
+            *knot = (*knot + change).max(least);
+            least = *knot;
+        }
     }
 }

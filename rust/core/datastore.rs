@@ -3,7 +3,7 @@
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::Instant;
 
 use crate::checks::check_tokens;
 use crate::error::{Error, Result};
@@ -410,20 +410,6 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::warm)
     }
 
-    /// Learns from a lookup and the gathering of so many samples: see
-    /// [`Warmth`](crate::warmth::Warmth).
-    ///
-    /// Time counts by the shard and by 64 samples, as in memory the asking alone takes up to 100 µs
-    /// of each: a limit for all of it would once be passed, and from then on always.
-    pub(crate) fn note(&self, elapsed: Duration, num_samples: u64) {
-        let num_parts = self.shards.len() as u64 + num_samples / 64;
-        for shard in &self.shards {
-            shard
-                .warmth
-                .note(elapsed / u32::try_from(num_parts).unwrap_or(u32::MAX));
-        }
-    }
-
     /// Whether a session may see these tokens.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size())
@@ -520,6 +506,7 @@ impl Datastore {
         let mut occurrences = stride.occurrences().peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            let started = Instant::now();
             positions.clear();
             let num_up_to = num_before + ranks.len() as u64;
             let is_cold = shard.warmth.is_cold();
@@ -536,6 +523,7 @@ impl Datastore {
                 shard.fetch(positions, found.length, length);
             }
             shard.touch(positions, found.length);
+            shard.warmth.note(started.elapsed(), positions.len());
             for position in positions.iter() {
                 let start = tokens.len();
                 let position = position.saturating_add(found.length);

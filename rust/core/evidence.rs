@@ -216,6 +216,19 @@ impl Evidence {
     }
 }
 
+/// Equal tokens that stand together, each with its count.
+pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
+    let mut tokens = tokens.peekable();
+    std::iter::from_fn(move || {
+        let token = tokens.next()?;
+        let mut count = 1.0;
+        while tokens.next_if_eq(&token).is_some() {
+            count += 1.0;
+        }
+        Some((token, count))
+    })
+}
+
 const NUM_ENTRIES: usize = 1024;
 
 /// The most tokens of a node: those named later are left out.

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::datastore::{Datastore, Match, Samples};
+use crate::evidence::runs;
 use crate::hidden::Hidden;
 
 /// How many occurrences of a token are looked at.
@@ -65,13 +66,8 @@ pub(crate) fn look_up_elsewhere(
 
 #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
 fn count(num_matches: u64, samples: &Samples) -> Followers {
-    let mut counts: Vec<(u32, f32)> = Vec::new();
-    for &token in samples.iter().filter_map(<[u32]>::first) {
-        match counts.last_mut() {
-            Some((last, count)) if *last == token => *count += 1.0,
-            _ => counts.push((token, 1.0)),
-        }
-    }
+    let nexts = samples.iter().filter_map(<[u32]>::first).copied();
+    let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
     // Stable, and the rows of a sample are sorted.
     counts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     counts.truncate(MAX_TOKENS);

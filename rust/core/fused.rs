@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
 
 use crate::adaptation::AdaptiveTrigrams;
 use crate::checks::check_tokens;
@@ -269,16 +268,7 @@ impl FusedSession {
             uses: &self.uses,
             frequencies: &drafter.frequencies,
         };
-        let started = Instant::now();
-        let tree = self.growth.grow(&sources, limits).clone();
-        if let Some(datastore) = datastore {
-            let num_parts = self.growth.num_searches.max(1);
-            datastore.note(
-                started.elapsed() / num_parts,
-                self.growth.num_passages() as u64,
-            );
-        }
-        tree
+        self.growth.grow(&sources, limits).clone()
     }
 
     fn note_accepted(&self, tokens: &[u32]) {

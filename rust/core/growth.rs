@@ -18,13 +18,13 @@ use crate::weights::Weights;
 
 /// How many tokens before a path are matched.
 const TAIL: usize = 16;
-const MAX_DEPTH: u32 = 20;
+pub(crate) const MAX_DEPTH: u32 = 20;
 
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-const LIKELY: f32 = 0.2;
+const LIKELY: f32 = 0.3;
 
 /// What a child's probability is at most, for a guess of whether it is worth a look: below its
 /// parent's times this. Half of all nodes are leaves that are then never looked up, and what that
@@ -85,6 +85,8 @@ pub(crate) struct Growth {
     looked_up: Vec<Option<usize>>,
     /// How many nodes the target model is asked about.
     num_verified: usize,
+    /// What the nodes' probabilities add up to, before calibration.
+    sum: f32,
     nodes: Vec<Node>,
     /// The likeliest ones that fit into the tree, the likeliest last.
     pending: Vec<Pending>,
@@ -94,7 +96,6 @@ pub(crate) struct Growth {
     evidence: Evidence,
     passages: Passages,
     places: Places,
-    pub(crate) num_searches: u32,
 }
 
 impl Growth {
@@ -104,13 +105,13 @@ impl Growth {
         self.depths.clear();
         self.looked_up.clear();
         self.num_verified = 0;
+        self.sum = 0.0;
         self.nodes.clear();
         self.pending.clear();
         self.tail.clear();
         self.evidence.clear();
         self.passages.clear();
         self.places.clear();
-        self.num_searches = 0;
     }
 
     /// Drafts from now on as if a document were not in the datastore.
@@ -130,10 +131,14 @@ impl Growth {
             self.add_pending(0, 1.0, limits.max_nodes);
         }
         while let Some(next) = self.pending.pop() {
-            let prob = calibration::calibrated(sources.weights, next.prob);
+            let sum = self.sum + next.prob;
+            let prob = calibration::calibrated(sources.weights, next.prob, sum);
+            // Curves of different sums may cross.
+            let prob = prob.min(self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_gain {
                 break;
             }
+            self.sum = sum;
             let index = self.add_node(next, prob);
             let free = limits.max_nodes - self.tree.len();
             let surplus = self.pending.len().saturating_sub(free);
@@ -182,7 +187,7 @@ impl Growth {
             && !is_end
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
             && least.is_none_or(|least| hoped > least.prob)
-            && calibration::calibrated(sources.weights, hoped) >= limits.min_gain
+            && calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain
     }
 
     /// Adds the children of a node that are among the `free` likeliest paths.
@@ -213,16 +218,22 @@ impl Growth {
         self.set_tail(index);
         self.evidence.start();
         let parent = parent.map(|parent| self.nodes[parent].clone());
+        if let [.., before, last] = self.tail[..] {
+            // The places are looked up after the passages, and are on their way meanwhile.
+            for text in sources.texts.iter().flatten() {
+                text.touch(before, last);
+            }
+        }
         let min_share = MIN_PROB / prob;
         let passages = self.match_datastore(sources, parent.as_ref(), prob);
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let reach = Reach::of(prob);
+                let reach = Reach::of(prob, text);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
-                    .count(text, &places[slot], TEXTS[slot], &mut self.evidence);
+                    .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
         for table in sources.tables.iter().flatten() {
@@ -264,9 +275,7 @@ impl Growth {
                 self.passages.refresh(datastore, document, &found)
             }
         } else {
-            let (found, num_searches) = self.passages.look_up(datastore, document);
-            self.num_searches = num_searches;
-            found
+            self.passages.look_up(datastore, document)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
         let min_share = MIN_PROB / prob;
@@ -342,9 +351,5 @@ impl Growth {
     /// Where in the memory the longest match of the last token goes on.
     pub(crate) fn place_in_memory(&self) -> Option<usize> {
         self.places.place_of_longest(&self.nodes.first()?.places[1])
-    }
-
-    pub(crate) fn num_passages(&self) -> usize {
-        self.passages.num_read()
     }
 }

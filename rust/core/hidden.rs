@@ -128,6 +128,7 @@ mod tests {
             context: false,
             recycled: false,
             learns: false,
+            ..FusedConfig::default()
         };
         let datastore = Some(Arc::clone(datastore));
         let drafter = FusedDrafter::new(datastore, None, config, Weights::default()).unwrap();

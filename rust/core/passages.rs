@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
-use crate::evidence::{END, Evidence, Kind, Matched};
+use crate::evidence::{END, Evidence, Kind, Matched, runs};
 use crate::followers::{AllFollowers, look_up_elsewhere};
 use crate::hidden::Hidden;
 use crate::numeric::small;
@@ -64,14 +64,11 @@ impl Passages {
         self.tokens.clear();
     }
 
-    /// Reads what followed the longest matches of `tail`, of two tokens or more; says how many
-    /// searches it took.
-    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> (Found, u32) {
+    /// Reads what followed the longest matches of `tail`, of two tokens or more.
+    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> Found {
         let start = self.groups.len();
-        let mut num_searches = 0;
         self.found.resize(ORDERS.len(), Match::default());
-        let mut search = |found: &mut Match, order: usize| {
-            num_searches += 1;
+        let search = |found: &mut Match, order: usize| {
             match tail.len().checked_sub(order) {
                 Some(start) => datastore.find(&tail[start..], found),
                 None => *found = Match::default(),
@@ -99,7 +96,7 @@ impl Passages {
                 break;
             }
         }
-        (start..self.groups.len(), num_searches)
+        start..self.groups.len()
     }
 
     /// Reads passages of a match, unless all but `num_longer` of them, those of a longer match, are
@@ -204,7 +201,8 @@ impl Passages {
                     rank,
                     num_matches: group.num_matches,
                 };
-                let next = rows.map(|&row| (self.tokens[row as usize], 1.0));
+                // Passages are sorted: what they begin with stands together.
+                let next = runs(rows.map(|&row| self.tokens[row as usize]));
                 rank += usize::from(evidence.add(matched, None, next));
             }
         }
@@ -215,10 +213,6 @@ impl Passages {
         self.groups[found.clone()]
             .first()
             .map_or(0, |group| group.order)
-    }
-
-    pub(crate) fn num_read(&self) -> usize {
-        self.rows.len()
     }
 
     /// Adds the expert for what follows a node's token; `min_share` is the least share of a token

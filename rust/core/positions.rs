@@ -1,13 +1,18 @@
 //! Where in a text that grows did the end of a path come before?
 
+use std::iter::Peekable;
 use std::ops::Range;
 
 use crate::evidence::{Evidence, Kind, Matched};
+use crate::growth::MAX_DEPTH;
 use crate::history::History;
 use crate::numeric::small;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
+
+/// The longest match there is: one of a node as deep as can be.
+const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
 
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
@@ -27,15 +32,23 @@ pub(crate) struct Reach {
     singles: usize,
 }
 
+/// In a text of so many tokens, which a processor's own cache holds, a place is soon looked at.
+const NEAR: usize = 1 << 17;
+
 impl Reach {
-    /// For a node that is this likely: in a long text, each place costs a wait for memory.
-    pub(crate) fn of(prob: f32) -> Self {
+    /// For a node that is this likely: in a longer text, each place costs a wait for memory.
+    pub(crate) fn of(prob: f32, text: &History) -> Self {
+        let most = if text.tokens().len() <= NEAR {
+            256
+        } else {
+            128
+        };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * 256.0) as usize).clamp(8, 128);
+        let pairs = ((prob * 2.0 * float(most)) as usize).clamp(8, most);
         Self {
             pairs,
             singles: pairs / 4,
@@ -46,8 +59,9 @@ impl Reach {
 /// A place of a text that the same tokens lead to as to a node.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Where the text goes on.
+    /// Where the text goes on, and with which token.
     next: u32,
+    token: u32,
     /// How many tokens before it are the same.
     length: u32,
 }
@@ -106,12 +120,13 @@ impl Places {
     fn follow(&mut self, text: &History, parent: &Found, token: u32) {
         let tokens = text.tokens();
         for index in parent.range.clone() {
-            let Place { next, length } = self.0[index];
-            let after = next as usize + 1;
-            if tokens[next as usize] == token && after < tokens.len() {
+            let place = self.0[index];
+            let after = place.next as usize + 1;
+            if place.token == token && after < tokens.len() {
                 self.0.push(Place {
-                    next: next + 1,
-                    length: length + 1,
+                    next: place.next + 1,
+                    token: tokens[after],
+                    length: place.length + 1,
                 });
             }
         }
@@ -119,11 +134,12 @@ impl Places {
 
     /// Adds the latest places after the last two tokens; says whether there are more.
     fn add_pairs(&mut self, text: &History, before: u32, tail: &[u32], limit: usize) -> bool {
-        let start = self.0.len();
         let last = tail[tail.len() - 1];
-        let is_cut = self.add_ends(text, text.of_pair(before, last), limit);
-        // Only now, as the reads of one loop wait at the same time.
         let tokens = text.tokens();
+        let mut places = places(text, text.of_pair(before, last));
+        let start = self.0.len();
+        self.0.extend(places.by_ref().take(limit));
+        // Only now, as the reads of one loop wait at the same time.
         for place in &mut self.0[start..] {
             let pairs = tokens[..place.next as usize]
                 .iter()
@@ -132,7 +148,7 @@ impl Places {
             let is_same = |(a, b): &(&u32, &u32)| a == b;
             place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
-        is_cut
+        places.peek().is_some()
     }
 
     /// Adds the latest places after the last token where another one came before it; says whether
@@ -145,7 +161,8 @@ impl Places {
         limit: usize,
     ) -> bool {
         let start = self.0.len();
-        let is_cut = self.add_ends(text, text.of_token(last), limit);
+        let mut places = places(text, text.of_token(last));
+        self.0.extend(places.by_ref().take(limit));
         let tokens = text.tokens();
         let mut end = start;
         for index in start..self.0.len() {
@@ -159,47 +176,34 @@ impl Places {
             }
         }
         self.0.truncate(end);
-        is_cut
-    }
-
-    fn add_ends(
-        &mut self,
-        text: &History,
-        ends: impl Iterator<Item = usize>,
-        limit: usize,
-    ) -> bool {
-        // The end of a request's own text is no place where it goes on.
-        let mut ends = ends.skip_while(|end| end + 1 == text.tokens().len());
-        let nexts = ends.by_ref().take(limit);
-        self.0.extend(nexts.map(|end| Place {
-            next: small(end + 1),
-            length: 1,
-        }));
-        ends.next().is_some()
+        places.peek().is_some()
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
-    pub(crate) fn count(&self, text: &History, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    pub(crate) fn count(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
-        let tokens = text.tokens();
-        let mut shorter_than = u32::MAX;
-        for rank in 0..MAX_EXPERTS {
-            let lengths = places.iter().map(|place| place.length);
-            let Some(length) = lengths.filter(|&length| length < shorter_than).max() else {
-                return;
-            };
-            shorter_than = length;
-            let of_length = || places.iter().filter(|place| place.length >= length);
+        let mut of_length = [0; MAX_FOLLOWED + 1];
+        for place in places {
+            of_length[place.length as usize] += 1;
+        }
+        let lengths = of_length.iter().enumerate().rev();
+        let lengths = lengths.filter(|(_, num_places)| **num_places > 0);
+        let mut num_matches = 0;
+        for (rank, (length, num_places)) in lengths.take(MAX_EXPERTS).enumerate() {
+            num_matches += num_places;
             let matched = Matched {
                 kind,
-                order: length as usize,
+                order: length,
                 rank,
-                num_matches: float(of_length().count()),
+                num_matches: float(num_matches),
             };
             let mut count = 1.0 / DECAY;
-            let counts = of_length().map(|place| {
+            let places = places
+                .iter()
+                .filter(|place| place.length as usize >= length);
+            let counts = places.map(|place| {
                 count *= DECAY;
-                (tokens[place.next as usize], count)
+                (place.token, count)
             });
             evidence.add(matched, None, counts);
         }
@@ -216,6 +220,22 @@ impl Places {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
+}
+
+/// Where a text goes on after these ends.
+fn places(
+    text: &History,
+    ends: impl Iterator<Item = usize>,
+) -> Peekable<impl Iterator<Item = Place>> {
+    let tokens = text.tokens();
+    // The end of a request's own text is no place where it goes on.
+    let ends = ends.skip_while(|end| end + 1 == tokens.len());
+    let places = ends.map(|end| Place {
+        next: small(end + 1),
+        token: tokens[end + 1],
+        length: 1,
+    });
+    places.peekable()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]

@@ -1,7 +1,6 @@
 //! What followed the longest context suffix that is in a datastore? REST's drafts.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::datastore::{Datastore, Match, Samples, check_match_lengths};
 use crate::draft::Session;
@@ -135,7 +134,6 @@ impl Session for RestSession {
             found,
             ..
         } = self;
-        let started = Instant::now();
         datastore.find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let max_samples = config.max_samples as u64;
@@ -143,12 +141,9 @@ impl Session for RestSession {
         if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
             datastore.gather(found, config.continuation, stride, &mut self.samples);
-            datastore.note(started.elapsed(), stride.num_samples());
             self.trie.fill(&self.samples);
             return Ok(self.trie.select(max_nodes));
         }
-        // Splits take long in memory too.
-        datastore.note(started.elapsed(), 0);
         let max_samples = if config.exact { u64::MAX } else { max_samples };
         let stride = Stride::new(found.count(), max_samples);
         let nodes = self

@@ -25,6 +25,8 @@ pub(crate) const NUM_TRUST_RANKS: usize = 3;
 pub(crate) const NUM_TRUST_SIZES: usize = 4;
 /// From -8 to 8 on the scale of log odds.
 pub(crate) const NUM_KNOTS: usize = 17;
+/// From a quarter to 16 tokens, by doublings.
+pub(crate) const NUM_SUMS: usize = 7;
 
 /// Where the weights of one kind of key lie among all.
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +71,8 @@ pub(crate) const TRUST: Table = Table::after(
     RECENT,
     Kind::COUNT * NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES,
 );
-/// Of how likely a path is, by how likely it was held to be.
-pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_KNOTS);
+/// Of how likely a path is, by how much the tree was expected to accept and how likely the path.
+pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
 const NUM_WEIGHTS: usize = CALIBRATION.start + CALIBRATION.len;
 
 /// What a fused drafter has learned of its sources: numbers that every session reads and changes.
@@ -96,14 +98,14 @@ impl Default for Weights {
             *weight = 0.9 * order as f32 + own;
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
-            *weight = knot as f32 - (NUM_KNOTS / 2) as f32;
+            *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
         }
         Self(weights.into())
     }
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x02";
+const MAGIC: [u8; 8] = *b"specdsw\x03";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
