@@ -12,7 +12,6 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -25,7 +24,7 @@ from specds._core import TokenTree
 from specds.model_tables import cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
@@ -43,7 +42,7 @@ _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
 # Raised where measuring changes, so that what an older version has kept is not used.
-_VERSION = 1
+_VERSION = 2
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -66,8 +65,10 @@ class CostModel:
 
     def __init__(self, seconds: dict[int, float]) -> None:
         known = sorted(seconds)
-        increasing = _increasing([seconds[size] for size in known])
-        self._logs = np.log(np.interp(_SIZES, known, increasing))
+        # More nodes do not cost less: what took longer than more of them was interrupted.
+        taken = np.array([seconds[size] for size in known])
+        least = np.minimum.accumulate(taken[::-1])[::-1]
+        self._logs = np.log(np.interp(_SIZES, known, least))
         self._evaluate()
 
     def curve(self) -> dict[int, float]:
@@ -96,18 +97,6 @@ _ALL_SIZES = np.arange(MOST_NODES + 1)
 _FROM = np.cumsum(
     [np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=0, dtype=float
 ).T
-
-
-def _increasing(values: Sequence[float]) -> list[float]:
-    """The nondecreasing sequence nearest by squares: neighbours in disorder are averaged."""
-    blocks: list[tuple[float, int]] = []
-    for value in values:
-        total, count = value, 1
-        while blocks and blocks[-1][0] * count > total * blocks[-1][1]:
-            previous, number = blocks.pop()
-            total, count = total + previous, count + number
-        blocks.append((total, count))
-    return [total / count for total, count in blocks for _ in range(count)]
 
 
 class StepCosts:
@@ -188,7 +177,8 @@ def measure(
         clock: Seconds since some moment.
 
     Returns:
-        The median of seconds, by number of nodes; 0 and `MOST_NODES` are among these.
+        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the
+        machine can only add to them, and what is taken for too fast is tried, and so put right.
     """
 
     def timed(size: int) -> float:
@@ -210,7 +200,7 @@ def measure(
             if size not in samples and elapsed < _MEASURING_S:
                 elapsed = timed(size)  # the first pass of a size chooses kernels and allocates
             samples.setdefault(size, []).append(elapsed)
-    seconds = {size: median(taken) for size, taken in samples.items()}
+    seconds = {size: min(taken) for size, taken in samples.items()}
     seconds.setdefault(MOST_NODES, seconds[max(seconds)])
     return seconds
 
