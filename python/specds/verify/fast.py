@@ -9,6 +9,7 @@ import torch
 from specds.verify.attention import group_size, packed
 from specds.verify.device import decisions, follow, report
 from specds.verify.inputs import Inputs
+from specds.verify.lean import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
 from specds.verify.runner import Runner
 from specds.verify.twin import twin_of
@@ -37,6 +38,7 @@ class FastRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
+        self._lean = LeanForward(model) if lean_reason(model) is None else None
         self._twin = twin_of(model)
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
@@ -153,7 +155,9 @@ class FastRunner(Runner):
             masks = self._device_masks.build(inputs.visible, positions, inputs.lengths, end)
             masks = {name: packed(found, self._group) for name, found in masks.items()}
             mask = self._device_masks.as_argument(masks)
-        logits = self._forward(
-            inputs.token_ids.view(1, -1), positions.view(1, -1), mask, model=self._twin
-        )
+        arguments = inputs.token_ids.view(1, -1), positions.view(1, -1), mask
+        if self._lean is not None:
+            logits = self._lean(*arguments, self.cache)
+        else:
+            logits = self._forward(*arguments, model=self._twin)
         return logits.view(num_rows, width, -1)
