@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,12 +16,14 @@ from specds.verify.attention import attend_packed
 from specds.verify.masks import layer_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from transformers import PreTrainedModel
 
     from specds.verify.cache import TreeCache
+
+    _Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Block(NamedTuple):
@@ -86,7 +89,7 @@ def lean_reason(model: PreTrainedModel) -> str | None:
     family = _FAMILIES.get(type(model))
     if family is None:
         return f"{type(model).__name__} is of no family that is known here"
-    if _has_any_global_hook():
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "hooks are registered for all modules"
     if getattr(model, "_tp_size", None) is not None:
         return "it is spread over several devices"
@@ -115,28 +118,31 @@ def _block_reason(module: torch.nn.Module, block: _Block) -> str | None:
         return f"a {type(module).__name__} is where a {name} is expected"
     if module._modules.keys() != block.parts or module._parameters.keys() != block.weights:
         return f"a {name} is not made as usual"
-    if module._forward_hooks or module._forward_pre_hooks:
-        return f"a {name} has hooks"
     # A forward of the class may have been exchanged for all models, by a library of kernels.
-    if "forward" in module.__dict__ or block.kind.forward.__module__ != block.kind.__module__:
-        return f"the forward of a {name} was replaced"
+    if _is_hooked(module) or block.kind.forward.__module__ != block.kind.__module__:
+        return f"a {name} has hooks or another forward than its own"
     return f"a {name} is in training mode" if module.training else None
 
 
-class _Layer(NamedTuple):
-    """A decoder layer's modules at hand: to look one up in its module takes as long as a sum."""
+def _is_hooked(module: torch.nn.Module) -> bool:
+    """Whether a call of a module is more than the forward of its class."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
-    input_norm: torch.nn.Module
-    query: torch.nn.Module
-    key: torch.nn.Module
-    value: torch.nn.Module
-    output: torch.nn.Module
-    head_norms: tuple[torch.nn.Module, torch.nn.Module] | None
-    mlp_norm: torch.nn.Module
-    gate: torch.nn.Module
-    up: torch.nn.Module
-    activation: torch.nn.Module
-    down: torch.nn.Module
+
+class _Layer(NamedTuple):
+    """What a decoder layer computes with: to look that up in modules takes as long as a sum."""
+
+    input_norm: _Function
+    query: _Function
+    key: _Function
+    value: _Function
+    head_norms: tuple[_Function, _Function] | None
+    output: _Function
+    mlp_norm: _Function
+    gate: _Function
+    up: _Function
+    activation: _Function
+    down: _Function
     attention: Any
     kind: str
 
@@ -145,29 +151,48 @@ class _Layer(NamedTuple):
         attention, mlp = layer.self_attn, layer.mlp
         head_norms = None
         if attention._modules.keys() >= _HEAD_NORMS:
-            head_norms = attention.q_norm, attention.k_norm
+            head_norms = _norm(attention.q_norm), _norm(attention.k_norm)
         return cls(
-            layer.input_layernorm,
-            attention.q_proj,
-            attention.k_proj,
-            attention.v_proj,
-            attention.o_proj,
-            head_norms,
-            layer.post_attention_layernorm,
-            mlp.gate_proj,
-            mlp.up_proj,
-            mlp.act_fn,
-            mlp.down_proj,
-            attention,
-            kind,
+            input_norm=_norm(layer.input_layernorm),
+            query=_function(attention.q_proj),
+            key=_function(attention.k_proj),
+            value=_function(attention.v_proj),
+            head_norms=head_norms,
+            output=_function(attention.o_proj),
+            mlp_norm=_norm(layer.post_attention_layernorm),
+            gate=_function(mlp.gate_proj),
+            up=_function(mlp.up_proj),
+            activation=mlp.act_fn,
+            down=_function(mlp.down_proj),
+            attention=attention,
+            kind=kind,
         )
+
+
+def _function(module: torch.nn.Module) -> _Function:
+    """What a call of a module comes to: for a linear layer without hooks its one operation."""
+    if type(module) is not torch.nn.Linear or _is_hooked(module):
+        return module
+    return partial(torch.nn.functional.linear, weight=module.weight, bias=module.bias)
+
+
+def _norm(norm: Any) -> _Function:
+    # In other types the models round on the way, as one operation does not.
+    if norm.weight.dtype != torch.float32:
+        return norm  # type: ignore[no-any-return]
+    return partial(
+        torch.nn.functional.rms_norm,
+        normalized_shape=norm.weight.shape,
+        weight=norm.weight,
+        eps=norm.variance_epsilon,
+    )
 
 
 class LeanForward:
     """Computes what a model's forward does, operation by operation, without its Python.
 
     Embedding, projections, activations and rotary angles are the model's own modules, whatever they
-    are; what is between them is done here. A pass of small models is mostly that.
+    are; what is between them is done here. A pass of a small model is mostly that.
 
     Args:
         model: A model without a `lean_reason`.
@@ -177,8 +202,8 @@ class LeanForward:
         decoder = model.model
         self._embed = decoder.embed_tokens
         self._rotary = decoder.rotary_emb
-        self._norm = decoder.norm
-        self._head = model.lm_head
+        self._norm = _norm(decoder.norm)
+        self._head = _function(model.lm_head)
         kinds = layer_types(model.config)
         made = zip(decoder.layers, kinds, strict=True)
         self._layers = [_Layer.of(layer, kind) for layer, kind in made]
@@ -204,18 +229,7 @@ class LeanForward:
             seen = mask[layer.kind] if isinstance(mask, dict) else mask
             states = states + _attend(layer, index, states, angles, seen, cache)
             states = states + _transform(layer, states)
-        logits: torch.Tensor = self._head(_normed(self._norm, states))
-        return logits
-
-
-def _normed(norm: Any, states: torch.Tensor) -> torch.Tensor:
-    # The models compute it in float32, which in other types is more than one rounding.
-    if states.dtype != torch.float32 or norm.weight.dtype != torch.float32:
-        normed: torch.Tensor = norm(states)
-        return normed
-    return torch.nn.functional.rms_norm(
-        states, norm.weight.shape, norm.weight, norm.variance_epsilon
-    )
+        return self._head(self._norm(states))
 
 
 def _angles(
@@ -242,28 +256,22 @@ def _attend(
     mask: torch.Tensor | None,
     cache: TreeCache,
 ) -> torch.Tensor:
-    normed = _normed(layer.input_norm, states)
-    heads = (-1, layer.attention.head_dim)
-    query = layer.query(normed)[0].unflatten(-1, heads)
-    key = layer.key(normed)[0].unflatten(-1, heads)
-    value = layer.value(normed)[0].unflatten(-1, heads)
+    normed = layer.input_norm(states)
+    by_head = (states.shape[1], -1, layer.attention.head_dim)
+    query = layer.query(normed).view(by_head)
+    key = layer.key(normed).view(by_head)
+    value = layer.value(normed).view(by_head)
     if layer.head_norms is not None:
-        query, key = _normed(layer.head_norms[0], query), _normed(layer.head_norms[1], key)
-    query, key = _rotated(query, angles), _rotated(key, angles)
+        query, key = layer.head_norms[0](query), layer.head_norms[1](key)
+    together = _rotated(torch.cat((query, key), dim=1), angles)
+    query, key = together.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
     keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
-    attended = attend_packed(
-        layer.attention,
-        query.transpose(0, 1)[None],
-        keys,
-        values,
-        mask,
-        scaling=layer.attention.scaling,
-    )[0]
-    output: torch.Tensor = layer.output(attended.flatten(-2))
-    return output
+    query = query.transpose(0, 1)[None]
+    scaling = layer.attention.scaling
+    attended, _ = attend_packed(layer.attention, query, keys, values, mask, scaling=scaling)
+    return layer.output(attended.flatten(-2))
 
 
 def _transform(layer: _Layer, states: torch.Tensor) -> torch.Tensor:
-    normed = _normed(layer.mlp_norm, states)
-    output: torch.Tensor = layer.down(layer.activation(layer.gate(normed)) * layer.up(normed))
-    return output
+    normed = layer.mlp_norm(states)
+    return layer.down(layer.activation(layer.gate(normed)) * layer.up(normed))
