@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -39,9 +40,12 @@ class FastRunner(Runner):
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
         self._lean = LeanForward(model) if lean_reason(model) is None else None
-        self._twin = twin_of(model)
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    @cached_property
+    def _twin(self) -> PreTrainedModel:
+        return twin_of(self._model)
 
     @property
     def decides(self) -> bool:
