@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.backends import mkl
 from torch.nn.modules.module import _has_any_global_hook
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
@@ -50,6 +51,11 @@ class _Family(NamedTuple):
     mlp: _Block
     norm: _Block
 
+
+# Tokens for which a linear layer is computed the other way round: 2 take 0.55 of the time, 5 take
+# 0.7, 8 take 0.9 and 16 more than all (5 million parameters, a processor with AVX-512).
+_FEW = 8
+_HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
 
 _PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
 _HEAD_NORMS = frozenset({"q_norm", "k_norm"})
@@ -173,7 +179,23 @@ def _function(module: torch.nn.Module) -> _Function:
     """What a call of a module comes to: for a linear layer without hooks its one operation."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
-    return partial(torch.nn.functional.linear, weight=module.weight, bias=module.bias)
+    weight = module.weight
+    if weight.device.type == "cpu" and weight.dtype == torch.float32 and _HAS_MKL:
+        return partial(_linear_of_few, weight=weight, bias=module.bias)
+    return partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
+
+
+def _linear_of_few(
+    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """A linear layer for `(1, num_tokens, size)`, the other way round where tokens are few.
+
+    MKL then reads the weights as they lie, and does not copy them into another order first.
+    """
+    if not 1 < states.shape[1] <= _FEW:
+        return torch.nn.functional.linear(states, weight, bias)
+    product = torch.mm(weight, states[0].t()).t().contiguous()
+    return (product if bias is None else product + bias)[None]
 
 
 def _norm(norm: Any) -> _Function:
