@@ -268,7 +268,7 @@ class Request:
         return self.tree
 
     def expected(self):
-        """The probability of each path of the draft: each may be that of any path that is as likely."""
+        """Each path of the draft with its probability; of equally likely ones any may have any."""
         total, least, calibrated = 0.0, 1.0, {}
         for path, prob in self.tree.items():
             total += prob

@@ -116,10 +116,8 @@ def naive_replay(drafter, prompt, completion, max_nodes):
         if len(rest) > 1:
             tree = session.draft(max_nodes)
             for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
-                path = [*(paths[parent] if parent >= 0 else []), token]
-                if len(path) == len(rest):
-                    break
-                paths.append(path)
+                paths.append([*(paths[parent] if parent >= 0 else []), token])
+            paths = [path for path in paths if len(path) < len(rest)]
         accepted = max((len(path) for path in paths if path == rest[: len(path)]), default=0)
         steps.append((accepted, len(paths)))
         session.observe(rest[: accepted + 1])

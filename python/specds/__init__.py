@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from specds.estimate import BuildEstimate, estimate_build
     from specds.generation import GenerationOutput, custom_generate, generate
+    from specds.hierarchy import HierarchyConfig, HierarchyDrafter
     from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
@@ -83,6 +84,8 @@ __all__ = [
     "FusedDrafter",
     "GenerationOutput",
     "GenerationStats",
+    "HierarchyConfig",
+    "HierarchyDrafter",
     "Match",
     "Memory",
     "ModelTables",
@@ -125,6 +128,8 @@ _LAZY = {
     "Document": "specds.corpora",
     "GenerationOutput": "specds.generation",
     "GenerationStats": "specds.stats",
+    "HierarchyConfig": "specds.hierarchy",
+    "HierarchyDrafter": "specds.hierarchy",
     "Support": "specds.verify.support",
     "UnsupportedModelError": "specds.verify.support",
     "build_datastore": "specds.build",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from specds._core import TokenTree
-from specds.drafters.protocol import RecyclingSession
+from specds.drafters.protocol import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
 from specds.verify.device import Asked, likeliest
@@ -82,7 +82,9 @@ class Row:
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
-            path = walk(logits, tree, self.emitter, self.sampler)
+            session = self.session
+            proposals = session.proposals if isinstance(session, ProposingSession) else None
+            path = walk(logits, tree, self.emitter, self.sampler, proposals)
         self._note(num_before, len(path))
         return path
 
@@ -154,6 +156,8 @@ class Decoding:
             self._dismiss(active)
         self._watch.stop()
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
+        for row in rows:
+            self.stats.merge_levels(getattr(row.session, "level_stats", {}))
 
     def _prefill(self, number: int, row: Row, chunk_size: int | None) -> None:
         logits = self._runner.prefill(row.prompt_ids, chunk_size, number)

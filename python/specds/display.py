@@ -254,6 +254,22 @@ def _drafting_rows(stats: GenerationStats) -> list[tuple[str, str]]:
         ("nodes per draft", f"{stats.num_draft_tokens / drafts:.1f}"),
         ("time per draft", f"{stats.draft_s / drafts * 1e6:.0f} µs"),
         *((f"share of time: {name}", f"{share:.1%}") for name, share in shares.items()),
+        *(_level_rows(stats) if stats.levels else ()),
+    ]
+
+
+def _level_rows(stats: GenerationStats) -> list[tuple[str, str]]:
+    return [
+        ("redundancy", f"{stats.redundancy:.1%}"),
+        ("target utilization", f"{stats.target_utilization:.1%}"),
+        *(
+            (
+                f"level {name}",
+                f"{level.num_accepted} of {level.num_drafted} kept above, "
+                f"{level.num_forwards} passes, {level.seconds:.2f} s",
+            )
+            for name, level in stats.levels.items()
+        ),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
-from specds.drafters.protocol import node_budget
+from specds.drafters.protocol import ProposingSession, RequestRules, node_budget
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, processors_of_row
 from specds.verify.budget import make_budget, require_budget
@@ -258,9 +258,14 @@ def _run(
             prompt_ids = ids[:, paddings[number] :]
             session = options.drafter.session(prompt_ids[0].tolist())
             rows.append(Row(prompt_ids, sampler, emitter, session))
+            if isinstance(session, ProposingSession):
+                rules = _rules(model, sampler.logits_processor, generation_config)
+                # Sessions see a prompt without its padding.
+                session.join(replace(rules, max_length=rules.max_length - paddings[number]))
         limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         chooser = None
-        if not samplers[0].keeps:
+        proposed = generation_config.do_sample and isinstance(rows[0].session, ProposingSession)
+        if not samplers[0].keeps and not proposed:
             chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
         decode = partial(_decode, options, model, verification, chooser)
         stats, cache, step_seconds = decode(rows, limits, generation_config)
@@ -278,6 +283,21 @@ def _run(
         logits=None if logits is None else tuple(logits),
         past_key_values=cache,
         step_seconds=step_seconds,
+    )
+
+
+def _rules(
+    model: PreTrainedModel,
+    logits_processor: LogitsProcessorList,
+    generation_config: GenerationConfig,
+) -> RequestRules:
+    eos = generation_config.eos_token_id
+    return RequestRules(
+        model,
+        logits_processor,
+        generation_config.do_sample,
+        generation_config.max_length,
+        frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos),
     )
 
 

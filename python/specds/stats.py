@@ -4,9 +4,34 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PHASES = ("prefill_s", "measure_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
+
+
+@dataclass
+class LevelStats:
+    """What one level of a hierarchy did (see `specds.hierarchy`).
+
+    Attributes:
+        num_forwards: Forward passes of its model.
+        num_drafted: Tokens that it handed up.
+        num_accepted: Those that the level above kept.
+        seconds: Time in its own passes and draws, without the levels beneath.
+    """
+
+    num_forwards: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    seconds: float = 0.0
+
+    def merge(self, other: LevelStats) -> None:
+        """Adds the counts and times of `other` to these."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
 
 @dataclass
@@ -36,6 +61,7 @@ class GenerationStats:
         compact_s: Time to keep the accepted states of the KV cache.
         observe_s: Time in `Session.observe`.
         total_s: Time of the request from prefill to the last token.
+        levels: What the levels of a hierarchy did, by name, the lowest first.
     """
 
     num_drafts: int = 0
@@ -52,6 +78,7 @@ class GenerationStats:
     compact_s: float = 0.0
     observe_s: float = 0.0
     total_s: float = 0.0
+    levels: dict[str, LevelStats] = field(default_factory=dict)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -65,6 +92,21 @@ class GenerationStats:
         return 1 + self.num_accepted_tokens / self.num_drafts
 
     @property
+    def redundancy(self) -> float:
+        """The share of drafted tokens that the target did not accept: HSDDW's sigma."""
+        if self.num_draft_tokens == 0:
+            return 0.0
+        return 1 - self.num_accepted_tokens / self.num_draft_tokens
+
+    @property
+    def target_utilization(self) -> float:
+        """Target forwards per token that they gave: HSDDW's eta.
+
+        The prefill is not counted, nor is its token.
+        """
+        return 1 / self.mean_acceptance_length
+
+    @property
     def shares(self) -> dict[str, float]:
         """Fraction of `total_s` spent in each phase, by phase name (`prefill`, `draft`, ...).
 
@@ -75,7 +117,8 @@ class GenerationStats:
 
     def to_dict(self) -> dict[str, Any]:
         """All counts, times and derived figures, as plain values."""
-        derived = {"mean_acceptance_length": self.mean_acceptance_length, "shares": self.shares}
+        names = ("mean_acceptance_length", "redundancy", "target_utilization", "shares")
+        derived = {name: getattr(self, name) for name in names}
         return asdict(self) | derived
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
@@ -93,12 +136,20 @@ class GenerationStats:
     def merge(self, other: GenerationStats) -> None:
         """Adds the counts and times of `other` to these."""
         for name in (item.name for item in fields(self)):
+            if name == "levels":
+                continue
             mine, theirs = getattr(self, name), getattr(other, name)
             if isinstance(mine, list):
                 total = [sum(pair) for pair in zip_longest(mine, theirs, fillvalue=0)]
             else:
                 total = mine + theirs
             setattr(self, name, total)
+        self.merge_levels(other.levels)
+
+    def merge_levels(self, levels: Mapping[str, LevelStats]) -> None:
+        """Adds what levels of these names did."""
+        for name, level in levels.items():
+            self.levels.setdefault(name, LevelStats()).merge(level)
 
     def __add__(self, other: GenerationStats) -> GenerationStats:
         merged = GenerationStats()

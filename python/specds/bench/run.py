@@ -95,7 +95,7 @@ def run_replay(
     check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
-    own = DrafterInputs(model=target, weights=read_weights(options.weights))
+    own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
     with tempfile.TemporaryDirectory() as folder:
         engines = engines_of(options.drafters, datastores, own, inputs, Path(folder))

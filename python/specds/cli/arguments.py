@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from specds.hierarchy.names import drafter_name
+
+if TYPE_CHECKING:
+    from specds.drafters import DrafterName
+    from specds.hierarchy.names import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]
@@ -66,6 +72,14 @@ Weights = Annotated[
         "[default: what is kept with the datastore]"
     ),
 ]
+
+
+def drafter(text: str) -> DrafterName | HierarchyName:
+    """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
+    try:
+        return drafter_name(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def text_of(argument: str) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specds import display
+from specds.cli import arguments
 from specds.cli.arguments import Budget, Json, Weights, text_of
 from specds.drafters import DrafterName
+from specds.hierarchy.names import HierarchyName
+
+if TYPE_CHECKING:
+    from specds.drafters import Drafter
 
 
 class Verification(str, Enum):
@@ -36,6 +41,18 @@ _DRAFTER = Annotated[
         "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
     ),
 ]
+_DRAFTER_OR_HIERARCHY = Annotated[
+    Any,  # `DrafterName | HierarchyName`: typer knows no unions
+    typer.Option(
+        parser=arguments.drafter,
+        metavar="NAME",
+        help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
+        "that draft for each other and for the target, the smallest first, and a datastore, where "
+        "there is one, for the smallest. `hierarchy-joined:...`: what the datastore drafts goes up "
+        "to the target as well; `hierarchy-adaptive:...`: the same, without the levels that do not "
+        "earn their time; `hierarchy-sd`, `-self`, `-pre`, `-pre-self`: the ablations of HSDDW.",
+    ),
+]
 _VERIFICATION = Annotated[
     Verification,
     typer.Option(
@@ -51,7 +68,7 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
-    drafter: _DRAFTER = DrafterName.FUSED,
+    drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
     weights: Weights = None,
     memory: Annotated[
         Path | None,
@@ -85,6 +102,8 @@ def generate(
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds --prompt -
 
         specds generate --model demo --prompt "import json" --memory requests.bin --tenant ann
+
+        specds generate --model demo --drafter hierarchy:demo-tiny,demo-small --prompt "def main("
     """
     from specds._core import Datastore, Trigrams
     from specds.drafters import (
@@ -99,7 +118,12 @@ def generate(
 
     given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
     kept = {"memory": memory is not None, "model_tables": model_tables}
-    require_inputs(drafter, **given, **kept, model=True)
+    is_hierarchy = isinstance(drafter, HierarchyName)
+    if is_hierarchy and memory is not None:
+        raise ValueError("a hierarchy keeps no memory: leave out --memory")
+    # What drafts for the smallest model of a hierarchy is made of the same.
+    own = DrafterName.FUSED if is_hierarchy else drafter
+    require_inputs(own, **given, **kept, model=True)
     if tenant and memory is None:
         raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
     if memory is not None and not memory.absolute().parent.is_dir():
@@ -116,6 +140,7 @@ def generate(
 
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
+    made: Drafter
     with display.build_progress(after_s=2.0) as progress:
         inputs = DrafterInputs(
             opened,
@@ -127,7 +152,12 @@ def generate(
             memory=memory,
             model_tables=model_tables,
         )
-        made = make_drafter(drafter, inputs)
+        if not is_hierarchy:
+            made = make_drafter(drafter, inputs)
+        else:
+            retrieves = any(given.values()) or model_tables
+            retrieval = make_drafter(own, inputs) if retrieves else None
+            made = drafter.drafter(drafter.load(loaded, tokenizer), retrieval)
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         if temperature > 0

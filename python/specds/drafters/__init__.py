@@ -12,7 +12,14 @@ from specds.drafters.names import (
     with_trigrams,
 )
 from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.protocol import Drafter, RecyclingSession, Session, node_budget
+from specds.drafters.protocol import (
+    Drafter,
+    ProposingSession,
+    RecyclingSession,
+    RequestRules,
+    Session,
+    node_budget,
+)
 from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
@@ -26,7 +33,9 @@ __all__ = [
     "NGrammysConfig",
     "NGrammysDrafter",
     "PromptLookupDrafter",
+    "ProposingSession",
     "RecyclingSession",
+    "RequestRules",
     "RestConfig",
     "RestDrafter",
     "Session",

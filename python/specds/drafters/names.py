@@ -7,12 +7,13 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from specds._core import Datastore, Trigrams
+from specds._core import Datastore, Memory, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
+from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ class DrafterInputs:
         trigrams: Tri-grams; without them, those who need them count them in the datastore.
         progress: Called while that goes on: a stage, how far it has come, how far it has to go.
         weights: What the fused drafter starts from; by default the datastore's prior.
-        tokenizer: Which one all tokens are of.
+        tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
         recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
@@ -155,7 +156,10 @@ def _fused(inputs: DrafterInputs) -> Drafter:
         "trigrams": inputs.trigrams,
     }
     if inputs.memory is None:
-        return FusedDrafter(inputs.datastore, **sources)
+        memory = None
+        if inputs.datastore is None and inputs.tokenizer is not None:
+            memory = Memory(vocab_size(inputs.tokenizer))
+        return FusedDrafter(inputs.datastore, memory=memory, **sources)
     return FusedDrafter.resume(
         inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
     )

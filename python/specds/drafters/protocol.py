@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
+    from transformers import LogitsProcessorList, PreTrainedModel
 
     from specds._core import DraftSession, TokenTree
+    from specds.verify.rejection import Proposal
 
 
 @runtime_checkable
@@ -49,6 +52,46 @@ class RecyclingSession(Session, Protocol):
             predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
                 context, row ``1 + i`` after node `i`, whether it was accepted or not.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class RequestRules:
+    """How the target chooses its tokens in one request.
+
+    Attributes:
+        model: The target.
+        logits_processor: The processors that transformers made for the request.
+        do_sample: Whether tokens are sampled; the likeliest are taken otherwise.
+        max_length: The most tokens of the request, prompt included.
+        eos_token_ids: The tokens that end it.
+    """
+
+    model: PreTrainedModel
+    logits_processor: LogitsProcessorList
+    do_sample: bool
+    max_length: int
+    eos_token_ids: frozenset[int]
+
+
+@runtime_checkable
+class ProposingSession(Session, Protocol):
+    """A session that samples tokens of distributions of its own, as models that draft do.
+
+    It may also have an attribute `level_stats`, which goes into `GenerationStats.levels`.
+    """
+
+    def join(self, rules: RequestRules) -> None:
+        """Takes the rules of the request, once, before anything else.
+
+        Raises:
+            ValueError: This session cannot draft for that target.
+        """
+        ...
+
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """The sampled tokens of the last draft, by the node that they follow (-1: the context)."""
         ...
 
 

@@ -10,13 +10,16 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from specds.verify.rejection import accept_or_redraw, draw
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from transformers import StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
+    from specds.verify.rejection import Proposal
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Sampler:
         keep_scores: bool = False,
         keep_logits: bool = False,
     ) -> None:
-        self._logits_processor = logits_processor
+        self.logits_processor = logits_processor
         self._do_sample = do_sample
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
@@ -157,21 +160,26 @@ class Sampler:
     @property
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
-        return not self._do_sample and len(self._logits_processor) == 0 and not self.keeps
+        return not self._do_sample and len(self.logits_processor) == 0 and not self.keeps
 
-    def __call__(self, token_ids: torch.Tensor, logits: torch.Tensor) -> int:
-        """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`."""
+    def __call__(
+        self, token_ids: torch.Tensor, logits: torch.Tensor, proposal: Proposal | None = None
+    ) -> int:
+        """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`.
+
+        A sample is of the same distribution with a proposal, but equals it whenever it can.
+        """
         # In float32 and on the device of `token_ids`, as transformers does: ties and the random
         # generator are then those of plain decoding.
         row = logits[None].to(token_ids.device, torch.float32, copy=True)
-        scores = self._logits_processor(token_ids, row)  # type: ignore[arg-type]
+        scores = self.logits_processor(token_ids, row)  # type: ignore[arg-type]
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:
             self.logits.append(row)
         if self._do_sample:
             probs = torch.nn.functional.softmax(scores, dim=-1)
-            return int(torch.multinomial(probs, num_samples=1))
+            return draw(probs) if proposal is None else accept_or_redraw(probs[0], proposal)
         return int(scores.argmax(dim=-1))
 
 
@@ -191,7 +199,8 @@ def walk(
     logits: torch.Tensor,
     tree: TokenTree | None,
     emitter: Emitter,
-    choose: Callable[[torch.Tensor, torch.Tensor], int],
+    choose: Callable[..., int],
+    proposals: Mapping[int, Proposal] | None = None,
 ) -> list[int]:
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
@@ -205,13 +214,21 @@ def walk(
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
         tree: The draft; None where it is empty.
         emitter: Gets the tokens, and ends the walk where it is finished.
-        choose: Next token given all tokens so far and a row of logits.
+        choose: Next token given all tokens so far, a row of logits and, where there is one, the
+            proposal.
+        proposals: Tokens that were sampled for the draft, by the node that they follow (-1: the
+            context). A node has one at most; its other children are followed, not proposed.
 
     Returns:
         The accepted nodes, root to leaf. All but the last emitted token are theirs; a walk that
         finished on an accepted node has emitted no bonus token.
     """
-    return _follow(tree, emitter, lambda node: choose(emitter.token_ids, logits[node + 1]))
+
+    def choice_after(node: int) -> int:
+        row = (emitter.token_ids, logits[node + 1])
+        return choose(*row, proposals[node]) if proposals and node in proposals else choose(*row)
+
+    return _follow(tree, emitter, choice_after)
 
 
 def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter) -> list[int]:

@@ -120,7 +120,7 @@ class _Views(NamedTuple):
 
 
 class TreeCache(Cache):
-    """A KV cache whose length moves only by `commit`, so that a rejected tree leaves no trace.
+    """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
     A forward pass writes its states behind the committed ones; `commit` keeps some of them, in
     place. Slots that were not kept are overwritten by the next pass. Slots are allocated when the
@@ -245,6 +245,10 @@ class TreeCache(Cache):
                 # Selected states are copied out before any is written, so this is safe in place.
                 row[:, :, start:end] = row.index_select(2, sources.to(block.device))
         self.advance(len(keep))
+
+    def roll_back(self, length: int) -> None:
+        """Forgets all but the first `length` committed tokens: O(1)."""
+        self._place.lengths[self._place.row] = min(length, self.length)
 
     def move_rows(self, lengths: torch.Tensor, path: torch.Tensor) -> None:
         """Moves tokens of the last pass over the first rows, by tensors alone, and commits none.

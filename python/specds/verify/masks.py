@@ -81,7 +81,8 @@ class _LayerTypeMask:
 
     def _write_band(self, first: NDArray[np.int64], length: int) -> None:
         start, end = (min(max(int(bound), 0), length) for bound in (first.min(), first.max()))
-        self._rows[:, self._band[0] : self._band[1]] = 0
+        # Where tokens were rolled back, the band moves back as well.
+        self._rows[:, min(start, self._band[0]) : self._band[1]] = 0
         self._rows[:, self._band[0] : start] = self._hidden
         if start < end:
             out_of_window = np.arange(start, end) < first[:, None]
@@ -121,7 +122,7 @@ class MaskBuilder:
         Args:
             visible: bool `(num_tokens, num_tokens)`, whom of the pass each of its tokens may see.
             depths: int64 `(num_tokens,)`, how far each is from position `length`.
-            length: Committed tokens, not less than in the call before.
+            length: Committed tokens.
 
         Returns:
             `(1, 1, num_tokens, length + num_tokens)`, or one of these per layer type. They are

@@ -16,7 +16,8 @@ A row, as `--json` prints it (times are seconds; a figure that there is not is n
   makes one token a forward, run by run; ``decode_speed_up``: the same without the prefill;
   ``speed_up_over_generate`` with ``_min`` and ``_max``: against `model.generate` as it is.
 * ``num_drafts``, ``num_draft_tokens``, ``num_accepted_tokens``: as in `GenerationStats`, of all
-  runs; ``mean_acceptance_length``: tokens a forward, bonus token included; ``nodes_per_draft``.
+  runs; ``mean_acceptance_length``: tokens a forward, bonus token included; ``nodes_per_draft``;
+  ``redundancy`` and ``target_utilization``: HSDDW's sigma and eta; ``levels``: of a hierarchy.
 * ``shares``: of the time of a request, by phase; ``rest`` is the loop itself.
   ``outside_forward``: the share of the steps after the prefill that is not the target's forward.
 * ``num_differing``: texts that are not those of `model.generate` or, where it is forced, not those
@@ -128,9 +129,13 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _drafting(cell: Cell) -> Row:
     stats, profiled, divergences = cell.stats, cell.profiled, cell.divergences
-    counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
+    counts = (
+        *("num_drafts", "num_draft_tokens", "num_accepted_tokens"),
+        *("mean_acceptance_length", "redundancy", "target_utilization"),
+    )
     return {
         **{name: None if stats is None else getattr(stats, name) for name in counts},
+        "levels": None if stats is None else {n: vars(lvl) for n, lvl in stats.levels.items()},
         "nodes_per_draft": (
             None if stats is None else stats.num_draft_tokens / max(stats.num_drafts, 1)
         ),

@@ -27,6 +27,7 @@ from specds.bench.generation.ways import (
 from specds.bench.transcripts import check_groups, read_files
 from specds.demo.run import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
+from specds.hierarchy.names import drafter_name
 from specds.loading import load_model, load_tokenizer, resolve_placement
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
@@ -123,20 +124,21 @@ class GenerateOptions:
         for size in self.batches:
             if size < 1:
                 raise ValueError(f"a batch must hold at least 1 prompt, got {size}")
-        _check_names("drafter", self.drafters, DrafterName)
-        _check_names("baseline", self.baselines or (), Baseline)
+        names = [drafter_name(name) for name in self.drafters]
+        _check_baselines(self.baselines or ())
         _check_modes(self.modes)
         require_verification(self.verification)
-        for name in self.drafters:
-            given = bool(self.datastores) or self.is_demo
-            require_inputs(DrafterName(name), datastore=given, model=True)
+        given = bool(self.datastores) or self.is_demo
+        for name in names:
+            if isinstance(name, DrafterName):
+                require_inputs(name, datastore=given, model=True)
 
 
-def _check_names(what: str, names: Sequence[str], known: type[DrafterName | Baseline]) -> None:
-    values = [member.value for member in known]
+def _check_baselines(names: Sequence[str]) -> None:
+    values = [member.value for member in Baseline]
     for name in names:
         if name not in values:
-            raise ValueError(f"no {what} `{name}`: choose of {', '.join(values)}")
+            raise ValueError(f"no baseline `{name}`: choose of {', '.join(values)}")
 
 
 def _check_modes(names: Sequence[str]) -> None:
@@ -166,9 +168,10 @@ def run_generate(
         datastores = _datastores(options, tokenizer, folder)
         requests = _requests(options, model, tokenizer)
         target = Target.of(model, options.verification, forced=options.forced)
-        names = [DrafterName(name) for name in options.drafters]
+        names = [drafter_name(name) for name in options.drafters]
         own = DrafterInputs(
             model=model,
+            tokenizer=tokenizer,
             weights=read_weights(options.weights),
             # What a model of random weights predicts would not be what the record's has.
             recycled=not options.forced,

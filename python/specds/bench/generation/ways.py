@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
-from specds.bench.engines import engines_of
+from specds.bench.engines import Engine, engines_of
 from specds.bench.rivals import RivalInputs
-from specds.drafters import DrafterName, PromptLookupDrafter
+from specds.drafters import DrafterName, PromptLookupDrafter, make_drafter
 from specds.generation import generate
+from specds.hierarchy.names import HierarchyName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -237,7 +239,7 @@ def usual_baselines(device: torch.device) -> list[Baseline]:
 
 
 def drafter_ways(
-    names: Sequence[DrafterName],
+    names: Sequence[DrafterName | HierarchyName],
     own: DrafterInputs,
     budgets: Sequence[int | Literal["auto"]],
     datastores: Sequence[Datastore],
@@ -257,8 +259,10 @@ def drafter_ways(
         folder: For what they write.
     """
     vocab_size = int(target.model.config.get_text_config(decoder=True).vocab_size)
-    values = [name.value for name in names]
+    values = [name.value for name in names if isinstance(name, DrafterName)]
     engines = engines_of(values, datastores, own, RivalInputs(vocab_size), folder)
+    hierarchies = [name for name in names if isinstance(name, HierarchyName)]
+    engines += [engine for name in hierarchies for engine in _hierarchies(name, own, datastores)]
     ways = []
     for engine in engines:
         make = stack.enter_context(engine.open())
@@ -266,6 +270,26 @@ def drafter_ways(
             start = partial(_start, target, make, budget)
             ways.append(Way(engine.name, start, budget=budget, datastore=engine.datastore))
     return ways
+
+
+def _hierarchies(
+    name: HierarchyName, own: DrafterInputs, datastores: Sequence[Datastore]
+) -> list[Engine]:
+    """A hierarchy with the fused drafter of each datastore beneath, or of models alone."""
+    if own.model is None or own.tokenizer is None:
+        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
+    models = name.load(own.model, own.tokenizer)
+
+    def make(datastore: Datastore | None) -> Drafter:
+        if datastore is None:
+            return name.drafter(models)
+        inputs = replace(own, datastore=datastore)
+        return name.drafter(models, make_drafter(DrafterName.FUSED, inputs))
+
+    def engine(datastore: Datastore | None) -> Engine:
+        return Engine(name.value, datastore, lambda: nullcontext(partial(make, datastore)))
+
+    return [engine(datastore) for datastore in datastores] or [engine(None)]
 
 
 def _start(

@@ -1,0 +1,30 @@
+"""Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW and beyond).
+
+Read in this order: `text` (tokens on trial), `cached_model` (a model that takes tokens back),
+`draft` (what is handed up), `levels` (drafting is verifying the level beneath), `session` (the
+chain of one request), `choice` (which levels earn their time), `drafter`. The rule by which a
+sampled token is accepted is `specds.verify.rejection`. Names alone need no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specds.hierarchy.config import ABLATIONS, HierarchyConfig
+from specds.hierarchy.names import HierarchyName
+
+if TYPE_CHECKING:
+    from specds.hierarchy.drafter import HierarchyDrafter
+    from specds.hierarchy.session import HierarchySession
+
+__all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchyName", "HierarchySession"]
+
+_LAZY = {
+    "HierarchyDrafter": "specds.hierarchy.drafter",
+    "HierarchySession": "specds.hierarchy.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'specds.hierarchy' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,146 @@
+"""What does a level hand up: a token tree, and for tokens that it sampled, from what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from specds._core import TokenTree
+from specds.stats import LevelStats
+from specds.verify.rejection import Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EMPTY_TREE = TokenTree([], [])
+
+
+class Threshold:
+    """Above which entropy a level is unsure: the mean of its rejected tokens', 0 at first."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._num_rejected = 0
+
+    def add(self, entropy: float) -> None:
+        """Takes in the entropy of one more rejected token."""
+        self._num_rejected += 1
+        self.value += (entropy - self.value) / self._num_rejected
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token that a level chose, and the distribution that it chose from."""
+
+    token_id: int
+    probs: torch.Tensor
+    entropy: float
+
+    @classmethod
+    def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
+        """A token and what follows from its distribution."""
+        return cls(token_id, probs, float(torch.special.entr(probs).sum()))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Tokens for the level above, or for the target, to verify.
+
+    Attributes:
+        tree: The tokens. Those that were chosen one after the other are its first nodes.
+        chosen: Those, in the order of the text.
+        samples: Whether they were chosen by chance.
+        threshold: What the level that chose them learns from their rejection.
+        stats: Where their acceptance is counted.
+    """
+
+    tree: TokenTree
+    chosen: Sequence[Drawn] = ()
+    samples: bool = False
+    threshold: Threshold = field(default_factory=Threshold)
+    stats: LevelStats = field(default_factory=LevelStats)
+
+    @classmethod
+    def of_chain(
+        cls, chosen: Sequence[Drawn], samples: bool, threshold: Threshold, stats: LevelStats
+    ) -> Draft:
+        """The tokens that a level chose, as a tree of one path."""
+        tokens = [drawn.token_id for drawn in chosen]
+        tree = TokenTree(tokens, range(-1, len(tokens) - 1)) if tokens else EMPTY_TREE
+        return cls(tree, chosen, samples, threshold, stats)
+
+    @property
+    def proposals(self) -> dict[int, Proposal]:
+        """The sampled tokens by the node that they follow."""
+        if not self.samples:
+            return {}
+        return {
+            place - 1: Proposal(drawn.token_id, drawn.probs)
+            for place, drawn in enumerate(self.chosen)
+        }
+
+    def joined_with(self, branches: TokenTree, max_nodes: int) -> Draft:
+        """This draft and the best of the branches of another, at most `max_nodes` nodes.
+
+        What was sampled stays and stays first: a sampled token may not be left out for what it is.
+        A branch is no proposal. A rejection leaves a draw from what remains of the distribution
+        above, and the walk follows the branch that holds it.
+        """
+        tokens, parents = self.tree.token_ids.tolist(), self.tree.parents.tolist()
+        nodes = by_edge(self.tree)
+        # Where in the joined tree each branch is; those that found no place have none below them.
+        place = {-1: -1}
+        edges = zip(branches.parents.tolist(), branches.token_ids.tolist(), strict=True)
+        for branch, (parent, token) in enumerate(edges):
+            if parent not in place:
+                continue
+            edge = (place[parent], token)
+            if edge not in nodes and len(tokens) < max_nodes:
+                nodes[edge] = len(tokens)
+                tokens.append(token)
+                parents.append(edge[0])
+            if edge in nodes:
+                place[branch] = nodes[edge]
+        tree = TokenTree(tokens, parents) if tokens else EMPTY_TREE
+        return replace(self, tree=tree)
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
+        for drawn, token in zip(self.chosen, tokens, strict=False):
+            if drawn.token_id != token:
+                self.threshold.add(drawn.entropy)
+                return
+            self.stats.num_accepted += 1
+
+
+def by_edge(tree: TokenTree) -> dict[tuple[int, int], int]:
+    """The nodes of a tree by their parent and token."""
+    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
+    return {edge: node for node, edge in enumerate(edges)}
+
+
+def follow(tree: TokenTree, tokens: Sequence[int]) -> list[int]:
+    """The nodes that the first of `tokens` lead to, for as long as the tree has them."""
+    nodes, path = by_edge(tree), [-1]
+    for token in tokens:
+        node = nodes.get((path[-1], token))
+        if node is None:
+            break
+        path.append(node)
+    return path[1:]
+
+
+def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:
+    """What a tree holds after the tokens `path` from its root; nothing where it lacks them."""
+    if not path:
+        return tree
+    nodes = follow(tree, path)
+    if len(nodes) < len(path):
+        return EMPTY_TREE
+    kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:]
+    place = {nodes[-1]: -1, **{int(node): new for new, node in enumerate(kept)}}
+    parents = [place[parent] for parent in tree.parents[kept].tolist()]
+    return TokenTree(tree.token_ids[kept], parents)

@@ -1,0 +1,132 @@
+"""One request of a hierarchy: its levels wired into a chain, step by step."""
+
+from __future__ import annotations
+
+import warnings
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from specds.hierarchy.draft import EMPTY_TREE, Draft
+from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
+from specds.hierarchy.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from specds._core import TokenTree
+    from specds.drafters.protocol import RequestRules
+    from specds.hierarchy.choice import Chooser
+    from specds.hierarchy.config import HierarchyConfig
+    from specds.stats import LevelStats
+    from specds.verify.rejection import Proposal
+
+
+class HierarchySession:
+    """One request: a `ProposingSession`.
+
+    Args:
+        prompt_ids: The prompt.
+        levels: The lowest first.
+        config: How they draft.
+        require: Refuses a target that the levels cannot draft for.
+        chooser: Chooses levels by their indices at each step; by default all of them.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[int] | np.ndarray,
+        levels: Sequence[Level],
+        config: HierarchyConfig,
+        require: Callable[[RequestRules], None] = lambda _: None,
+        chooser: Chooser[tuple[int, ...]] | None = None,
+    ) -> None:
+        self.level_stats: dict[str, LevelStats] = {level.name: level.stats for level in levels}
+        self._levels: dict[int, Level] = dict(enumerate(levels))
+        self._config = config
+        self._require = require
+        self._chooser = chooser
+        self._text = Text(prompt_ids)
+        self._draft = Draft(EMPTY_TREE)
+        self._started = 0.0
+
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """The sampled tokens of the last draft, by the node that they follow."""
+        return self._draft.proposals
+
+    def join(self, rules: RequestRules) -> None:
+        """Chooses tokens as the target does from now on.
+
+        Raises:
+            ValueError: The levels cannot draft for that target.
+        """
+        self._require(rules)
+        self._text = Text(self._text.tokens, rules)
+
+    def draft(self, max_nodes: int) -> TokenTree:
+        """Drafts by the levels; a level that fails is left out from then on, with a warning."""
+        self._started = perf_counter()
+        length, left = len(self._text), self._text.tokens_left
+        most = max_nodes if left is None else min(max_nodes, left)
+        try:
+            self._draft = self._draft_of(self._wired(), most, max_nodes)
+        except LevelError as failure:
+            self._text.cut(length)
+            self._leave_out(failure)
+            self._draft = Draft(EMPTY_TREE)
+        return self._draft.tree
+
+    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Takes what the target emitted; thresholds learn from what it rejected."""
+        tokens = [int(token) for token in token_ids]
+        if self._chooser is not None and self._started:
+            self._chooser.record(len(tokens), perf_counter() - self._started)
+        self._draft.settle(tokens)
+        self._draft = Draft(EMPTY_TREE)
+        self._text.tokens += tokens
+        for level in list(self._levels.values()):
+            try:
+                level.observe(tokens)
+            except LevelError as failure:
+                self._leave_out(failure)
+
+    def finish(self) -> None:
+        """Ends the request at all levels."""
+        for level in self._levels.values():
+            level.finish()
+
+    def _draft_of(self, chain: Sequence[Level], most: int, max_nodes: int) -> Draft:
+        draft = chain[-1].draft(self._text, most) if chain else Draft(EMPTY_TREE)
+        retrieval = chain[0] if chain else None
+        if self._config.joined and isinstance(retrieval, RetrievalLevel):
+            draft = draft.joined_with(retrieval.tree(self._text), max_nodes)
+        return draft
+
+    def _wired(self) -> list[Level]:
+        """The levels of this step, the lowest first, each model drafting by the one before it."""
+        config = self._config
+        chosen = tuple(self._levels) if self._chooser is None else self._chooser.next()
+        chain = [level for index, level in self._levels.items() if index in chosen]
+        models = [level for level in chain if isinstance(level, ModelLevel)]
+        if not config.pre_verify:
+            models = models[-1:]
+        beneath = next((level for level in chain if isinstance(level, RetrievalLevel)), None)
+        drafter = beneath if config.beneath else None
+        for number, model in enumerate(models):
+            pre_verifies = number > 0
+            model.beneath = models[number - 1] if pre_verifies else drafter
+            model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
+            model.window = None if pre_verifies and config.dynamic_window else config.window
+        return [*models] if beneath is None else [beneath, *models]
+
+    def _leave_out(self, failure: LevelError) -> None:
+        index = next(index for index, level in self._levels.items() if level is failure.level)
+        del self._levels[index]
+        warnings.warn(
+            f"{failure} and is left out of this request: {failure.__cause__!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        failure.level.finish()

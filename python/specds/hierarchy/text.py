@@ -1,0 +1,114 @@
+"""What has been written so far, tokens on trial included, and what may come next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from specds.verify.rejection import accept_or_redraw, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specds.drafters.protocol import RequestRules
+    from specds.verify.rejection import Proposal
+
+# Those that look at nothing but the prefix and the scores that they are given, so that they may be
+# asked about tokens that the target will never see. What else the target applies is its alone: the
+# distribution that a draft is sampled from may be any, as long as it is known.
+_SHARED = frozenset(
+    getattr(logits_process, name)
+    for name in (
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "MinPLogitsWarper",
+        "NoBadWordsLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
+    )
+)
+
+
+class Text:
+    """The tokens of a request as its levels see them: the context, then tokens on trial.
+
+    Args:
+        token_ids: The prompt.
+        rules: How the target chooses its tokens; by default greedily.
+    """
+
+    def __init__(self, token_ids: Iterable[int], rules: RequestRules | None = None) -> None:
+        self.tokens = [int(token) for token in token_ids]
+        self._rules = rules
+        self._processors = LogitsProcessorList(
+            processor
+            for processor in (rules.logits_processor if rules else ())
+            if type(processor) in _SHARED
+        )
+        self._buffer = torch.empty((1, 0), dtype=torch.int64)
+        self._num_stored = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def tokens_left(self) -> int | None:
+        """How many tokens a draft can have that the target may still emit; None for any number."""
+        # The pass that verifies a draft gives one token more.
+        return None if self._rules is None else self._rules.max_length - len(self) - 1
+
+    def ends_with(self, token: int) -> bool:
+        """Whether the text ends after `token`."""
+        return self._rules is not None and token in self._rules.eos_token_ids
+
+    def append(self, token: int) -> None:
+        """Adds a token on trial."""
+        self.tokens.append(token)
+
+    def cut(self, length: int) -> None:
+        """Takes back all but the first `length` tokens."""
+        del self.tokens[length:]
+        self._num_stored = min(self._num_stored, length)
+
+    def probs(self, logits: torch.Tensor) -> torch.Tensor:
+        """The distribution of the next token, float32 `(vocab_size,)`, processed as the target's.
+
+        Args:
+            logits: A level's own, `(vocab_size,)`, after all tokens.
+        """
+        row = logits[None].to(torch.float32, copy=True)
+        if self._processors:
+            row = self._processors(self._token_ids(row.device), row)  # type: ignore[arg-type]
+        return torch.nn.functional.softmax(row[0], dim=-1)
+
+    def choose(self, probs: torch.Tensor, proposal: Proposal | None) -> int:
+        """A token of a distribution, chosen as the target chooses."""
+        if self._rules is None or not self._rules.do_sample:
+            return int(probs.argmax())
+        return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are chosen by chance, so that drafted ones are proposals."""
+        return self._rules is not None and self._rules.do_sample
+
+    def _token_ids(self, device: torch.device) -> torch.Tensor:
+        length = len(self)
+        if self._buffer.device != device or self._buffer.shape[1] < length:
+            self._buffer = torch.empty((1, 2 * length), dtype=torch.int64, device=device)
+            self._num_stored = 0
+        new = self._buffer.new_tensor(self.tokens[self._num_stored :])
+        self._buffer[0, self._num_stored : length] = new
+        self._num_stored = length
+        return self._buffer[:, :length]

@@ -1,0 +1,51 @@
+"""How is a sampled token accepted: rejection sampling, as one draw that often equals it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A drafted token and the distribution that it was sampled from.
+
+    Attributes:
+        token_id: The token.
+        probs: float `(vocab_size,)`, the distribution, as really sampled from.
+    """
+
+    token_id: int
+    probs: torch.Tensor
+
+
+def draw(probs: torch.Tensor) -> int:
+    """One sample of `probs`, `(vocab_size,)` or `(1, vocab_size)`, which need not sum to one."""
+    return int(torch.multinomial(probs, num_samples=1))
+
+
+def happens(probability: float) -> bool:
+    """True with this probability."""
+    return float(torch.rand(())) < probability
+
+
+def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
+    """A sample of `probs` that equals the proposal as often as that is possible.
+
+    The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q),
+    normalised (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so
+    that a walk down a tree treats it as any other draw: where another branch holds the token that
+    was drawn after a rejection, the walk goes on there.
+
+    Args:
+        probs: `(vocab_size,)`, the distribution p to sample from.
+        proposal: A token sampled from its own distribution q, whatever came of earlier draws.
+    """
+    token = proposal.token_id
+    accepted, proposed = probs[token].item(), proposal.probs[token].item()
+    if happens(min(1.0, accepted / proposed)):
+        return token
+    residual = (probs - proposal.probs.to(probs.device)).clamp_(min=0)
+    # Only rounding rejects where p equals q, and then leaves nothing to draw from.
+    return draw(residual if float(residual.sum()) > 0 else probs)

@@ -1,0 +1,400 @@
+"""Hierarchies of real models: the text is the target's, caches roll back, failures are told."""
+
+import copy
+import itertools
+from collections import Counter
+from functools import cache, wraps
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import (
+    GREEDY,
+    VOCAB_SIZE,
+    Drafter,
+    mixed_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    random_tree,
+    tiny_model,
+    tree_generate,
+)
+from specds import TokenTree, UnsupportedModelError, generate
+from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
+from specds.hierarchy.cached_model import CachedModel
+from specds.hierarchy.choice import Choice, Chooser
+from specds.hierarchy.draft import EMPTY_TREE
+from specds.verify import accept
+
+FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
+
+
+@cache
+def like(family, noise, dtype=torch.float32):
+    """A model that agrees with the target of its family the less, the more noise there is."""
+    model = copy.deepcopy(tiny_model(family))
+    with torch.random.fork_rng():
+        torch.manual_seed(int(noise * 1000))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight) * noise * weight.std().nan_to_num(0.0))
+    return model.to(dtype).eval()
+
+
+def levels(family="llama", dtype=torch.float32):
+    return {"small": like(family, 0.2, dtype), "middle": like(family, 0.1, dtype)}
+
+
+# A model with a cache -----------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    family=st.sampled_from(FAMILIES),
+    steps=st.lists(
+        st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(0, 6), st.integers(0, 9)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, steps):
+    model, rng = tiny_model(family), np.random.default_rng(1)
+    cached, tokens = CachedModel(model), prompt()[0].tolist()
+    for taken_back, num_new, num_nodes, leaf in steps:
+        tokens = tokens[: max(len(tokens) - taken_back, 3)]
+        tokens = tokens + rng.integers(3, VOCAB_SIZE, num_new).tolist()
+        tree = random_tree(rng, num_nodes) if num_nodes else EMPTY_TREE
+        paths = [path.tolist() for path in tree.paths()] or [[]]
+        logits = cached.run(tokens, tree)
+        assert logits.shape == (1 + num_nodes, VOCAB_SIZE)
+        for path in paths:
+            whole = torch.tensor([tokens + tree.token_ids[path].tolist()])
+            plain = model(input_ids=whole, use_cache=False).logits[0, len(tokens) - 1 :]
+            torch.testing.assert_close(logits[[0, *(1 + n for n in path)]], plain, **CLOSE)
+        path = paths[leaf % len(paths)]
+        cached.commit(path)
+        tokens = tokens + tree.token_ids[path].tolist()
+
+
+CLOSE = {"rtol": 1e-3, "atol": 2e-3}
+
+
+def test_a_tree_after_a_long_text_runs_the_text_without_a_mask_of_its_size():
+    model, tokens = tiny_model("llama"), prompt(length=120)[0].tolist()
+    tree = TokenTree([5, 6, 7], [-1, -1, 0])
+    logits = CachedModel(model).run(tokens, tree)
+    plain = model(input_ids=torch.tensor([[*tokens, 5, 7]]), use_cache=False).logits[0, -3:]
+    torch.testing.assert_close(logits[[0, 1, 3]], plain, **CLOSE)
+
+
+def test_committing_what_was_not_run_is_refused():
+    with pytest.raises(RuntimeError, match="call `run` first"):
+        CachedModel(tiny_model("llama")).commit([])
+
+
+# The text is the target's -------------------------------------------------------------------------
+
+CONFIGS = {
+    **{name: HierarchyConfig.ablation(name) for name in ABLATIONS},
+    "joined": HierarchyConfig(joined=True),
+    "only joined": HierarchyConfig(joined=True, beneath=False, window=3),
+    "adaptive": HierarchyConfig(adaptive=True),
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_text_is_that_of_plain_decoding(family, name):
+    model = tiny_model(family)
+    for seed, settings_ in enumerate([{}, {"repetition_penalty": 1.3}]):
+        mode = {**GREEDY, **settings_, "num_tokens": 20}
+        expected = plain_generate(model, seed, **mode)
+        below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
+        drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
+        output = tree_generate(model, drafter, seed, budget="auto", **mode)
+        assert output.sequences.tolist() == [expected]
+        assert output.stats.num_accepted_tokens > 0 or name == "adaptive"
+
+
+@pytest.mark.parametrize("verification", ["tree", "batched"])
+def test_sequences_of_a_batch_have_levels_of_their_own(verification):
+    model, ids = tiny_model("llama"), torch.cat([prompt(seed=0), prompt(seed=1)])
+    expected = [plain_generate(model, seed, num_tokens=20, **GREEDY) for seed in (0, 1)]
+    drafter = HierarchyDrafter(levels())
+    output = generate(model, ids, drafter, max_new_tokens=20, verification=verification, **GREEDY)
+    assert output.sequences.tolist() == expected
+    assert output.stats.levels["middle"].num_drafted == output.stats.num_draft_tokens
+
+
+def test_a_level_that_is_the_target_has_all_its_tokens_accepted():
+    model = tiny_model("llama")
+    drafter = HierarchyDrafter([model], HierarchyConfig.ablation("sd"))
+    for mode in (GREEDY, {"do_sample": True, "top_k": 5, "repetition_penalty": 1.2}):
+        stats = tree_generate(model, drafter, **mode).stats
+        assert stats.redundancy == 0
+        assert stats.target_utilization == pytest.approx(1 / 10, abs=0.03)
+
+
+def test_self_verify_drafts_no_further_than_the_model_is_sure():
+    model = tiny_model("llama")
+    plain, sure = (
+        tree_generate(model, HierarchyDrafter(levels(), HierarchyConfig.ablation(name)), **GREEDY)
+        for name in ("sd", "self")
+    )
+    assert sure.stats.redundancy < plain.stats.redundancy
+    assert sure.stats.num_draft_tokens < plain.stats.num_draft_tokens
+
+
+def test_the_same_seed_gives_the_same_sampled_text():
+    model = tiny_model("llama")
+    sampling = {"do_sample": True, "temperature": 2.0, "top_k": 20, "top_p": 0.9}
+    texts = [
+        tree_generate(model, HierarchyDrafter(levels()), seed, **sampling).sequences.tolist()
+        for seed in (0, 0, 1)
+    ]
+    assert texts[0] == texts[1]
+    assert texts[0][0][21:] != texts[2][0][21:]
+
+
+def test_levels_are_counted_by_name_and_merged():
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected), **levels()})
+    stats = tree_generate(model, drafter, budget="auto", **GREEDY).stats
+    assert list(stats.levels) == ["retrieval", "small", "middle"]
+    middle = stats.levels["middle"]
+    assert middle.num_drafted == stats.num_draft_tokens
+    assert middle.num_accepted == stats.num_accepted_tokens
+    assert middle.num_forwards > 0
+    assert middle.seconds > 0
+    assert stats.levels["retrieval"].num_accepted > 0
+    both = stats + stats
+    assert both.levels["small"].num_forwards == 2 * stats.levels["small"].num_forwards
+    assert stats.to_dict()["levels"]["middle"]["num_drafted"] == middle.num_drafted
+
+
+def test_retrieval_beneath_saves_passes_of_the_small_model():
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    alone, above = (
+        tree_generate(model, HierarchyDrafter({**below, "same": model}), **GREEDY)
+        for below in ({}, {"retrieval": mixed_drafter(expected)})
+    )
+    assert above.stats.levels["same"].num_forwards < alone.stats.levels["same"].num_forwards
+
+
+def test_a_draft_ends_with_the_text():
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    eos = expected[30]
+    output = tree_generate(
+        model, HierarchyDrafter([model]), budget="auto", eos_token_id=eos, pad_token_id=eos
+    )
+    assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
+
+
+# The law of samples, with real models -------------------------------------------------------------
+
+SAMPLES = 250
+SAMPLING = {"do_sample": True, "temperature": 2.0, "top_k": 3}
+
+
+def chi_square(observed, expected):
+    """The p-value of counts against expected ones, cells of less than 5 together."""
+    if observed.keys() - expected.keys():
+        return 0.0  # the impossible happened
+    cells, small = [], [0.0, 0.0]
+    for text, count in expected.items():
+        cell = (observed.get(text, 0), count)
+        if count < 5:
+            small = [small[0] + cell[0], small[1] + cell[1]]
+        else:
+            cells.append(cell)
+    cells += [tuple(small)] if small[1] >= 5 else []
+    statistic = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
+    freedom = torch.tensor((len(cells) - 1) / 2)
+    return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2)))
+
+
+@cache
+def law_of_two_tokens():
+    """What plain sampling gives after the prompt, computed: counts among `SAMPLES`."""
+    model, ids = tiny_model("llama"), prompt()
+
+    def top(tokens):
+        scores = model(torch.tensor([tokens])).logits[0, -1].detach() / SAMPLING["temperature"]
+        best = scores.topk(SAMPLING["top_k"])
+        return zip(best.indices.tolist(), torch.softmax(best.values, -1).tolist(), strict=True)
+
+    start = ids[0].tolist()
+    return {
+        (first, second): p * q * SAMPLES
+        for first, p in top(start)
+        for second, q in top([*start, first])
+    }
+
+
+def sampled(drafter):
+    model = tiny_model("llama")
+    torch.manual_seed(7)
+    texts = Counter()
+    for _ in range(SAMPLES):
+        output = generate(model, prompt(), drafter, max_new_tokens=3, **SAMPLING)
+        texts[tuple(output.sequences[0, 21:23].tolist())] += 1
+    return chi_square(texts, law_of_two_tokens())
+
+
+def sampling_drafter():
+    chain = {"retrieval": random_drafter(), "small": like("llama", 0.2)}
+    return HierarchyDrafter(chain, HierarchyConfig(joined=True, window=2, self_verify=False))
+
+
+def test_samples_of_a_hierarchy_are_distributed_as_the_targets():
+    assert sampled(sampling_drafter()) > 0.001
+
+
+def test_a_biased_acceptance_is_found_out_by_the_same_test(monkeypatch):
+    monkeypatch.setattr(accept, "accept_or_redraw", lambda _, proposal: proposal.token_id)
+    assert sampled(sampling_drafter()) < 1e-6
+
+
+# What goes wrong ----------------------------------------------------------------------------------
+
+
+def failing_at(call, function):
+    """The function, but for one call."""
+    calls = itertools.count(1)
+
+    @wraps(function)
+    def failing(*args, **kwargs):
+        if next(calls) == call:
+            raise RuntimeError("out of memory")
+        return function(*args, **kwargs)
+
+    return failing
+
+
+@pytest.mark.parametrize("which", ["retrieval", "small", "middle"])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_level_that_raises_is_left_out_and_the_text_goes_on(which, at, monkeypatch):
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    chain = {"retrieval": mixed_drafter(expected), **levels()}
+    drafter = HierarchyDrafter(chain)
+    broken, name = chain[which], "grow" if which == "retrieval" else "forward"
+    monkeypatch.setattr(broken, name, failing_at(at, getattr(broken, name)))
+    with pytest.warns(RuntimeWarning, match=f"level `{which}` failed .*out of memory"):
+        output = tree_generate(model, drafter, budget="auto", **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.num_accepted_tokens > 0
+    assert chain["retrieval"].sessions[0].finished == 1
+
+
+def test_the_target_goes_on_alone_where_no_level_is_left(monkeypatch):
+    model, small = tiny_model("llama"), like("llama", 0.2)
+    expected = plain_generate(model, **GREEDY)
+    drafter = HierarchyDrafter([small])
+    monkeypatch.setattr(small, "forward", failing_at(1, small.forward))
+    with pytest.warns(RuntimeWarning, match="level `level 0` failed"):
+        output = tree_generate(model, drafter, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.mean_acceptance_length == 1
+
+
+def test_a_hierarchy_without_levels_or_with_retrieval_above_a_model_is_refused():
+    retrieval, model = random_drafter(), like("llama", 0.1)
+    for wrong in ([], [model, retrieval], [retrieval, retrieval]):
+        with pytest.raises(ValueError, match="all but the first must be models"):
+            HierarchyDrafter(wrong)
+
+
+def test_vocabularies_that_differ_are_refused_by_name():
+    other = copy.deepcopy(like("llama", 0.1))
+    other.config.vocab_size = 50
+    with pytest.raises(ValueError, match="50 of `small`, 97 of `middle`"):
+        HierarchyDrafter({"small": other, "middle": like("llama", 0.1)})
+    with pytest.raises(ValueError, match="drafts of 98 tokens, the models have 97"):
+        HierarchyDrafter([Drafter(None, vocab_size=98), like("llama", 0.1)])
+    with pytest.raises(ValueError, match="level `level 0` has vocabulary 50, the target 97"):
+        tree_generate(tiny_model("llama"), HierarchyDrafter([other]))
+
+
+def test_a_level_of_another_dtype_or_device_is_refused():
+    drafter = HierarchyDrafter([like("llama", 0.1, torch.float64)])
+    with pytest.raises(ValueError, match=r"dtype torch.float64, the target torch.float32: load it"):
+        tree_generate(tiny_model("llama"), drafter)
+    elsewhere = copy.deepcopy(like("llama", 0.1)).to("meta")
+    drafter = HierarchyDrafter.__new__(HierarchyDrafter)
+    drafter.__dict__ |= vars(HierarchyDrafter([like("llama", 0.1)])) | {
+        "_models": {"small": elsewhere}
+    }
+    with pytest.raises(ValueError, match=r"device meta, the target cpu: move it by `.to\('cpu'\)`"):
+        tree_generate(tiny_model("llama"), drafter)
+
+
+def test_a_level_that_cannot_take_tokens_back_is_refused():
+    training = copy.deepcopy(like("llama", 0.1)).train()
+    with pytest.raises(UnsupportedModelError, match="training mode"):
+        HierarchyDrafter([training])
+
+
+def test_wrong_settings_are_refused():
+    for name in ("window", "retrieval_nodes", "max_nodes"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+            HierarchyConfig(**{name: 0})
+    with pytest.raises(ValueError, match="ablation must be one of sd, pre"):
+        HierarchyConfig.ablation("none")
+    with pytest.raises(ValueError, match="prompt is empty"):
+        HierarchyDrafter([like("llama", 0.1)]).session([])
+
+
+# Which levels earn their time ---------------------------------------------------------------------
+
+
+def steps_of(choice, rate_at, num_steps, per_request=37):
+    """The options chosen, over requests of some length, where `rate_at` tells what each gives."""
+    steps = []
+    while len(steps) < num_steps:
+        chooser = Chooser(choice)
+        for _ in range(per_request):
+            steps.append(chooser.next())
+            chooser.record(rate_at(len(steps), steps[-1]), 1.0)
+    return steps
+
+
+def test_the_option_of_the_most_tokens_a_second_is_found_whatever_the_text():
+    rates = {"slow": 2, "middling": 4, "fast": 6, "alone": 3}
+    # A text may be worth ten times another: the two of a meeting see the same.
+    choice = Choice(list(rates))
+    steps = steps_of(choice, lambda step, option: rates[option] * (10 if step < 60 else 1), 1500)
+    assert choice.best == "fast"
+    assert steps[0] == "slow"
+    counts = Counter(steps[400:])
+    assert counts["fast"] > 0.85 * sum(counts.values())
+    assert len(counts) > 1  # others are tried again now and then
+
+
+def test_the_first_step_with_an_option_is_not_counted():
+    """It catches up; were it counted, the faster option would seem the slower."""
+    choice = Choice(["slow", "fast"])
+    chooser, before = Chooser(choice), None
+    for _ in range(100):
+        option = chooser.next()
+        seconds = 1.0 if option == "slow" else 100.0 if option != before else 0.5
+        chooser.record(3, seconds)
+        before = option
+    assert choice.best == "fast"
+
+
+def test_an_option_that_becomes_better_is_found():
+    choice = Choice(["one", "other"])
+    steps = steps_of(
+        choice, lambda step, option: 1 + (option == ("one" if step < 1000 else "other")), 3000
+    )
+    assert Counter(steps[500:1000])["one"] > 400
+    assert Counter(steps[-500:])["other"] > 400
+
+
+def test_one_option_is_the_choice():
+    assert set(steps_of(Choice(["only"]), lambda *_: 1, 50)) == {"only"}

@@ -1,0 +1,248 @@
+"""A sampled draft is accepted so that the output law is exactly the target's, at every level."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+)
+
+from chance import ToyModel, distance, law_of
+from specds import TokenTree
+from specds.drafters import RequestRules
+from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
+from specds.hierarchy import text as text_module
+from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.hierarchy.levels import ModelLevel, RetrievalLevel
+from specds.stats import LevelStats
+from specds.verify import Emitter, Sampler, accept, rejection, walk
+
+START = [0, 1]
+WEIGHTS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
+
+
+def normalised(weights):
+    return torch.tensor(weights, dtype=torch.float32) / sum(weights)
+
+
+@given(WEIGHTS, WEIGHTS)
+def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q):
+    p, q = normalised(p), normalised(q)
+
+    def program():
+        proposal = rejection.Proposal(rejection.draw(q), q)
+        token = rejection.accept_or_redraw(p, proposal)
+        return token, token == proposal.token_id
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        law, _ = law_of(program, monkeypatch)
+    of_token = dict.fromkeys(range(4), 0.0)
+    for (token, _), weight in law.items():
+        of_token[token] += weight
+    assert distance(of_token, dict(enumerate(p.tolist()))) < 1e-6
+    accepted = sum(weight for (_, is_same), weight in law.items() if is_same)
+    assert accepted == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
+
+
+def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
+    p = torch.tensor([0.25, 0.75])
+    monkeypatch.setattr(rejection, "happens", lambda _: False)
+    assert rejection.accept_or_redraw(p, rejection.Proposal(1, p)) in (0, 1)
+
+
+# A hierarchy of toy models ------------------------------------------------------------------------
+
+
+class ToyRetrieval:
+    """A session whose trees depend on the context alone, as those of a drafter do."""
+
+    def __init__(self, num_tokens):
+        self.tokens = list(START)
+        self.num_tokens = num_tokens
+
+    def draft(self, max_nodes):
+        first = (self.tokens[-1] + len(self.tokens)) % self.num_tokens
+        second = (first + 1) % self.num_tokens
+        tree = TokenTree([first, second, first, second, first], [-1, 0, 1, -1, 3])
+        return tree.prefix(max_nodes)
+
+    def observe(self, token_ids):
+        self.tokens += token_ids
+
+    def finish(self):
+        pass
+
+
+def rules(length, processors=()):
+    return RequestRules(
+        None, LogitsProcessorList(processors), True, len(START) + length, frozenset()
+    )
+
+
+def hierarchy(models, config, retrieval=None, threshold=0.0):
+    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, 5, 5)]
+    for number, model in enumerate(models):
+        level = ModelLevel(f"model {number}", model, LevelStats())
+        level.threshold.value = threshold
+        levels.append(level)
+    return HierarchySession(START, levels, config)
+
+
+def generated(target, session, length, processors=(), max_nodes=8):
+    """The decoding loop, without what only a real model needs."""
+    session.join(rules(length, processors))
+    processors = LogitsProcessorList(processors)
+    stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
+    emitter = Emitter(torch.tensor([START]), stop)
+    sampler = Sampler(processors, do_sample=True)
+    while not emitter.finished:
+        num_before = len(emitter.emitted)
+        tree = session.draft(max_nodes)
+        logits = target.run([*START, *emitter.emitted], tree)
+        walk(logits, tree, emitter, sampler, session.proposals)
+        session.observe(emitter.emitted[num_before:])
+    return tuple(emitter.emitted)
+
+
+CASES = {
+    **{
+        f"{name}, {threshold}": (2, HierarchyConfig.ablation(name), False, threshold)
+        for name in ABLATIONS
+        for threshold in (0.0, 0.5)
+    },
+    "retrieval beneath one model": (1, HierarchyConfig(), True, 0.5),
+    "retrieval beneath two models": (2, HierarchyConfig(window=2), True, 0.4),
+    "joined": (1, HierarchyConfig(beneath=False, joined=True), True, 0.5),
+    "beneath and joined": (1, HierarchyConfig(joined=True), True, 0.5),
+    "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), True, 0.4),
+    "retrieval alone": (0, HierarchyConfig(), True, 0.0),
+    "a chain of three": (3, HierarchyConfig(window=2), False, 0.3),
+}
+
+
+def law_of_case(name, monkeypatch, num_tokens=2, length=4, max_nodes=8, temperature=1.0):
+    num_models, config, has_retrieval, threshold = CASES[name]
+    config = replace(config, window=min(config.window, 2))
+    target = ToyModel(num_tokens, 1)
+    models = [ToyModel(num_tokens, 10 + number) for number in range(num_models)]
+
+    def program():
+        retrieval = ToyRetrieval(num_tokens) if has_retrieval else None
+        session = hierarchy(models, config, retrieval, threshold)
+        return generated(target, session, length, processors, max_nodes)
+
+    processors = [TemperatureLogitsWarper(temperature)]
+    law, num_runs = law_of(program, monkeypatch)
+    assert sum(law.values()) == pytest.approx(1, abs=1e-5)
+    assert num_runs > num_tokens**length or name == "retrieval alone"
+    return distance(law, target.law(START, length, temperature))
+
+
+@pytest.mark.parametrize(("num_tokens", "length"), [(2, 4), (3, 3)])
+@pytest.mark.parametrize("name", CASES)
+def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeypatch):
+    assert law_of_case(name, monkeypatch, num_tokens, length) < 1e-5
+
+
+@pytest.mark.parametrize("max_nodes", [1, 2])
+@pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
+def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
+    assert law_of_case(name, monkeypatch, max_nodes=max_nodes) < 1e-5
+
+
+def redrawn_from_the_target(probs, proposal):
+    token = proposal.token_id
+    ratio = float(probs[token] / proposal.probs[token])
+    return token if rejection.happens(min(1.0, ratio)) else rejection.draw(probs)
+
+
+def always_accepted(probs, proposal):
+    return proposal.token_id
+
+
+@pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
+def test_a_biased_rule_is_found_out_where_the_target_accepts(wrong, monkeypatch):
+    monkeypatch.setattr(accept, "accept_or_redraw", wrong)
+    assert law_of_case("full, 0.5", monkeypatch) > 0.01
+
+
+@pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
+def test_a_biased_rule_is_found_out_where_the_middle_model_pre_verifies(wrong, monkeypatch):
+    """The target trusts what the middle model says of its tokens: they must be its own."""
+    monkeypatch.setattr(text_module, "accept_or_redraw", wrong)
+    assert law_of_case("pre, 0.5", monkeypatch) > 0.001
+
+
+def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
+    """The control of joined trees: retrieved tokens were put there, not sampled."""
+
+    def proposals(draft):
+        return {} if not draft.chosen else {-1: rejection.Proposal(0, draft.chosen[0].probs)}
+
+    monkeypatch.setattr(Draft, "proposals", property(proposals))
+    assert law_of_case("joined", monkeypatch) > 0.01
+
+
+# The parts ----------------------------------------------------------------------------------------
+
+
+def test_a_threshold_is_the_mean_of_what_was_rejected_and_0_at_first():
+    threshold = Threshold()
+    assert threshold.value == 0
+    for entropy in (1.0, 2.0, 6.0):
+        threshold.add(entropy)
+    assert threshold.value == pytest.approx(3)
+
+
+def drawn(token, *weights):
+    return Drawn.of(token, normalised(weights))
+
+
+def test_what_was_rejected_teaches_the_threshold_and_what_was_accepted_does_not():
+    chosen, stats, threshold = [drawn(0, 1, 0), drawn(1, 1, 1)], LevelStats(), Threshold()
+    draft = Draft.of_chain(chosen, True, threshold, stats)
+    draft.settle([0])
+    assert (threshold.value, stats.num_accepted) == (0, 1)
+    draft.settle([0, 0, 1])
+    assert threshold.value == pytest.approx(0.6931, abs=1e-3)
+    assert stats.num_accepted == 2
+
+
+def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
+    chain = Draft.of_chain([drawn(0, 1, 1), drawn(1, 1, 1)], True, Threshold(), LevelStats())
+    branches = TokenTree([1, 0, 0, 2, 1, 3], [-1, -1, 0, 1, 1, 4])
+    joined = chain.joined_with(branches, 5)
+    assert joined.tree.token_ids.tolist() == [0, 1, 1, 0, 2]
+    assert joined.tree.parents.tolist() == [-1, 0, -1, 2, 0]
+    assert joined.proposals.keys() == {-1, 0}
+    # A full budget still lets a path through nodes that are there already.
+    assert len(chain.joined_with(branches, 2).tree) == 2
+    deeper = chain.joined_with(branches, 7).tree
+    assert (deeper.token_ids[-1], deeper.parents[-1]) == (3, 1)
+
+
+def test_a_subtree_is_what_follows_a_path():
+    tree = TokenTree([5, 6, 7, 8, 9], [-1, 0, 1, 0, -1])
+    assert subtree(tree, []) is tree
+    below = subtree(tree, [5])
+    assert (below.token_ids.tolist(), below.parents.tolist()) == ([6, 7, 8], [-1, 0, -1])
+    assert len(subtree(tree, [9])) == 0
+    assert len(subtree(tree, [5, 9])) == 0
+
+
+def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):
+    assert law_of_case("pre, 0.5", monkeypatch, temperature=2.0) < 1e-5
+    text = text_module.Text([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
+    logits = torch.tensor([1.0, 3.0])
+    assert torch.allclose(text.probs(logits), torch.softmax(logits / 2, -1))
+
+
+class Stateful:
+    def __call__(self, token_ids, scores):
+        raise AssertionError("asked about a token that the target never saw")
