@@ -61,13 +61,15 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
     drafts = [tree if len(tree) else None for tree in trees]
     inputs.fill([0] * len(trees), drafts, [9] * len(trees), [()] * len(trees))
     choices = torch.from_numpy(rng.integers(0, 4, (len(trees), width)))
+    ranks = torch.from_numpy(rng.integers(0, 4, (len(trees), width, seed % 3)))
     counts, path = follow(inputs, choices)
     for row, (tree, decision) in enumerate(
-        zip(trees, decisions(report(counts, path, choices)), strict=True)
+        zip(trees, decisions(report(counts, path, choices, ranks), width), strict=True)
     ):
         nodes, tokens = walked(tree.token_ids, tree.parents, choices[row].tolist())
         assert decision.nodes == nodes
         assert decision.tokens == tokens
+        assert decision.predictions.tolist() == ranks[row].tolist()
         # What follows the path is left where it is.
         end = 1 + len(nodes)
         assert path[row, end:].tolist() == list(range(end, width))
@@ -102,6 +104,47 @@ def test_texts_are_those_of_plain_decoding(family):
             output.sequences, past_key_values=output.past_key_values, max_new_tokens=9, **GREEDY
         )
         assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
+
+
+class Predictions:
+    """A session that notes what the target predicts, and drafts as another does."""
+
+    num_predictions = 5
+
+    def __init__(self, session, note):
+        self.draft, self.observe, self.finish = session.draft, session.observe, session.finish
+        self.note = note
+
+    def recycle(self, tree, predictions):
+        self.note(tree.token_ids.tolist(), np.asarray(predictions).tolist())
+
+
+def predictions_of(model, decides, monkeypatch, **settings):
+    """What a session is told in each step, and how many copies to the host there were by then."""
+    drafter, copies, told, num_copies = random_drafter(), [], [], []
+
+    def note(*predictions):
+        told.append(predictions)
+        num_copies.append(len(copies))
+
+    make, copied = drafter.session, torch.Tensor.cpu
+    drafter.session = lambda prompt_ids: Predictions(make(prompt_ids), note)
+    with monkeypatch.context() as patched:
+        patched.setattr(FastRunner, "decides", decides)
+        patched.setattr(torch.Tensor, "cpu", lambda tensor: copies.append(1) or copied(tensor))
+        output = generate(model, prompt(), drafter, budget=7, max_new_tokens=24, **settings)
+    assert len(told) == 1 + output.stats.num_drafts
+    return told, np.diff(num_copies)
+
+
+@pytest.mark.parametrize("settings", [GREEDY, {"do_sample": True, "top_k": 1}])
+def test_predictions_come_in_the_copy_of_the_decision(monkeypatch, settings):
+    model = tiny_model("qwen3")
+    on_host, _ = predictions_of(model, False, monkeypatch, **settings)
+    told, copies_of_steps = predictions_of(model, True, monkeypatch, **settings)
+    assert told == on_host
+    assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in told)
+    assert set(copies_of_steps.tolist()) == {1}
 
 
 @pytest.mark.usefixtures("deciding")

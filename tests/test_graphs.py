@@ -17,6 +17,7 @@ from models import (
     FAMILIES,
     GREEDY,
     SAMPLING,
+    VOCAB_SIZE,
     Drafter,
     build,
     mixed_drafter,
@@ -29,7 +30,7 @@ from models import (
 )
 from specds.generation import generate
 from specds.verify import RUNNERS, FastRunner, graphs
-from specds.verify.device import Chooser
+from specds.verify.device import Asked, Chooser
 from specds.verify.graphs import GraphRunner, bucket
 from specds.verify.inputs import Inputs
 
@@ -320,10 +321,11 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         numbers = torch.zeros(Inputs.size(2, 9), dtype=torch.int64, device="cuda")
         inputs = Inputs.of(numbers, 2, 9)
         logits = runner._pass(inputs, 64)
-        reported = runner._accept(inputs, logits, Chooser(LogitsProcessorList(), do_sample=False))
-        assert reported.shape == (2, 1 + 2 * 9)
+        greedy = Asked(Chooser(LogitsProcessorList(), do_sample=False), 3, VOCAB_SIZE)
+        reported = runner._accept(inputs, logits, greedy)
+        assert reported.shape == (2, 1 + (2 + 3) * 9)
         warped = LogitsProcessorList([TemperatureLogitsWarper(2.0), TopPLogitsWarper(0.9)])
-        runner._accept(inputs, logits, Chooser(warped, do_sample=True))
+        runner._accept(inputs, logits, Asked(Chooser(warped, do_sample=True)))
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1

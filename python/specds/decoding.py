@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
@@ -14,15 +14,22 @@ from specds._core import TokenTree
 from specds.drafters.protocol import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
+from specds.verify.device import Asked, likeliest
 from specds.verify.fast import FastRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specds.drafters import Session
     from specds.verify.budget import Budget
     from specds.verify.device import Chooser, Decision
     from specds.verify.runner import Runner
+
+    # The accepted nodes of each row, and what the target predicts at all of them.
+    _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
 _Verified = TypeVar("_Verified")
 _EMPTY_TREE = TokenTree([], [])
@@ -64,6 +71,11 @@ class Row:
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # To ask what a session can costs as much as to observe.
+        recycles = isinstance(self.session, RecyclingSession)
+        self._recycling = cast("RecyclingSession", self.session) if recycles else None
+
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
         num_before = len(self.emitter.emitted)
@@ -91,15 +103,16 @@ class Row:
         self.new = self.emitter.emitted[num_before:]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
-    def observe(self, logits: torch.Tensor, tree: TokenTree | None, limits: Limits) -> None:
+    @property
+    def num_predictions(self) -> int:
+        """How many of the target's likeliest tokens the session wants to know at every node."""
+        return 0 if self._recycling is None else self._recycling.num_predictions
+
+    def observe(self, tree: TokenTree | None, predictions: NDArray[np.int64] | None) -> None:
         """Tells the session what was emitted and, if it wants to know, predicted at every node."""
-        session = self.session
-        num_predictions = int(getattr(session, "num_predictions", 0))
-        if num_predictions and isinstance(session, RecyclingSession):
-            known = logits[:, : limits.known_tokens]
-            top = known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
-            session.recycle(_EMPTY_TREE if tree is None else tree, top.cpu().numpy())
-        session.observe(self.new)
+        if self._recycling is not None and predictions is not None and predictions.size:
+            self._recycling.recycle(_EMPTY_TREE if tree is None else tree, predictions)
+        self.session.observe(self.new)
 
 
 class Decoding:
@@ -151,38 +164,58 @@ class Decoding:
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        row.observe(logits, None, self._limits)
+        row.observe(None, self._predictions(row, logits))
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
-        lap = self._watch.lap
         trees = self._draft(rows)
-        lap("draft_s")
-        token_ids = [row.new[-1] for row in rows]
-        if self._accepts is None:
-            logits = self._within_memory(partial(self._runner.verify_rows, token_ids), trees)
-            lap("forward_s")
-            by_row = zip(rows, logits, trees, strict=True)
-            paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
-            lap("accept_s")
-            kept = zip(paths, rows, strict=True)
-            self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
-        else:
-            runner, choose = self._accepts
-            forced = [row.emitter.forced_ahead for row in rows]
-            accept = partial(runner.accept_rows, token_ids, forced=forced, choose=choose)
-            logits, decided = self._within_memory(accept, trees)
-            lap("forward_s")
-            paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
-            lap("accept_s")
-            runner.keep_rows([len(row.new) for row in rows])
-        lap("compact_s")
+        self._watch.lap("draft_s")
+        paths, told = (self._walk if self._accepts is None else self._take)(rows, trees)
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
-        for row, row_logits, tree in zip(rows, logits, trees, strict=True):
-            row.observe(row_logits, tree, self._limits)
-        lap("observe_s")
+        for row, tree, predictions in zip(rows, trees, told, strict=True):
+            row.observe(tree, predictions)
+        self._watch.lap("observe_s")
         self._budget.record([None if row.emitter.finished else row.new for row in rows])
+
+    def _walk(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+        """Verifies the drafts and follows them here."""
+        verify = partial(self._runner.verify_rows, [row.new[-1] for row in rows])
+        logits = self._within_memory(verify, trees)
+        self._watch.lap("forward_s")
+        by_row = zip(rows, logits, trees, strict=True)
+        paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
+        self._watch.lap("accept_s")
+        kept = zip(paths, rows, strict=True)
+        self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
+        self._watch.lap("compact_s")
+        return paths, list(map(self._predictions, rows, logits))
+
+    def _take(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+        """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
+        runner, choose = self._accepts  # type: ignore[misc]
+        most = max(row.num_predictions for row in rows)
+        accept = partial(
+            runner.accept_rows,
+            [row.new[-1] for row in rows],
+            forced=[row.emitter.forced_ahead for row in rows],
+            asked=Asked(choose, most, self._limits.known_tokens),
+        )
+        _, decided = self._within_memory(accept, trees)
+        self._watch.lap("forward_s")
+        paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
+        self._watch.lap("accept_s")
+        runner.keep_rows([len(row.new) for row in rows])
+        self._watch.lap("compact_s")
+        return paths, [
+            decision.predictions[: 1 if tree is None else 1 + len(tree), : row.num_predictions]
+            for row, decision, tree in zip(rows, decided, trees, strict=True)
+        ]
+
+    def _predictions(self, row: Row, logits: torch.Tensor) -> NDArray[np.int64] | None:
+        if not row.num_predictions:
+            return None
+        return likeliest(logits, row.num_predictions, self._limits.known_tokens).cpu().numpy()
 
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
         """What is to be verified; None where nothing can be gained."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
@@ -73,21 +73,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes states after the committed slots and returns views of all up to them."""
+        """Takes the states of a first pass, or writes them to the slots of rows that were placed.
+
+        Where one row goes on, `TreeCache` does it for all layers.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
-        place = self._place
-        if place.slots is not None:
-            return self._scatter(key_states, value_states, place.slots)
-        row, start = place.row, place.length
-        end = start + key_states.shape[-2]
-        self.keys[row, :, start:end] = key_states[0]
-        self.values[row, :, start:end] = value_states[0]
-        return self.keys[row : row + 1, :, :end], self.values[row : row + 1, :, :end]
+        return self._scatter(key_states, value_states, self._place.slots)
 
     def _scatter(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, slots: torch.Tensor
+        self, key_states: torch.Tensor, value_states: torch.Tensor, slots: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_rows, end = len(slots), self._place.end
         rows = torch.arange(num_rows, device=slots.device)[:, None]
@@ -109,6 +105,18 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def get_max_length(self) -> int:
         """-1: the cache grows where its first capacity does not do."""
         return -1
+
+
+class _Views(NamedTuple):
+    """Where a pass of one row writes in a layer, and what it sees there, its own states included.
+
+    Made for all layers at once they cost what they cost for one (6 layers on a CPU: 100 us less).
+    """
+
+    new_keys: torch.Tensor
+    keys: torch.Tensor
+    new_values: torch.Tensor
+    values: torch.Tensor
 
 
 class TreeCache(Cache):
@@ -135,6 +143,10 @@ class TreeCache(Cache):
         self._first_capacity = capacity
         self._capacity = 0
         self._blocks: list[torch.Tensor] = []
+        # Whose states each block holds, in its order.
+        self._members: list[list[tuple[TreeLayer, str]]] = []
+        self._views: list[_Views] = []
+        self._views_at: tuple[int, int, int] | None = None
         self._layers = [TreeLayer(self._place) for _ in range(num_layers)]
         super().__init__(layers=[*self._layers])
 
@@ -205,9 +217,13 @@ class TreeCache(Cache):
         """
         if key_states.shape[0] > 1:
             key_states, value_states = _in_sequence(key_states), _in_sequence(value_states)
-        if self._place.slots is None:
-            self.reserve(self.length + key_states.shape[-2])
-        return self._layers[layer_idx].update(key_states, value_states)
+        layer = self._layers[layer_idx]
+        if self._place.slots is not None or not layer.is_initialized:
+            return layer.update(key_states, value_states)
+        views = self._views_of_pass(key_states.shape[-2])[layer_idx]
+        views.new_keys.copy_(key_states)
+        views.new_values.copy_(value_states)
+        return views.keys, views.values
 
     def advance(self, num_tokens: int) -> None:
         """Commits the first `num_tokens` tokens of the last forward pass: O(1) after the first."""
@@ -274,6 +290,23 @@ class TreeCache(Cache):
         if num_slots > self._capacity and self._blocks:
             self._allocate(max(self._capacity * 3 // 2, num_slots))
 
+    def _views_of_pass(self, num_tokens: int) -> list[_Views]:
+        """The views of all layers for a pass over the row in use, made by the first that asks."""
+        row, start = self._place.row, self._place.length
+        end = start + num_tokens
+        self.reserve(end)
+        if self._views_at != (row, start, end):
+            made: dict[tuple[TreeLayer, str], tuple[torch.Tensor, torch.Tensor]] = {}
+            for block, members in zip(self._blocks, self._members, strict=True):
+                new = block[:, row : row + 1, :, start:end].unbind()
+                seen = block[:, row : row + 1, :, :end].unbind()
+                made |= dict(zip(members, zip(new, seen, strict=True), strict=True))
+            self._views = [
+                _Views(*made[layer, "keys"], *made[layer, "values"]) for layer in self._layers
+            ]
+            self._views_at = row, start, end
+        return self._views
+
     def _allocate(self, num_slots: int) -> None:
         """Moves all committed states to new blocks, one per shape of layer."""
         capacity = round_up(num_slots)
@@ -289,6 +322,8 @@ class TreeCache(Cache):
             for slots, (layer, name) in zip(block, members, strict=True):
                 setattr(layer, name, slots)
         self._blocks, self._capacity = blocks, capacity
+        self._members = [*by_shape.values()]
+        self._views_at = None
 
     def _block(self, members: list[tuple[TreeLayer, str]], capacity: int) -> torch.Tensor:
         first, lengths = getattr(*members[0]), self._place.lengths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
@@ -14,6 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from transformers import LogitsProcessorList
 
     from specds.verify.inputs import Inputs
@@ -64,16 +66,32 @@ class Chooser:
         return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
 
 
+class Asked(NamedTuple):
+    """What the host wants of a pass.
+
+    Attributes:
+        choose: Chooses the tokens.
+        num_predictions: How many of the likeliest tokens to tell at every place; 0 for none.
+        known_tokens: These are of the ids below this.
+    """
+
+    choose: Chooser
+    num_predictions: int = 0
+    known_tokens: int = 0
+
+
 class Decision(NamedTuple):
     """What a draft has come to.
 
     Attributes:
         nodes: The accepted nodes of the tree, root to leaf.
         tokens: Theirs, and the bonus token.
+        predictions: int64 `(width, num_predictions)`, the likeliest tokens at every place.
     """
 
     nodes: list[int]
     tokens: list[int]
+    predictions: NDArray[np.int64]
 
 
 def follow(inputs: Inputs, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,16 +121,26 @@ def follow(inputs: Inputs, choices: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return accepted.sum(dim=1) - 1, path
 
 
-def report(counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> torch.Tensor:
+    """The likeliest of the known tokens, `(..., num_predictions)`, or all where they are fewer."""
+    known = logits[..., :known_tokens]
+    return known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
+
+
+def report(
+    counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor, predictions: torch.Tensor
+) -> torch.Tensor:
     """All that the host must know, in one tensor for one copy: see `decisions`."""
-    return torch.cat([counts[:, None], path, choices.gather(1, path)], dim=1)
+    chosen = choices.gather(1, path)
+    return torch.cat([counts[:, None], path, chosen, predictions.flatten(1)], dim=1)
 
 
-def decisions(reported: torch.Tensor) -> list[Decision]:
-    """What `report` says of each row; waits for the device."""
+def decisions(reported: torch.Tensor, width: int) -> list[Decision]:
+    """What `report` says of each row of `width` places; waits for the device."""
     made = []
-    for count, *rest in reported.tolist():
-        width = len(rest) // 2
-        nodes = [place - 1 for place in rest[1 : 1 + count]]
-        made.append(Decision(nodes, rest[width : width + count + 1]))
+    for row in reported.cpu().numpy():
+        path, chosen, rest = np.split(row[1:], [width, 2 * width])
+        count = row[0]
+        nodes = (path[1 : 1 + count] - 1).tolist()
+        made.append(Decision(nodes, chosen[: 1 + count].tolist(), rest.reshape(width, -1)))
     return made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from specds.verify.attention import group_size, packed
-from specds.verify.device import decisions, follow, report
+from specds.verify.device import decisions, follow, likeliest, report
 from specds.verify.inputs import Inputs
+from specds.verify.lean import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
 from specds.verify.runner import Runner
 from specds.verify.twin import twin_of
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.verify.device import Chooser, Decision
+    from specds.verify.device import Asked, Decision
 
     Shape = tuple[int, int, int]
 
@@ -37,9 +39,13 @@ class FastRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
-        self._twin = twin_of(model)
+        self._lean = LeanForward(model) if lean_reason(model) is None else None
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    @cached_property
+    def _twin(self) -> PreTrainedModel:
+        return twin_of(self._model)
 
     @property
     def decides(self) -> bool:
@@ -64,7 +70,7 @@ class FastRunner(Runner):
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
-        choose: Chooser,
+        asked: Asked,
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         """`verify_rows`, acceptance and the moves in the cache, with one copy to the host.
 
@@ -75,9 +81,9 @@ class FastRunner(Runner):
             trees: As for `verify_rows`.
             forced: What each row emits whatever is chosen, from its next token on; empty where
                 it is free.
-            choose: Chooses the tokens.
+            asked: How tokens are chosen, and what else to tell.
         """
-        return self._run(token_ids, trees, forced, choose)
+        return self._run(token_ids, trees, forced, asked)
 
     def keep_rows(self, counts: Sequence[int]) -> None:
         """Commits the last token and what was accepted after it, `counts` tokens in each row."""
@@ -100,15 +106,15 @@ class FastRunner(Runner):
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
-        choose: Chooser | None,
+        asked: Asked | None,
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
         numbers = self._host_memory(shape)
         Inputs.of(numbers, *shape[:2]).fill(token_ids, trees, self.cache.lengths, forced)
-        logits, reported = self._compute(numbers, shape, choose)
+        logits, reported = self._compute(numbers, shape, asked)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
-        return rows, [] if reported is None else decisions(reported)[: len(trees)]
+        return rows, [] if reported is None else decisions(reported, shape[1])[: len(trees)]
 
     def _shape(self, num_rows: int, width: int, length: int) -> Shape:
         """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
@@ -118,26 +124,27 @@ class FastRunner(Runner):
         return torch.empty(Inputs.size(*shape[:2]), dtype=torch.int64)
 
     def _compute(
-        self, numbers: torch.Tensor, shape: Shape, choose: Chooser | None
+        self, numbers: torch.Tensor, shape: Shape, asked: Asked | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logits of a pass and, with `choose`, what `decisions` takes.
+        """The logits of a pass and, with `asked`, what `decisions` takes.
 
         Args:
             numbers: `Inputs` in the host's memory.
             shape: As of `_shape`.
-            choose: Chooses the tokens; None where the host will.
+            asked: What the host wants; None where it will decide.
         """
         num_rows, width, end = shape
         inputs = Inputs.of(numbers.to(self._model.device), num_rows, width)
         logits = self._pass(inputs, end)
-        return logits, None if choose is None else self._accept(inputs, logits, choose)
+        return logits, None if asked is None else self._accept(inputs, logits, asked)
 
-    def _accept(self, inputs: Inputs, logits: torch.Tensor, choose: Chooser) -> torch.Tensor:
-        choices = choose(logits.flatten(0, 1)).view_as(inputs.forced)
+    def _accept(self, inputs: Inputs, logits: torch.Tensor, asked: Asked) -> torch.Tensor:
+        choices = asked.choose(logits.flatten(0, 1)).view_as(inputs.forced)
         choices = torch.where(inputs.forced < 0, choices, inputs.forced)
         counts, path = follow(inputs, choices)
         self.cache.move_rows(inputs.lengths, path)
-        return report(counts, path, choices)
+        predictions = likeliest(logits, asked.num_predictions, asked.known_tokens)
+        return report(counts, path, choices, predictions)
 
     def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
         num_rows, width = inputs.token_ids.shape
@@ -153,7 +160,9 @@ class FastRunner(Runner):
             masks = self._device_masks.build(inputs.visible, positions, inputs.lengths, end)
             masks = {name: packed(found, self._group) for name, found in masks.items()}
             mask = self._device_masks.as_argument(masks)
-        logits = self._forward(
-            inputs.token_ids.view(1, -1), positions.view(1, -1), mask, model=self._twin
-        )
+        arguments = inputs.token_ids.view(1, -1), positions.view(1, -1), mask
+        if self._lean is not None:
+            logits = self._lean(*arguments, self.cache)
+        else:
+            logits = self._forward(*arguments, model=self._twin)
         return logits.view(num_rows, width, -1)

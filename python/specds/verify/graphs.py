@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from specds.verify.device import Chooser
+    from specds.verify.device import Asked
 
     Shape = tuple[int, int, int]
     Outputs = tuple[torch.Tensor, torch.Tensor | None]
@@ -78,14 +78,14 @@ class _Pass:
     Attributes:
         host: `Inputs` in the host's memory, from where a device can copy by itself.
         numbers: The same on the device.
-        recordings: The pass, by whether it accepts as well.
+        recordings: The pass, by what of its acceptance is in it.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self.host = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
         self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
-        self.recordings: dict[bool, Recording] = {}
+        self.recordings: dict[tuple[int, int] | None, Recording] = {}
 
 
 class _Kept:
@@ -186,25 +186,29 @@ class GraphRunner(FastRunner):
             made = self._kept.passes[shape] = _Pass(size, self._model.device)
         return made
 
-    def _compute(self, numbers: torch.Tensor, shape: Shape, choose: Chooser | None) -> Outputs:
+    def _compute(self, numbers: torch.Tensor, shape: Shape, asked: Asked | None) -> Outputs:
         of_shape = self._pass_of(shape)
         of_shape.numbers.copy_(numbers, non_blocking=True)
         inputs = Inputs.of(of_shape.numbers, *shape[:2])
         # Samples have settings, so they are drawn from the logits of a recording.
-        recorded = None if choose is None or not choose.is_argmax else choose
+        recorded = asked if asked is not None and asked.choose.is_argmax else None
 
         def compute() -> Outputs:
             logits = self._pass(inputs, shape[2])
             return logits, None if recorded is None else self._accept(inputs, logits, recorded)
 
-        logits, reported = self._outputs(of_shape, recorded is not None, compute)
-        if choose is not None and reported is None:
-            reported = self._accept(inputs, logits, choose)
+        logits, reported = self._outputs(of_shape, recorded, compute)
+        if asked is not None and reported is None:
+            reported = self._accept(inputs, logits, asked)
         return logits, reported
 
-    def _outputs(self, of_shape: _Pass, accepts: bool, compute: Callable[[], Outputs]) -> Outputs:
+    def _outputs(
+        self, of_shape: _Pass, recorded: Asked | None, compute: Callable[[], Outputs]
+    ) -> Outputs:
         if not self._kept.records:
             return compute()
+        # Greedy choices are the same for all requests, whoever makes them.
+        accepts = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
         recording = of_shape.recordings.get(accepts)
         if recording is None:
             try:

@@ -1,0 +1,188 @@
+"""A lean forward gives what the model's own gives, and where it might not there is none."""
+
+import types
+
+import pytest
+import torch
+import transformers
+from transformers.models.llama import modeling_llama
+
+from models import (
+    _SHAPE,
+    FAMILIES,
+    GREEDY,
+    WINDOW,
+    build,
+    mixed_drafter,
+    plain_generate,
+    prompt,
+    tiny_model,
+    tree_generate,
+)
+from reference import TokenTree
+from specds.verify import FastRunner
+from specds.verify.lean import lean_reason
+
+TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
+OTHER = TokenTree([8, 9], [-1, 0], [0.5] * 2)
+_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+MODELS = {
+    "llama": ("LlamaConfig", {}),
+    "biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "tied": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "one head of the keys": ("LlamaConfig", {"num_key_value_heads": 1}),
+    "a key head each": ("LlamaConfig", {"num_key_value_heads": 4}),
+    "wide heads": ("MistralConfig", {"head_dim": 24, "sliding_window": None}),
+    "windows": ("MistralConfig", {"sliding_window": WINDOW}),
+    "scaled angles": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+    ),
+    "gelu": ("LlamaConfig", {"hidden_act": "gelu_pytorch_tanh"}),
+    "qwen2": ("Qwen2Config", {}),
+    "some windows": ("Qwen2Config", {"use_sliding_window": True, **_MIXED}),
+    "qwen3": ("Qwen3Config", {}),
+    "qwen3 with biases and windows": (
+        "Qwen3Config",
+        {"attention_bias": True, "use_sliding_window": True, **_MIXED},
+    ),
+}
+
+
+def passes(model, *, lean):
+    """The logits of passes over one row and over two, and all states that these have left."""
+    runner = FastRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
+    assert runner._lean is not None
+    if not lean:
+        runner._lean = None
+    for row in range(2):
+        runner.prefill(prompt(21 - row, row), row=row)
+    logits = [*runner.verify_rows([7, 8], [TREE, OTHER]), *runner.verify_rows([7, 8], [None, TREE])]
+    runner.commit_rows([[0], [1, 4]])
+    runner.leave(1)
+    logits += [runner.verify(5, None), runner.verify(6, TREE)]
+    return torch.cat(logits), runner.cache._blocks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_states_are_those_of_the_twin(name, dtype):
+    config_class, settings = MODELS[name]
+    model = build(config_class, {**_SHAPE, **settings}, dtype)
+    for weight in model.parameters():
+        if weight.dim() == 1:
+            weight.add_(torch.linspace(-0.1, 0.1, len(weight)))
+    logits, states = passes(model, lean=True)
+    expected, expected_states = passes(model, lean=False)
+    rounding = 16 * torch.finfo(dtype).eps
+    for mine, theirs in zip([logits, *states], [expected, *expected_states], strict=True):
+        assert mine.dtype == theirs.dtype == dtype
+        assert float((mine - theirs).abs().max()) <= rounding * float(theirs.abs().max())
+    # The control: another scale of a single norm is far above that.
+    model.model.norm.weight.mul_(1.1)
+    assert not torch.allclose(passes(model, lean=True)[0], expected, rtol=0.05)
+
+
+def pre_hook(module):
+    module.register_forward_pre_hook(lambda _, args: tuple(2 * arg for arg in args))
+
+
+def hook(module):
+    module.register_forward_hook(lambda _, args, output: output)
+
+
+def other_class(module):
+    module.__class__ = type("Other", (type(module),), {})
+
+
+def other_forward(module):
+    module.forward = types.MethodType(type(module).forward, module)
+
+
+def another_part(module):
+    module.another = torch.nn.Identity()
+
+
+def another_weight(module):
+    module.another = torch.nn.Parameter(torch.ones(1))
+
+
+def training(module):
+    module.training = True
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "model",
+        "model.norm",
+        "model.layers.1",
+        "model.layers.1.self_attn",
+        "model.layers.1.self_attn.k_norm",
+        "model.layers.1.mlp",
+        "model.layers.1.post_attention_layernorm",
+    ],
+)
+@pytest.mark.parametrize(
+    "change", [hook, pre_hook, other_class, other_forward, another_part, another_weight, training]
+)
+def test_a_part_that_is_not_as_usual_is_refused(change, part):
+    model = build("Qwen3Config", FAMILIES["qwen3"][1])
+    assert lean_reason(model) is None
+    change(model.get_submodule(part))
+    assert lean_reason(model) is not None
+
+
+def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
+    model = tiny_model("llama")
+    assert lean_reason(model) is None
+    assert "Gemma3ForCausalLM is of no family" in lean_reason(tiny_model("gemma3"))
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert "hooks are registered for all modules" in lean_reason(model)
+    handle.remove()
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "_tp_size", 2)
+        assert "several devices" in lean_reason(model)
+    computed = modeling_llama.LlamaMLP.forward
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda *args: -computed(*args))
+    assert "a LlamaMLP has hooks or another forward" in lean_reason(model)
+
+
+def negate(_, args, output):
+    return -output
+
+
+@pytest.mark.parametrize(
+    "part", ["model.layers.0.mlp", "model.layers.1.input_layernorm", "model.layers.1.mlp.up_proj"]
+)
+def test_texts_of_hooked_models_are_those_of_plain_decoding(part):
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    free = plain_generate(model, **GREEDY)
+    model.get_submodule(part).register_forward_hook(negate)
+    # A projection is called as it is, whatever hooks it has.
+    assert (lean_reason(model) is None) == part.endswith("_proj")
+    expected = plain_generate(model, **GREEDY)
+    assert expected != free
+    output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
+    assert output.sequences.tolist() == [expected]
+
+
+def test_projections_of_any_kind_are_called():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    layer = model.model.layers[0]
+    layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Tanh())
+    layer.self_attn.q_proj = torch.nn.Sequential(layer.self_attn.q_proj, torch.nn.Tanh())
+    assert lean_reason(model) is None
+    expected = plain_generate(model, **GREEDY)
+    output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
+    assert output.sequences.tolist() == [expected]
+
+
+def test_every_family_here_has_a_lean_forward():
+    for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_mixed"):
+        assert lean_reason(tiny_model(family)) is None
+    heads = transformers.AutoModelForSequenceClassification.from_config(
+        transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
+    )
+    assert lean_reason(heads) is not None
