@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 import specds
 from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
 from reference import TokenTree
+from specds.drafters.protocol import within
 from specds.verify import cost
-from specds.verify.budget import AutoBudget, Experience, FixedBudget, Trust, best_size
+from specds.verify.budget import (
+    AutoBudget,
+    Experience,
+    FixedBudget,
+    Trust,
+    _num_before,
+    best_size,
+)
 from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -402,3 +410,9 @@ class Rows:
 
     def draft(self, _):
         return self.tree
+
+
+@pytest.mark.parametrize(("num_nodes", "expected"), [(0, 0), (1, 1), (2, 2), (3, 4)])
+def test_a_session_is_told_of_its_own_draft_where_deep_nodes_were_left_out(num_nodes, expected):
+    draft = specds.TokenTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
+    assert _num_before(draft, within(draft, 9, 2), num_nodes) == expected

@@ -293,15 +293,16 @@ class AutoBudget:
         # A node that is less likely cannot pay, wherever in the tree it stands.
         least = float(((costs[1:] - 1.0) / _NUMBERS).min())
         least = min(least / experience.trust.most, 1.0)
+        drafts = [_draft_until(session, least, self._max_nodes) for session in sessions]
         trees = [
-            within(_draft_until(session, least, self._max_nodes), self._max_nodes, max_depth)
-            for session, max_depth in zip(sessions, max_depths, strict=True)
+            within(draft, self._max_nodes, max_depth)
+            for draft, max_depth in zip(drafts, max_depths, strict=True)
         ]
         gains = [experience.trust.gains(tree) for tree in trees]
         self._num_nodes, profit = best_size(gains, costs)
-        for session, tree in zip(sessions, trees, strict=True):
+        for session, draft, tree in zip(sessions, drafts, trees, strict=True):
             if len(tree) > self._num_nodes:
-                _cut(session, self._num_nodes)
+                _cut(session, _num_before(draft, tree, self._num_nodes))
         self._drafted = [_or_none(tree) for tree in trees]
         seconds = experience.draft_time(self._clock() - start)
         experience.judge(profit - seconds / float(cost.seconds[0]))
@@ -339,6 +340,14 @@ def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree
         session.draft(max_nodes) if draft_until is None else draft_until(min_gain, max_nodes)
     )
     return tree
+
+
+def _num_before(draft: TokenTree, tree: TokenTree, num_nodes: int) -> int:
+    """How many nodes of a draft come before all but the first so many of what is left of it."""
+    if len(draft) == len(tree) or num_nodes == 0:
+        return num_nodes
+    left = np.flatnonzero(draft.depths() <= tree.depths().max())
+    return 1 + int(left[num_nodes - 1])
 
 
 def _cut(session: Session, num_nodes: int) -> None:
