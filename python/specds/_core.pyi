@@ -570,6 +570,14 @@ class DraftSession:
         """
     def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
         """Drafts only nodes of a probability of `min_gain` or more."""
+    def draft_after(self, token_ids: ArrayLike, max_nodes: int) -> TokenTree:
+        """Drafts as `draft` would if `token_ids` had been observed.
+
+        The session stays as it is and learns nothing; its last draft is still the one before.
+
+        Raises:
+            ValueError: A token id is not in the vocabulary.
+        """
     def cut(self, num_nodes: int) -> None:
         """Tells that only the first `num_nodes` nodes of the last draft are verified.
 

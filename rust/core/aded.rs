@@ -93,6 +93,18 @@ impl AdedSession {
         })
     }
 
+    /// Takes a token into the context.
+    fn step(&mut self, token: u32) {
+        let facts = self.trigrams.trigrams().facts();
+        if token == facts.separator {
+            self.context.clear();
+        } else {
+            let surplus = (self.context.len() + 1).saturating_sub(facts.order - 1);
+            self.context.drain(..surplus);
+            self.context.push(token);
+        }
+    }
+
     /// The tokens before a word, where there are so many.
     fn prefix(&self) -> Option<Prefix> {
         let order = self.trigrams.trigrams().facts().order;
@@ -113,13 +125,7 @@ impl Session for AdedSession {
             {
                 learner.learn(prefix, token, adaptation);
             }
-            if token == facts.separator {
-                self.context.clear();
-            } else {
-                let surplus = (self.context.len() + 1).saturating_sub(facts.order - 1);
-                self.context.drain(..surplus);
-                self.context.push(token);
-            }
+            self.step(token);
         }
         Ok(())
     }
@@ -148,6 +154,17 @@ impl Session for AdedSession {
             self.context.len()
         };
         Ok(tree)
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        check_tokens(tokens, self.trigrams.trigrams().facts().vocab_size)?;
+        let before = (self.context.clone(), self.match_length);
+        for &token in tokens {
+            self.step(token);
+        }
+        let tree = self.draft(max_nodes);
+        (self.context, self.match_length) = before;
+        tree
     }
 
     fn match_length(&self) -> usize {

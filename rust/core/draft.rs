@@ -36,6 +36,17 @@ pub trait Session: Send {
         Ok(tree.prefix(tree.probs().iter().take_while(is_worth_it).count()))
     }
 
+    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, as a model does that drafts
+    /// further than it was verified. The session stays as it is, and learns nothing; its last draft is
+    /// still the one before. O(tokens) besides.
+    ///
+    /// What has adapted to the request so far, tri-grams, does not adapt to these tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`observe`](Self::observe).
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
+
     /// Tells that of the last draft only the first `num_nodes` nodes are verified: what is observed
     /// then says nothing of most others. Drafters that do not learn from it ignore it.
     fn cut(&mut self, num_nodes: usize) {

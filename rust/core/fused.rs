@@ -186,6 +186,8 @@ pub struct FusedSession {
     trigrams: Option<AdaptiveTrigrams>,
     uses: Uses,
     growth: Growth,
+    /// Grows drafts after tokens on trial, so that the last draft can still be learned from.
+    on_trial: Growth,
 }
 
 impl FusedSession {
@@ -210,6 +212,7 @@ impl FusedSession {
             recycled: Recycled::default(),
             uses: Uses::default(),
             growth: Growth::default(),
+            on_trial: Growth::default(),
         })
     }
 
@@ -227,6 +230,7 @@ impl FusedSession {
 
     /// Drafts as if a document were not in the datastore.
     pub(crate) fn without(mut self, hidden: Hidden) -> Self {
+        self.on_trial.hide(hidden.clone());
         self.growth.hide(hidden);
         self
     }
@@ -271,6 +275,14 @@ impl FusedSession {
         self.growth.grow(&sources, limits).clone()
     }
 
+    fn use_tokens(&mut self, tokens: &[u32]) {
+        let is_prompt = self.prompt_length.is_none();
+        let times = if is_prompt { 1 } else { 2 };
+        for &token in &tokens[tokens.len().saturating_sub(Self::USED)..] {
+            self.uses.add(token, times);
+        }
+    }
+
     fn note_accepted(&self, tokens: &[u32]) {
         let mut sources = self.growth.accepted(tokens).peekable();
         if let (Some(Source::Memory), Some(memory), Some(place)) = (
@@ -301,11 +313,7 @@ impl Session for FusedSession {
             tables::learn(trigrams, self.context.tokens(), tokens);
         }
         self.context.extend(tokens);
-        let is_prompt = self.prompt_length.is_none();
-        let times = if is_prompt { 1 } else { 2 };
-        for &token in &tokens[tokens.len().saturating_sub(Self::USED)..] {
-            self.uses.add(token, times);
-        }
+        self.use_tokens(tokens);
         self.prompt_length.get_or_insert(tokens.len());
         Ok(())
     }
@@ -325,6 +333,19 @@ impl Session for FusedSession {
             max_nodes,
             min_gain,
         }))
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        self.drafter.check_tokens(tokens)?;
+        let (length, uses) = (self.context.tokens().len(), self.uses.clone());
+        self.context.try_on(tokens);
+        self.use_tokens(tokens);
+        std::mem::swap(&mut self.growth, &mut self.on_trial);
+        let tree = self.draft(max_nodes);
+        std::mem::swap(&mut self.growth, &mut self.on_trial);
+        self.uses = uses;
+        self.context.take_back(length);
+        tree
     }
 
     fn cut(&mut self, num_nodes: usize) {

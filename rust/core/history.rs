@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use crate::latest::{Latest, spread};
+use crate::numeric::small;
 
 /// Stands for no position.
 const NONE: u32 = u32::MAX;
@@ -58,6 +59,42 @@ impl History {
             let growth = self.growth(piece.len());
             self.adopt(growth);
             self.append(piece);
+        }
+    }
+
+    /// Appends tokens that may be taken back. O(tokens), and seldom O(tokens so far).
+    pub(crate) fn try_on(&mut self, tokens: &[u32]) {
+        // Room for all of them at once: what was filed before a table grew cannot be taken back.
+        let growth = self.growth(tokens.len());
+        self.adopt(growth);
+        self.append(tokens);
+    }
+
+    /// Takes back all but the first `length` tokens, the last of which were tried on at once.
+    pub(crate) fn take_back(&mut self, length: usize) {
+        while self.columns.tokens.len() > length {
+            let Columns {
+                tokens,
+                same_token,
+                same_pair,
+            } = &mut self.columns;
+            let (Some(token), Some(earlier), Some(earlier_pair)) =
+                (tokens.pop(), same_token.pop(), same_pair.pop())
+            else {
+                return;
+            };
+            let position = small(tokens.len());
+            let link = |link| (link != NONE).then_some(link);
+            if token != Self::BOUNDARY {
+                self.last_of_token
+                    .restore(spread(token.into()), position, link(earlier));
+                let before = tokens.last().copied().unwrap_or(Self::BOUNDARY);
+                if before != Self::BOUNDARY {
+                    let hash = spread(pair(before, token));
+                    self.last_of_pair
+                        .restore(hash, position, link(earlier_pair));
+                }
+            }
         }
     }
 
@@ -308,6 +345,32 @@ mod tests {
                 text.extend(piece);
                 check(&history, &text, 4);
                 prop_assert!(history.num_bytes() <= most);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn what_was_tried_on_and_taken_back_is_found_nowhere(
+            pieces in vec(
+                (
+                    vec(prop_oneof![6 => 0_u32..4, 1 => Just(BOUNDARY)], 0..9),
+                    vec(prop_oneof![6 => 0_u32..6, 1 => Just(BOUNDARY)], 0..40),
+                ),
+                0..8,
+            ),
+        ) {
+            let mut history = History::default();
+            let mut text = Vec::new();
+            for (piece, trial) in pieces {
+                history.extend(&piece);
+                text.extend(piece);
+                history.try_on(&trial);
+                check(&history, &[&text[..], &trial].concat(), 6);
+                history.take_back(text.len());
+                check(&history, &text, 6);
             }
         }
     }

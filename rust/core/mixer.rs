@@ -50,7 +50,7 @@ pub(crate) struct Request<'a> {
 }
 
 /// About how often a request used each token: tokens that share a place are taken for each other.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Uses(Box<[u8; Self::NUM_SLOTS]>);
 
 impl Default for Uses {

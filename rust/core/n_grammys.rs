@@ -161,6 +161,11 @@ impl NGrammysSession {
         })
     }
 
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let tables = self.tables.as_ref();
+        tables.map_or(Ok(()), |tables| check_tokens(tokens, tables.vocab_size()))
+    }
+
     /// The rows from the request's own text, at most `k`, and which share of the matches each is.
     fn context_rows(&self) -> Vec<(&[u32], f64)> {
         let tokens = self.history.tokens();
@@ -192,9 +197,7 @@ impl NGrammysSession {
 
 impl Session for NGrammysSession {
     fn observe(&mut self, tokens: &[u32]) -> Result<()> {
-        if let Some(tables) = &self.tables {
-            check_tokens(tokens, tables.vocab_size())?;
-        }
+        self.check(tokens)?;
         self.history.extend(tokens);
         Ok(())
     }
@@ -228,6 +231,16 @@ impl Session for NGrammysSession {
             }
         }
         Ok(tree.finish())
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        self.check(tokens)?;
+        let (length, last_match) = (self.history.tokens().len(), self.match_length);
+        self.history.try_on(tokens);
+        let tree = self.draft(max_nodes);
+        self.history.take_back(length);
+        self.match_length = last_match;
+        tree
     }
 
     fn match_length(&self) -> usize {

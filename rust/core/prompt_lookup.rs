@@ -113,6 +113,15 @@ impl Session for PromptLookupSession {
         Ok(tree)
     }
 
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let (length, last_match) = (self.history.tokens().len(), self.match_length);
+        self.history.try_on(tokens);
+        let tree = self.draft(max_nodes);
+        self.history.take_back(length);
+        self.match_length = last_match;
+        tree
+    }
+
     fn match_length(&self) -> usize {
         self.match_length
     }

@@ -152,6 +152,15 @@ impl Session for RestSession {
         Ok(tree_of(nodes.take(max_nodes), stride))
     }
 
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let before = (self.context.clone(), self.longest_possible);
+        let last_found = self.found.clone();
+        let tree = self.observe(tokens).and_then(|()| self.draft(max_nodes));
+        (self.context, self.longest_possible) = before;
+        self.found = last_found;
+        tree
+    }
+
     fn match_length(&self) -> usize {
         self.found.length
     }

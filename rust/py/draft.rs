@@ -53,6 +53,18 @@ impl DraftSession {
         draft.map(TokenTree).map_err(py_err)
     }
 
+    /// Drafts as if `token_ids` had been observed, and stays as it is.
+    fn draft_after(
+        &self,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
+        max_nodes: usize,
+    ) -> PyResult<TokenTree> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        let draft = py.detach(|| self.lock().draft_after(&tokens, max_nodes));
+        draft.map(TokenTree).map_err(py_err)
+    }
+
     /// Tells that only the first `num_nodes` nodes of the last draft are verified.
     fn cut(&self, num_nodes: usize) {
         self.lock().cut(num_nodes);

@@ -39,12 +39,12 @@ fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
     session
 }
 
-fn memory(vocab_size: u32) -> Arc<Memory> {
+pub(crate) fn memory(vocab_size: u32) -> Arc<Memory> {
     Arc::new(Memory::new(MemoryOptions::new(vocab_size)).unwrap())
 }
 
 /// A drafter with bigrams, unigram and, where there is a datastore, tri-grams.
-fn with_tables(
+pub(crate) fn with_tables(
     datastore: Option<&Arc<Datastore>>,
     memory: &Arc<Memory>,
     config: FusedConfig,
@@ -64,7 +64,7 @@ fn with_tables(
     })
 }
 
-fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
+pub(crate) fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
     let options = TrigramOptions::default();
     let progress = &mut |_, _, _| ControlFlow::Continue(());
     Arc::new(Trigrams::build(datastore, options, progress).unwrap())

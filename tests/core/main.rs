@@ -17,6 +17,7 @@ mod resume;
 mod snapshot;
 mod thin;
 mod tree;
+mod trial;
 mod trigrams;
 
 use std::ops::ControlFlow;

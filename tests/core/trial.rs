@@ -1,0 +1,184 @@
+//! Drafts on trial: what a session drafts after tokens that it has not observed.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::adaptation::AdaptiveTrigrams;
+use specds::aded::{AdedConfig, AdedSession};
+use specds::datastore::Datastore;
+use specds::draft::Session;
+use specds::error::Error;
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::memory::Memory;
+use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
+use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
+use specds::rest::{RestConfig, RestSession};
+use specds::tree::TokenTree;
+use specds::weights::Weights;
+
+use crate::fused::{memory, trigrams, with_tables};
+use crate::oracle::{corpora, shift};
+use crate::{build, options, tempdir};
+
+/// A session of each kind that adapts to no request, with nothing observed yet.
+fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
+    let rest = RestConfig {
+        max_match: 4,
+        ..RestConfig::default()
+    };
+    let rows = NGrammysConfig {
+        k: 3,
+        w: 2,
+        q: 1,
+        strategy: Rows::Context,
+    };
+    let adaptive = Arc::new(AdaptiveTrigrams::new(trigrams(datastore)));
+    let aded = AdedConfig {
+        adaptation: None,
+        ..AdedConfig::default()
+    };
+    let lookup = PromptLookupConfig::default();
+    vec![
+        Box::new(RestSession::new(Arc::clone(datastore), rest).unwrap()),
+        Box::new(NGrammysSession::new(None, rows).unwrap()),
+        Box::new(PromptLookupSession::new(lookup).unwrap()),
+        Box::new(AdedSession::new(adaptive, aded).unwrap()),
+        Box::new(fused(datastore, FusedConfig::default()).1),
+    ]
+}
+
+/// A drafter of a datastore and a memory with a text, and its session.
+fn fused(datastore: &Arc<Datastore>, config: FusedConfig) -> (Arc<FusedDrafter>, FusedSession) {
+    let vocab_size = datastore.vocab_size();
+    let memory: Arc<Memory> = memory(vocab_size);
+    let text = shift(&[0, 1, 2, 0, 1, 3, 0, 1, 2], vocab_size);
+    memory.insert("", &text).unwrap();
+    let (datastore, weights) = (Some(Arc::clone(datastore)), Weights::default());
+    let drafter = Arc::new(FusedDrafter::new(datastore, Some(memory), config, weights).unwrap());
+    let session = FusedSession::new(Arc::clone(&drafter), "").unwrap();
+    (drafter, session)
+}
+
+/// Drafts and observes in turn, with any number of trials in between; gives the trees.
+fn run(
+    session: &mut dyn Session,
+    pieces: &[(Vec<u32>, Vec<Vec<u32>>)],
+    has_trials: bool,
+) -> Vec<(TokenTree, usize)> {
+    let mut trees = Vec::new();
+    for (piece, trials) in pieces {
+        let tree = session.draft(12).unwrap();
+        session.cut(5);
+        let length = session.match_length();
+        if has_trials {
+            for trial in trials {
+                session.draft_after(trial, 9).unwrap();
+                assert_eq!(session.match_length(), length);
+            }
+        }
+        let predictions = vec![0; tree.len() + 1];
+        session.recycle(&tree, &predictions, 1).unwrap();
+        session.observe(piece).unwrap();
+        trees.push((tree, length));
+    }
+    trees
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
+        oracle in corpora(),
+        context in vec(0_u32..4, 1..30),
+        trials in vec(vec(0_u32..4, 0..8), 1..4),
+        max_nodes in 0_usize..20,
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let context = shift(&context, oracle.vocab_size);
+        let mut tried = sessions(&datastore);
+        for session in &mut tried {
+            session.observe(&context).unwrap();
+        }
+        for trial in trials {
+            let trial = shift(&trial, oracle.vocab_size);
+            for (session, mut other) in tried.iter_mut().zip(sessions(&datastore)) {
+                other.observe(&context).unwrap();
+                other.observe(&trial).unwrap();
+                let expected = other.draft(max_nodes).unwrap();
+                prop_assert_eq!(session.draft_after(&trial, max_nodes).unwrap(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_drafted_on_trial_is_as_one_that_never_did(
+        oracle in corpora(),
+        prompt in vec(0_u32..4, 1..30),
+        pieces in vec((vec(0_u32..4, 1..5), vec(vec(0_u32..4, 0..7), 0..4)), 1..8),
+    ) {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("datastore");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let shifted = |tokens: &Vec<u32>| shift(tokens, oracle.vocab_size);
+        let pieces: Vec<_> = pieces.iter().map(|(piece, trials)| {
+            (shifted(piece), trials.iter().map(shifted).collect())
+        }).collect();
+        let prompt = shifted(&prompt);
+        let with_and_without = sessions(&datastore).into_iter().zip(sessions(&datastore));
+        for (mut with, mut without) in with_and_without {
+            with.observe(&prompt).unwrap();
+            without.observe(&prompt).unwrap();
+            prop_assert_eq!(run(&mut *with, &pieces, true), run(&mut *without, &pieces, false));
+        }
+        // With all that adapts: tables, tri-grams, weights, and what was accepted of which source.
+        let learned = |has_trials: bool| {
+            let drafter = with_tables(Some(&datastore), &memory(oracle.vocab_size), FusedConfig::default());
+            let mut session = FusedSession::new(Arc::clone(&drafter), "").unwrap();
+            session.observe(&prompt).unwrap();
+            let trees = run(&mut session, &pieces, has_trials);
+            (trees, drafter.weights().to_bytes(), drafter.accepted())
+        };
+        prop_assert_eq!(learned(true), learned(false));
+    }
+}
+
+#[test]
+fn what_came_in_the_tokens_on_trial_is_drafted_from_them() {
+    let mut session = PromptLookupSession::new(PromptLookupConfig::default()).unwrap();
+    session.observe(&[9, 8]).unwrap();
+    let tree = session.draft_after(&[1, 2, 3, 1], 2).unwrap();
+    assert_eq!(tree.token_ids(), [2, 3]);
+    assert!(session.draft_after(&[1], 2).unwrap().is_empty());
+}
+
+#[test]
+fn a_trial_longer_than_a_text_is_grown_for_leaves_nothing_behind() {
+    let mut session = PromptLookupSession::new(PromptLookupConfig::default()).unwrap();
+    session.observe(&[1, 2]).unwrap();
+    let trial: Vec<u32> = (0..5000).map(|token| token * 7 % 1009).collect();
+    assert!(!session.draft_after(&trial, 2).unwrap().is_empty());
+    assert!(session.draft_after(&[500], 2).unwrap().is_empty());
+    assert_eq!(session.draft_after(&[1], 2).unwrap().token_ids(), [2, 1]);
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_is_refused_on_trial() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("datastore");
+    let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2, 3]]).unwrap());
+    let mut num_refused = 0;
+    for mut session in sessions(&datastore) {
+        session.observe(&[1, 2]).unwrap();
+        let tree = session.draft(4).unwrap();
+        if let Err(error) = session.draft_after(&[1, 4], 4) {
+            assert!(matches!(error, Error::TokenOutOfRange { .. }));
+            num_refused += 1;
+        }
+        assert_eq!(session.draft(4).unwrap(), tree);
+    }
+    assert_eq!(num_refused, 3);
+}
