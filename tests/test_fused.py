@@ -22,6 +22,7 @@ from specds import (
     draft_batch,
     fit_weights,
 )
+from specds.drafters import TrialSession
 from stores import build
 
 tokens = st.integers(0, 3)
@@ -278,6 +279,22 @@ def test_only_likely_nodes_are_drafted_until_a_gain():
     tree = session.draft_until(0.2)
     assert 0 < len(tree) < len(session.draft(64))
     assert (tree.probs >= 0.2).all()
+
+
+def test_a_draft_on_trial_is_that_after_the_tokens_and_leaves_no_trace():
+    session, other = (
+        FusedDrafter().session([1, 2, 3, 4, 1]),
+        FusedDrafter().session([1, 2, 3, 4, 1]),
+    )
+    assert isinstance(session, TrialSession)
+    tree = session.draft(4).token_ids.tolist()
+    other.observe([7, 1, 2])
+    on_trial = session.draft_after(np.array([7, 1, 2]), 8)
+    assert on_trial.token_ids.tolist() == other.draft(8).token_ids.tolist()
+    assert on_trial.token_ids[0] == 3
+    assert session.draft(4).token_ids.tolist() == tree
+    with pytest.raises(ValueError, match="`token_ids`"):
+        session.draft_after([-1], 4)
 
 
 def test_bad_arguments_are_refused_by_name(tmp_path):

@@ -24,11 +24,13 @@ from models import (
     tree_generate,
 )
 from specds import TokenTree, UnsupportedModelError, generate
+from specds.drafters import RequestRules
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
-from specds.verify import accept
+from specds.verify import accept, cost
+from specds.verify.cost import CostModel
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 
@@ -183,6 +185,68 @@ def test_retrieval_beneath_saves_passes_of_the_small_model():
         for below in ({}, {"retrieval": mixed_drafter(expected)})
     )
     assert above.stats.levels["same"].num_forwards < alone.stats.levels["same"].num_forwards
+
+
+class TrialDrafter(Drafter):
+    """One whose sessions also draft after tokens on trial."""
+
+    def session(self, prompt_ids):
+        session = super().session(prompt_ids)
+        session.asked = []
+
+        def draft_after(token_ids, max_nodes):
+            session.asked.append(list(token_ids))
+            return self.grow(session.rng, len(session.token_ids) + len(token_ids), max_nodes)
+
+        session.draft_after = draft_after
+        return session
+
+
+def test_retrieval_serves_every_pass_of_a_long_draft_where_it_drafts_on_trial():
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+
+    def grow(rng, position, num_nodes):
+        """The next two tokens, right where the text is `expected`."""
+        tokens = expected[position : position + min(num_nodes, 2)]
+        return TokenTree(tokens, range(-1, len(tokens) - 1)) if tokens else EMPTY_TREE
+
+    stats = {}
+    for make in (Drafter, TrialDrafter):
+        retrieval = make(grow)
+        config = HierarchyConfig.ablation("sd")
+        drafter = HierarchyDrafter({"retrieval": retrieval, "same": model}, config)
+        output = tree_generate(model, drafter, budget=32, **GREEDY)
+        assert output.sequences.tolist() == [expected]
+        stats[make] = output.stats
+    alone, on_trial = (stats[make].levels["same"] for make in (Drafter, TrialDrafter))
+    # Ten tokens a draft: three at a time, where else all but the first three come one by one.
+    assert on_trial.num_forwards < 0.6 * alone.num_forwards
+    assert on_trial.num_drafted == alone.num_drafted
+    beneath = stats[TrialDrafter].levels["retrieval"]
+    assert 0 < beneath.num_accepted <= beneath.num_drafted
+    (session,) = retrieval.sessions
+    assert session.asked[:2] == [expected[22:25], expected[22:28]]
+
+
+def test_a_retrieval_level_that_fails_on_trial_is_left_out():
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    retrieval = TrialDrafter(failing_at(2, mixed_drafter(expected).grow))
+    drafter = HierarchyDrafter({"retrieval": retrieval, **levels()})
+    with pytest.warns(RuntimeWarning, match=r"level `retrieval` failed .*out of memory"):
+        output = tree_generate(model, drafter, budget="auto", **GREEDY)
+    assert output.sequences.tolist() == [expected]
+
+
+def test_what_is_retrieved_is_counted_where_it_is_handed_up():
+    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    config = HierarchyConfig(joined=True)
+    drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected)}, config)
+    stats = tree_generate(model, drafter, budget=32, **GREEDY).stats
+    level = stats.levels["retrieval"]
+    assert (level.num_drafted, level.num_accepted) == (
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
+    )
 
 
 def test_a_draft_ends_with_the_text():
@@ -398,3 +462,67 @@ def test_an_option_that_becomes_better_is_found():
 
 def test_one_option_is_the_choice():
     assert set(steps_of(Choice(["only"]), lambda *_: 1, 50)) == {"only"}
+
+
+COSTS = {size: 1.0 + size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
+
+
+class Recorder:
+    """A choice of all levels that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def next(self):
+        return (0,)
+
+    def record(self, tokens, seconds):
+        self.told.append((tokens, seconds))
+
+
+@pytest.mark.parametrize("num_verified", [None, 2, 0])
+def test_what_the_targets_step_took_is_what_the_cost_model_says(num_verified):
+    drafter = HierarchyDrafter({"retrieval": random_drafter()}, HierarchyConfig(joined=True))
+    session, recorder = drafter.session([1, 2, 3]), Recorder()
+    session._chooser = recorder
+    rules = RequestRules(tiny_model("llama"), [], False, 100, frozenset(), lambda: CostModel(COSTS))
+    session.join(rules)
+    session.observe([4])  # what the prefill gave: nothing was drafted for it
+    num_nodes = len(session.draft(64))
+    if num_verified is not None:
+        session.cut(num_verified)
+        num_nodes = num_verified
+    session.observe([5, 6])
+    ((tokens, seconds),) = recorder.told
+    assert tokens == 2
+    assert seconds == pytest.approx(1 + num_nodes, abs=0.5)
+
+
+def test_adaptive_levels_verify_as_many_nodes_as_pay(monkeypatch, tmp_path):
+    """Where each node costs a step of its own, drafts that are mostly wrong are not verified."""
+    model = tiny_model("llama")
+    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
+    monkeypatch.setattr(cost, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(cost, "_models", {})
+    monkeypatch.setattr(cost.CostModel, "record", lambda *_: None)
+    drafters = [
+        HierarchyDrafter(
+            {"retrieval": random_drafter()}, HierarchyConfig(joined=True, adaptive=adaptive)
+        )
+        for adaptive in (False, True)
+    ]
+    fixed, adaptive = (tree_generate(model, d, budget="auto", **GREEDY) for d in drafters)
+    assert adaptive.sequences.tolist() == fixed.sequences.tolist()
+    assert adaptive.stats.num_draft_tokens < 0.25 * fixed.stats.num_draft_tokens
+    assert adaptive.step_seconds is not None
+
+
+def test_a_choice_that_is_far_better_is_made_after_few_steps():
+    told = dict.fromkeys([(1, 1.5), (1, 2), (1, 10)], 0)
+    for rates in told:
+        choice = Choice([0, 1])
+        while choice.best == 0:
+            option = choice.next()
+            choice.record(option, rates[option], 1.0)
+            told[rates] += 1
+    assert list(told.values()) == [16, 12, 6]

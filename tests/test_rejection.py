@@ -18,12 +18,15 @@ from specds import TokenTree
 from specds.drafters import RequestRules
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
-from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, subtree
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
 from specds.verify import Emitter, Sampler, accept, rejection, walk
+from specds.verify.budget import AutoBudget, Experience, FixedBudget
+from specds.verify.cost import CostModel
 
 START = [0, 1]
+COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
 WEIGHTS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
 
 
@@ -79,14 +82,28 @@ class ToyRetrieval:
         pass
 
 
+class ToyTrialRetrieval(ToyRetrieval):
+    """One that also drafts after tokens on trial."""
+
+    def draft_after(self, token_ids, max_nodes):
+        after = ToyTrialRetrieval(self.num_tokens)
+        after.tokens = [*self.tokens, *token_ids]
+        return after.draft(max_nodes)
+
+
 def rules(length, processors=()):
     return RequestRules(
-        None, LogitsProcessorList(processors), True, len(START) + length, frozenset()
+        None,
+        LogitsProcessorList(processors),
+        True,
+        len(START) + length,
+        frozenset(),
+        lambda: CostModel(COSTS),
     )
 
 
 def hierarchy(models, config, retrieval=None, threshold=0.0):
-    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, 5, 5)]
+    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5, 5)]
     for number, model in enumerate(models):
         level = ModelLevel(f"model {number}", model, LevelStats())
         level.threshold.value = threshold
@@ -94,8 +111,9 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
     return HierarchySession(START, levels, config)
 
 
-def generated(target, session, length, processors=(), max_nodes=8):
+def generated(target, session, length, processors=(), max_nodes=8, budget=None):
     """The decoding loop, without what only a real model needs."""
+    budget = budget or FixedBudget(max_nodes)
     session.join(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
@@ -103,39 +121,51 @@ def generated(target, session, length, processors=(), max_nodes=8):
     sampler = Sampler(processors, do_sample=True)
     while not emitter.finished:
         num_before = len(emitter.emitted)
-        tree = session.draft(max_nodes)
-        logits = target.run([*START, *emitter.emitted], tree)
+        budget.prepare()
+        (tree,) = budget.draft([session], [length - num_before - 1])
+        logits = target.run([*START, *emitter.emitted], tree or EMPTY_TREE)
         walk(logits, tree, emitter, sampler, session.proposals)
         session.observe(emitter.emitted[num_before:])
+        budget.record([emitter.emitted[num_before:]])
     return tuple(emitter.emitted)
 
 
 CASES = {
     **{
-        f"{name}, {threshold}": (2, HierarchyConfig.ablation(name), False, threshold)
+        f"{name}, {threshold}": (2, HierarchyConfig.ablation(name), None, threshold)
         for name in ABLATIONS
         for threshold in (0.0, 0.5)
     },
-    "retrieval beneath one model": (1, HierarchyConfig(), True, 0.5),
-    "retrieval beneath two models": (2, HierarchyConfig(window=2), True, 0.4),
-    "joined": (1, HierarchyConfig(beneath=False, joined=True), True, 0.5),
-    "beneath and joined": (1, HierarchyConfig(joined=True), True, 0.5),
-    "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), True, 0.4),
-    "retrieval alone": (0, HierarchyConfig(), True, 0.0),
-    "a chain of three": (3, HierarchyConfig(window=2), False, 0.3),
+    "retrieval beneath one model": (1, HierarchyConfig(), ToyRetrieval, 0.5),
+    "retrieval beneath two models": (2, HierarchyConfig(window=2), ToyRetrieval, 0.4),
+    "joined": (1, HierarchyConfig(beneath=False, joined=True), ToyRetrieval, 0.5),
+    "beneath and joined": (1, HierarchyConfig(joined=True), ToyRetrieval, 0.5),
+    "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), ToyRetrieval, 0.4),
+    "retrieval alone": (0, HierarchyConfig(), ToyRetrieval, 0.0),
+    "beneath one model, on trial": (1, HierarchyConfig(), ToyTrialRetrieval, 0.5),
+    "beneath two and joined, on trial": (
+        2,
+        HierarchyConfig(window=2, joined=True),
+        ToyTrialRetrieval,
+        0.4,
+    ),
+    "a chain of three": (3, HierarchyConfig(window=2), None, 0.3),
 }
 
 
-def law_of_case(name, monkeypatch, num_tokens=2, length=4, max_nodes=8, temperature=1.0):
-    num_models, config, has_retrieval, threshold = CASES[name]
+def law_of_case(
+    name, monkeypatch, num_tokens=2, length=4, max_nodes=8, temperature=1.0, is_auto=False
+):
+    num_models, config, retrieves, threshold = CASES[name]
     config = replace(config, window=min(config.window, 2))
     target = ToyModel(num_tokens, 1)
     models = [ToyModel(num_tokens, 10 + number) for number in range(num_models)]
 
     def program():
-        retrieval = ToyRetrieval(num_tokens) if has_retrieval else None
+        retrieval = None if retrieves is None else retrieves(num_tokens)
         session = hierarchy(models, config, retrieval, threshold)
-        return generated(target, session, length, processors, max_nodes)
+        budget = auto() if is_auto else None
+        return generated(target, session, length, processors, max_nodes, budget)
 
     processors = [TemperatureLogitsWarper(temperature)]
     law, num_runs = law_of(program, monkeypatch)
@@ -154,6 +184,31 @@ def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeyp
 @pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
 def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
     assert law_of_case(name, monkeypatch, max_nodes=max_nodes) < 1e-5
+
+
+def auto():
+    """A budget by the time of a step, in a world where that never changes."""
+    costs = CostModel(COSTS)
+    return AutoBudget(lambda: costs, Experience(), lambda: 0.0)
+
+
+AUTO_CASES = ["full, 0.5", "joined", "beneath two and joined, on trial"]
+
+
+@pytest.mark.parametrize("name", AUTO_CASES)
+def test_the_law_is_the_targets_where_each_step_verifies_what_pays(name, monkeypatch):
+    assert law_of_case(name, monkeypatch, is_auto=True) < 1e-5
+
+
+def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(monkeypatch):
+    """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
+
+    def proposals(session):
+        sampled = session._draft.proposals.items()
+        return {node: one for node, one in sampled if node + 1 < session._num_verified}
+
+    monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
+    assert law_of_case("full, 0.5", monkeypatch, is_auto=True) > 0.001
 
 
 def redrawn_from_the_target(probs, proposal):

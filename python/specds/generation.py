@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.drafters import Drafter
+    from specds.verify.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,6 @@ def _run(
             prompt_ids = ids[:, paddings[number] :]
             session = options.drafter.session(prompt_ids[0].tolist())
             rows.append(Row(prompt_ids, sampler, emitter, session))
-            if isinstance(session, ProposingSession):
-                rules = _rules(model, sampler.logits_processor, generation_config)
-                # Sessions see a prompt without its padding.
-                session.join(replace(rules, max_length=rules.max_length - paddings[number]))
         limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         chooser = None
         proposed = generation_config.do_sample and isinstance(rows[0].session, ProposingSession)
@@ -286,19 +283,27 @@ def _run(
     )
 
 
-def _rules(
+def _join(
+    row: Row,
     model: PreTrainedModel,
-    logits_processor: LogitsProcessorList,
     generation_config: GenerationConfig,
-) -> RequestRules:
+    costs: Callable[[], CostModel],
+) -> None:
+    """Tells a session that chooses tokens itself how the target chooses them."""
+    if not isinstance(row.session, ProposingSession):
+        return
+    # Sessions see a prompt without its padding.
+    padding = row.emitter.length - row.prompt_ids.shape[1]
     eos = generation_config.eos_token_id
-    return RequestRules(
+    rules = RequestRules(
         model,
-        logits_processor,
+        row.sampler.logits_processor,
         generation_config.do_sample,
-        generation_config.max_length,
+        generation_config.max_length - padding,
         frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos),
+        costs,
     )
+    row.session.join(rules)
 
 
 def _decode(
@@ -327,6 +332,8 @@ def _decode(
             clock = clock_of(model.device, options.profile)
             costs = StepCosts(model, runner, verification)
             budget = make_budget(num_nodes, options.drafter, costs.now)
+            for row in batch:
+                _join(row, model, generation_config, costs.now)
             decoding = Decoding(runner, limits, budget, chooser, clock)
             decoding.run(batch, generation_config.prefill_chunk_size)
             if generation_config.return_dict_in_generate and len(rows) == 1:

@@ -18,6 +18,7 @@ from specds.drafters.protocol import (
     RecyclingSession,
     RequestRules,
     Session,
+    TrialSession,
     node_budget,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
@@ -39,6 +40,7 @@ __all__ = [
     "RestConfig",
     "RestDrafter",
     "Session",
+    "TrialSession",
     "make_drafter",
     "node_budget",
     "open_drafter",

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from transformers import LogitsProcessorList, PreTrainedModel
 
     from specds._core import DraftSession, TokenTree
+    from specds.verify.cost import CostModel
     from specds.verify.rejection import Proposal
 
 
@@ -55,6 +56,15 @@ class RecyclingSession(Session, Protocol):
         ...
 
 
+@runtime_checkable
+class TrialSession(Session, Protocol):
+    """A session that also drafts after tokens which nobody has verified, as hierarchies want it."""
+
+    def draft_after(self, token_ids: Sequence[int] | np.ndarray, max_nodes: int) -> TokenTree:
+        """Drafts as `draft` would if these tokens had been observed, and stays as it is."""
+        ...
+
+
 @dataclass(frozen=True)
 class RequestRules:
     """How the target chooses its tokens in one request.
@@ -65,6 +75,8 @@ class RequestRules:
         do_sample: Whether tokens are sampled; the likeliest are taken otherwise.
         max_length: The most tokens of the request, prompt included.
         eos_token_ids: The tokens that end it.
+        costs: What a step of the target costs at present, from the first draft on; measured when it
+            is first called.
     """
 
     model: PreTrainedModel
@@ -72,6 +84,7 @@ class RequestRules:
     do_sample: bool
     max_length: int
     eos_token_ids: frozenset[int]
+    costs: Callable[[], CostModel]
 
 
 @runtime_checkable

@@ -15,8 +15,10 @@ TRIAL = 4
 """Target forwards for which an option is used in a row; after a change the first is not counted,
 as caches catch up in it."""
 
-# Counted forwards of each of a pair, half as many where one gives twice as much as the other.
+# Counted forwards of each of a pair: half as many where one gives twice as much as the other, and
+# so on, down to the least.
 _MEETING = 12
+_SHORTEST = 3
 # Target forwards of the best alone between two meetings, once all have met.
 _BETWEEN = 256
 
@@ -83,7 +85,7 @@ class Choice(Generic[Option]):
     def _is_decided(self) -> bool:
         steps = min(record.steps for record in self._records)
         worse, better = sorted(record.rate for record in self._records)
-        return steps >= (_MEETING if better < 2 * worse else _MEETING // 2)
+        return steps >= _SHORTEST and steps * better >= _MEETING * worse
 
     def _decide(self) -> None:
         best, other = self._records

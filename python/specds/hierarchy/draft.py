@@ -37,12 +37,15 @@ class Drawn:
 
     token_id: int
     probs: torch.Tensor
+    prob: float
     entropy: float
 
     @classmethod
     def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
         """A token and what follows from its distribution."""
-        return cls(token_id, probs, float(torch.special.entr(probs).sum()))
+        figures = torch.stack((probs[token_id], torch.special.entr(probs).sum()))
+        prob, entropy = figures.tolist()  # one wait for the device
+        return cls(token_id, probs, prob, entropy)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Draft:
 
     Attributes:
         tree: The tokens. Those that were chosen one after the other are its first nodes.
-        chosen: Those, in the order of the text.
+        chosen: Those, in the order of the text; none where the tree was not chosen, but retrieved.
         samples: Whether they were chosen by chance.
         threshold: What the level that chose them learns from their rejection.
         stats: Where their acceptance is counted.
@@ -69,7 +72,8 @@ class Draft:
     ) -> Draft:
         """The tokens that a level chose, as a tree of one path."""
         tokens = [drawn.token_id for drawn in chosen]
-        tree = TokenTree(tokens, range(-1, len(tokens) - 1)) if tokens else EMPTY_TREE
+        probs = np.cumprod([min(drawn.prob, 1.0) for drawn in chosen])
+        tree = TokenTree(tokens, range(-1, len(tokens) - 1), probs) if tokens else EMPTY_TREE
         return cls(tree, chosen, samples, threshold, stats)
 
     @property
@@ -90,6 +94,7 @@ class Draft:
         above, and the walk follows the branch that holds it.
         """
         tokens, parents = self.tree.token_ids.tolist(), self.tree.parents.tolist()
+        probs = self.tree.probs.tolist()
         nodes = by_edge(self.tree)
         # Where in the joined tree each branch is; those that found no place have none below them.
         place = {-1: -1}
@@ -102,13 +107,16 @@ class Draft:
                 nodes[edge] = len(tokens)
                 tokens.append(token)
                 parents.append(edge[0])
+                probs.append(float(branches.probs[branch]))
             if edge in nodes:
                 place[branch] = nodes[edge]
-        tree = TokenTree(tokens, parents) if tokens else EMPTY_TREE
+        tree = TokenTree(tokens, parents, probs) if tokens else EMPTY_TREE
         return replace(self, tree=tree)
 
     def settle(self, tokens: Sequence[int]) -> None:
         """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
+        if not self.chosen:
+            self.stats.num_accepted += len(follow(self.tree, tokens))
         for drawn, token in zip(self.chosen, tokens, strict=False):
             if drawn.token_id != token:
                 self.threshold.add(drawn.entropy)

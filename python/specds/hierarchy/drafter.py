@@ -60,7 +60,8 @@ class HierarchyDrafter:
         for model in self._models.values():
             require_support(model)
         indices = range(len(levels))
-        options = chain(*(combinations(indices, n) for n in reversed(range(len(levels) + 1))))
+        # The cheapest first, as what is used while others are tried; none at all is tried last.
+        options = chain(*(combinations(indices, n) for n in range(1, len(levels) + 1)), [()])
         self.choice = Choice(list(options)) if self.config.adaptive else None
 
     @property
@@ -70,9 +71,9 @@ class HierarchyDrafter:
         return sizes[0] if sizes else next(iter(self._retrieval.values())).vocab_size
 
     @property
-    def max_nodes(self) -> int:
-        """The node budget that the configuration names."""
-        return self.config.max_nodes
+    def max_nodes(self) -> int | None:
+        """The node budget that the configuration names; none where the time of a step decides."""
+        return None if self.config.adaptive else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
         """Starts a request; until it has joined a target's rules, tokens are chosen greedily.
@@ -86,6 +87,7 @@ class HierarchyDrafter:
             RetrievalLevel(
                 name,
                 drafter.session(prompt_ids),
+                len(prompt_ids),
                 self.config.retrieval_nodes,
                 self.config.max_nodes if self.config.joined else self.config.retrieval_nodes,
             )

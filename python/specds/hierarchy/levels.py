@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from specds.drafters.protocol import within
-from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, follow, subtree
+from specds.drafters.protocol import TrialSession, within
+from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, subtree
 from specds.stats import LevelStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from specds.drafters.protocol import Session
     from specds.hierarchy.cached_model import CachedModel
     from specds.hierarchy.text import Text
+
+Answer = TypeVar("Answer")
 
 
 class LevelError(RuntimeError):
@@ -53,59 +56,72 @@ class Level(Protocol):
 
 
 class RetrievalLevel:
-    """A drafter without a model, at the bottom: its tree is drafted once for each target forward.
+    """A drafter without a model, at the bottom.
 
-    A drafter cannot take back what it has observed, so it is asked where the context ends. What
-    follows tokens on trial is the part of the tree beneath them.
+    After tokens on trial it drafts as if they had been observed. A drafter that cannot is asked
+    where the context ends, and what follows tokens on trial is the part of that tree beneath them.
 
     Args:
         name: In statistics and messages.
-        session: A session of the drafter.
+        session: A session of the drafter, which has the prompt.
+        prompt_length: The tokens of that.
         max_nodes_up: The most nodes that the model above verifies.
-        max_nodes: The most nodes of a tree.
+        max_nodes: The most nodes of the tree where the context ends.
     """
 
-    def __init__(self, name: str, session: Session, max_nodes_up: int, max_nodes: int) -> None:
+    def __init__(
+        self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
+    ) -> None:
         self.name = name
         self.stats = LevelStats()
         self._session = session
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
-        self._context_length = 0
+        self._context_length = prompt_length
 
-    def tree(self, text: Text) -> TokenTree:
-        """The tree after the context."""
-        if self._tree is None:
-            started = perf_counter()
-            try:
-                self._tree = self._session.draft(self._max_nodes)
-            except Exception as error:
-                raise LevelError(self) from error
-            self._context_length = len(text)
-            self.stats.seconds += perf_counter() - started
-            self.stats.num_drafted += len(self._tree)
-        return self._tree
+    def branches(self) -> Draft:
+        """What may follow the context, for the target itself."""
+        return self._handed_up(self._of_context())
 
     def draft(self, text: Text, most: int) -> Draft:
-        """The best part of the tree that follows the tokens on trial."""
-        tree = self.tree(text)
-        tree = subtree(tree, text.tokens[self._context_length :])
-        return Draft(within(tree, self._max_nodes_up, most) if most > 0 else EMPTY_TREE)
+        """What may follow the tokens on trial."""
+        if most <= 0:
+            return Draft(EMPTY_TREE)
+        on_trial = text.tokens[self._context_length :]
+        if on_trial and isinstance(self._session, TrialSession):
+            tree = self._timed(partial(self._session.draft_after, on_trial, self._max_nodes_up))
+        else:
+            tree = subtree(self._of_context(), on_trial)
+        return self._handed_up(within(tree, self._max_nodes_up, most))
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Takes the tokens that the target emitted."""
-        if self._tree is not None:
-            self.stats.num_accepted += len(follow(self._tree, token_ids))
         self._tree = None
-        try:
-            self._session.observe(token_ids)
-        except Exception as error:
-            raise LevelError(self) from error
+        self._context_length += len(token_ids)
+        self._timed(partial(self._session.observe, token_ids))
 
     def finish(self) -> None:
         """Ends the drafter's request."""
         self._session.finish()
+
+    def _of_context(self) -> TokenTree:
+        if self._tree is None:
+            self._tree = self._timed(partial(self._session.draft, self._max_nodes))
+        return self._tree
+
+    def _handed_up(self, tree: TokenTree) -> Draft:
+        self.stats.num_drafted += len(tree)
+        return Draft(tree, stats=self.stats)
+
+    def _timed(self, call: Callable[[], Answer]) -> Answer:
+        started = perf_counter()
+        try:
+            return call()
+        except Exception as error:
+            raise LevelError(self) from error
+        finally:
+            self.stats.seconds += perf_counter() - started
 
 
 @dataclass

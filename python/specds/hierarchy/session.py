@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specds.hierarchy.draft import EMPTY_TREE, Draft
 from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
+from specds.verify.cost import MOST_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from specds.hierarchy.choice import Chooser
     from specds.hierarchy.config import HierarchyConfig
     from specds.stats import LevelStats
+    from specds.verify.cost import CostModel
     from specds.verify.rejection import Proposal
 
 
@@ -47,9 +49,14 @@ class HierarchySession:
         self._config = config
         self._require = require
         self._chooser = chooser
+        self._rules: RequestRules | None = None
         self._text = Text(prompt_ids)
         self._draft = Draft(EMPTY_TREE)
-        self._started = 0.0
+        # What the levels handed up to make that draft of.
+        self._parts: list[Draft] = []
+        self._cost: CostModel | None = None
+        self._draft_s = 0.0
+        self._num_verified = 0
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
@@ -63,28 +70,43 @@ class HierarchySession:
             ValueError: The levels cannot draft for that target.
         """
         self._require(rules)
+        self._rules = rules
         self._text = Text(self._text.tokens, rules)
 
     def draft(self, max_nodes: int) -> TokenTree:
         """Drafts by the levels; a level that fails is left out from then on, with a warning."""
-        self._started = perf_counter()
+        if self._chooser is not None and self._rules is not None:
+            self._cost = self._rules.costs()
+            max_nodes = min(max_nodes, self._config.max_nodes)
+        started = perf_counter()
         length, left = len(self._text), self._text.tokens_left
         most = max_nodes if left is None else min(max_nodes, left)
         try:
-            self._draft = self._draft_of(self._wired(), most, max_nodes)
+            self._parts = self._drafts_of(self._wired(), most)
         except LevelError as failure:
             self._text.cut(length)
             self._leave_out(failure)
-            self._draft = Draft(EMPTY_TREE)
+            self._parts = []
+        self._draft, *branches = self._parts or [Draft(EMPTY_TREE)]
+        for retrieved in branches:
+            self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+        self._num_verified = len(self._draft.tree)
+        self._draft_s = perf_counter() - started
         return self._draft.tree
+
+    def cut(self, num_nodes: int) -> None:
+        """Takes that of the last draft only the first `num_nodes` nodes are verified."""
+        self._num_verified = num_nodes
 
     def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
-        if self._chooser is not None and self._started:
-            self._chooser.record(len(tokens), perf_counter() - self._started)
-        self._draft.settle(tokens)
-        self._draft = Draft(EMPTY_TREE)
+        if self._chooser is not None and self._cost is not None:
+            num_nodes = min(self._num_verified, MOST_NODES)
+            self._chooser.record(len(tokens), self._draft_s + float(self._cost.seconds[num_nodes]))
+        for draft in self._parts:
+            draft.settle(tokens)
+        self._draft, self._parts, self._cost = Draft(EMPTY_TREE), [], None
         self._text.tokens += tokens
         for level in list(self._levels.values()):
             try:
@@ -97,12 +119,15 @@ class HierarchySession:
         for level in self._levels.values():
             level.finish()
 
-    def _draft_of(self, chain: Sequence[Level], most: int, max_nodes: int) -> Draft:
-        draft = chain[-1].draft(self._text, most) if chain else Draft(EMPTY_TREE)
-        retrieval = chain[0] if chain else None
-        if self._config.joined and isinstance(retrieval, RetrievalLevel):
-            draft = draft.joined_with(retrieval.tree(self._text), max_nodes)
-        return draft
+    def _drafts_of(self, chain: Sequence[Level], most: int) -> list[Draft]:
+        """What the highest level drafts, and the retrieved branches that are to be joined to it."""
+        if not chain:
+            return []
+        retrieval, top = chain[0], chain[-1]
+        if not self._config.joined or not isinstance(retrieval, RetrievalLevel):
+            return [top.draft(self._text, most)]
+        branches = retrieval.branches()
+        return [Draft(EMPTY_TREE) if top is retrieval else top.draft(self._text, most), branches]
 
     def _wired(self) -> list[Level]:
         """The levels of this step, the lowest first, each model drafting by the one before it."""
