@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-gpu wheel test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu wheel test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench-demo: dev ## every drafter on the demo's model, greedy and sampled
 
 bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
 	$(BIN)/python benches/demo_sources.py $(ARGS)
+
+bench-hierarchy: dev ## HSDDW's table and what retrieval adds, on the demo's three sizes; ARGS="--shapes" for the cost of large models
+	$(BIN)/python benches/hierarchy_ablation.py $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	PYTHONPATH=benches $(BIN)/python -m gpu $(ARGS)
