@@ -52,7 +52,7 @@ bench-demo: dev ## every drafter on the demo's model, greedy and sampled
 bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
 	$(BIN)/python benches/demo_sources.py $(ARGS)
 
-bench-hierarchy: dev ## HSDDW's table and what retrieval adds, on the demo's three sizes; ARGS="--shapes" for the cost of large models
+bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--shapes" with the costs of 68M, 7B, 34B, 70B
 	$(BIN)/python benches/hierarchy_ablation.py $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."

@@ -10,6 +10,9 @@ theirs costs a tenth and a hundredth of the target's, and a pass over a draft no
 Standard errors are over requests. It takes minutes:
 
     make bench-hierarchy ARGS="--prompts 12 --runs 3"
+
+With `--shapes`, models of real shapes (68M, 7B, 34B and 70B, as far as the device's memory holds
+them) are timed first, and the last column is what the counts come to at these costs.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from hierarchy_shapes import USUAL, PassCosts, measured, pass_costs
+from hierarchy_shapes import table as shapes_table
 from specds import FusedDrafter
 from specds.build import build_datastore
 from specds.corpora import CorpusOptions, open_corpus
@@ -48,8 +53,9 @@ MODES = {
     "T = 1": {"do_sample": True, "temperature": 1.0, "top_k": 0},
 }
 # What a pass costs beside one of the target where models are as far apart as 70B, 7B and 68M.
-COSTS = {"small": 0.1, "tiny": 0.01}
-COLUMNS = ("tokens", "sigma", "eta", "speed-up", *COSTS, "at 1 : 0.1 : 0.01")
+_APART = {"small": 0.1, "tiny": 0.01}
+COSTS = PassCosts("1 : 0.1 : 0.01", _APART, _APART, {0: 1.0})
+COLUMNS = ("tokens", "sigma", "eta", "speed-up", *_APART)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def ways(datastore: Path) -> dict[str, Way]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=128)
@@ -107,8 +113,36 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help="these rows alone")
     parser.add_argument("--mode", choices=list(MODES), help="by default both")
-    options = parser.parse_args()
+    parser.add_argument("--shapes", nargs="*", metavar="SHAPE", help="by default the usual ones")
+    parser.add_argument("--context", type=int, default=512, help="tokens before a shape's passes")
+    parser.add_argument("--device", default="auto", help="of the shapes")
+    parser.add_argument("--dtype", default="auto", help="of the shapes")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    costs = COSTS if options.shapes is None else costs_of_shapes(options)
+    if costs is not None:
+        ablate(options, costs)
+
+
+def costs_of_shapes(options: argparse.Namespace) -> PassCosts | None:
+    """Measures and shows what shapes cost; nothing where too few fit for a hierarchy."""
+    found = measured(
+        options.shapes or USUAL,
+        device=options.device,
+        dtype=options.dtype,
+        context=options.context,
+        say=lambda line: Console(stderr=True).print(line, highlight=False),
+    )
+    if found:
+        _console().print(shapes_table(found))
+    costs = pass_costs(found)
+    if costs is None:
+        print("a hierarchy needs three shapes that fit: nothing is computed of one")
+    return costs
+
+
+def ablate(options: argparse.Namespace, costs: PassCosts) -> None:
+    """Runs and shows every row."""
     model, tokenizer = load_model("demo", device="cpu")
     texts = [prompt.text for prompt in prompts(options.prompts)]
     ids = [tokenizer(text, return_tensors="pt")["input_ids"] for text in texts]
@@ -124,14 +158,18 @@ def main() -> None:
         measure(model, ids[0], path)
         for mode in [options.mode] if options.mode else MODES:
             table = Table("", title=mode, title_justify="left")
-            for column in COLUMNS:
+            for column in (*COLUMNS, f"at {costs.title}"):
                 table.add_column(column, justify="right")
             for name, way in track(rows.items(), mode, console=console):
                 arguments = {"max_new_tokens": options.new_tokens, **MODES[mode]}
-                cells = figures(model, ids, way, options.runs, arguments)
+                cells = figures(model, ids, way, options.runs, arguments, costs)
                 console.print(f"{mode}, {name}: {'  '.join(cells)}", highlight=False)
                 table.add_row(name, *cells)
-            Console(width=None if sys.stdout.isatty() else 130).print(table)
+            _console().print(table)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 130)
 
 
 def measure(model: Any, ids: torch.Tensor, datastore: Path) -> None:
@@ -141,7 +179,12 @@ def measure(model: Any, ids: torch.Tensor, datastore: Path) -> None:
 
 
 def figures(
-    model: Any, prompts_ids: list[torch.Tensor], way: Way, num_runs: int, settings: dict[str, Any]
+    model: Any,
+    prompts_ids: list[torch.Tensor],
+    way: Way,
+    num_runs: int,
+    settings: dict[str, Any],
+    costs: PassCosts,
 ) -> list[str]:
     """Figures of all runs together; of the speed-up the median and how far runs are apart."""
     stats: list[GenerationStats] = []
@@ -164,7 +207,7 @@ def figures(
     total = sum(stats, GenerationStats())
     passes = {
         name: f"{total.levels[name].num_forwards / total.num_drafts:.1f}"
-        for name in COSTS
+        for name in costs.token
         if name in total.levels
     }
     tokens = [one.num_drafts + one.num_accepted_tokens for one in stats]
@@ -173,17 +216,21 @@ def figures(
         f"{total.redundancy:.1%}",
         f"{total.target_utilization:.1%}",
         f"{statistics.median(speed_ups):.2f}x ({min(speed_ups):.2f}-{max(speed_ups):.2f})",
-        *(passes.get(name, "") for name in COSTS),
-        ratio(tokens, [cost_of(one) for one in stats]),
+        *(passes.get(name, "") for name in costs.token),
+        ratio(tokens, [cost_of(one, costs) for one in stats]),
     ]
 
 
-def cost_of(stats: GenerationStats) -> float:
-    """What a request costs, in passes of the target, where models are as far apart as `COSTS`."""
-    drafting = (
-        COSTS[name] * level.num_forwards for name, level in stats.levels.items() if name in COSTS
+def cost_of(stats: GenerationStats, costs: PassCosts) -> float:
+    """What a request costs, in plain passes of the target."""
+    verifying = (
+        number * costs.of_target(size) for size, number in enumerate(stats.num_drafts_per_size)
     )
-    return stats.num_drafts + sum(drafting)
+    drafting = (
+        level.num_forwards * costs.of_level(name, has_beneath=place > 0)
+        for place, (name, level) in enumerate(stats.levels.items())
+    )
+    return sum(verifying) + sum(drafting)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> str:

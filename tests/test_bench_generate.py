@@ -20,7 +20,7 @@ from specds.bench.generation.measure import Mode, Plan
 from specds.bench.generation.report import label, rows_of
 from specds.bench.generation.requests import Request, batches, requests_of
 from specds.bench.generation.run import GenerateOptions, altered, run_generate
-from specds.bench.generation.shapes import SHAPES, config_of, random_model
+from specds.bench.generation.shapes import SHAPES, config_of, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
 from specds.bench.replay import Trace, replay
 from specds.drafters import DrafterName, open_drafter
@@ -32,19 +32,13 @@ GREEDY = {"do_sample": False}
 # Shapes.
 
 
-def num_parameters(shape):
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config_of(shape))
-    return sum(weight.numel() for weight in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
         ("llama-2-7b", 6_738_415_616),
         ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("codellama-34b", 33_743_970_304),
         ("llama-3-8b", 8_030_261_248),
         ("mistral-7b", 7_241_732_096),
         ("qwen2.5-7b", 7_615_616_512),
@@ -53,7 +47,7 @@ def num_parameters(shape):
     ],
 )
 def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
-    assert num_parameters(shape) == expected
+    assert num_bytes(shape, "bfloat16") == 2 * expected
 
 
 def test_random_weights_give_finite_logits_in_the_asked_precision_and_the_same_in_every_run():

@@ -1,12 +1,15 @@
 """`specds generate --drafter hierarchy:...`, and hierarchies by name."""
 
 import copy
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 
 from specds import build_datastore, cli, display, open_corpus
+from specds.bench.generation.report import tables
 from specds.hierarchy import HierarchyConfig, HierarchyName
 from specds.loading import load_model, load_tokenizer
 from specds.stats import GenerationStats, LevelStats
@@ -91,7 +94,8 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
         "--max-new-tokens",
         8,
     ]
-    options += ["--modes", "greedy", "--context", "none", "--json"]
+    page = tmp_path / "report.html"
+    options += ["--modes", "greedy", "--context", "none", "--json", "--html", page]
     names = "prompt-lookup,hierarchy-joined:demo-tiny+demo-small"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0
@@ -101,6 +105,22 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
     assert row["target_utilization"] == pytest.approx(1 / row["mean_acceptance_length"])
     assert 0 <= row["redundancy"] <= 1
     assert row["datastore"]
+    sigma, eta = f"{row['redundancy']:.1%}", f"{row['target_utilization']:.1%}"
+    html = page.read_text()
+    assert f"<td>{sigma}</td><td>{eta}</td><td>retrieval: " in html
+    assert "demo-small: " in html
+    console = Console(width=120, record=True, file=io.StringIO())
+    for table in tables([other, row], []):
+        console.print(table)
+    lines = {
+        line.split()[0]: line.split()[1:]
+        for line in console.export_text().splitlines()
+        if line.split()
+    }
+    passes = row["levels"]["demo-small"]["num_forwards"] / row["num_drafts"]
+    assert lines["hierarchy-joined:demo-tiny+demo-small:"][-2:] == [sigma, eta]
+    assert lines["demo-small"][0] == f"{passes:.1f}"
+    assert len(lines["retrieval"]) == 1  # it has no model that passes
 
 
 def test_variants_are_named():

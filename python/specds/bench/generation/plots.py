@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.generation.report import label, together
+from specds.bench.generation.report import label, level_figures, together
 from specds.bench.html import Columns, document, require_plotly, table
 
 if TYPE_CHECKING:
@@ -29,7 +29,17 @@ def page(rows: Sequence[Row], costs: Sequence[Row], about: str) -> str:
     parts = [f"<p>{escape(about)}</p>"]
     for number, (name, figure) in enumerate(_figures(measured, costs)):
         parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
-    return document("specds bench generate", [*parts, table(rows, _COLUMNS)])
+    shown = [{**row, "levels": _levels(row)} for row in rows]
+    return document("specds bench generate", [*parts, table(shown, _COLUMNS)])
+
+
+def _levels(row: Row) -> str:
+    """What the levels of a hierarchy did for each target forward."""
+    parts = [
+        f"{name}: {passes:.1f} passes, {kept:.0%} kept" if passes else f"{name}: {kept:.0%} kept"
+        for name, passes, kept in level_figures(row)
+    ]
+    return "; ".join(parts)
 
 
 def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[tuple[str, Any]]:
@@ -146,6 +156,9 @@ _COLUMNS: Columns = (
     ("speed_up_over_generate", "over generate", "{:.2f}".format),
     ("mean_acceptance_length", "tokens per forward", "{:.2f}".format),
     ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
+    ("redundancy", "sigma", "{:.1%}".format),
+    ("target_utilization", "eta", "{:.1%}".format),
+    ("levels", "levels", str),
     ("outside_forward", "outside the forward", "{:.1%}".format),
     ("num_differing", "differing", str),
     ("status", "", str),

@@ -183,6 +183,9 @@ def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
     timed = [row for row in together(rows) if row["shares"]]
     if timed:
         shown.append(_share_table(timed, rows))
+    layered = [row for row in rows if row["levels"]]
+    if layered:
+        shown.append(_level_table(layered, rows))
     if costs:
         shown.append(_cost_table(costs))
     return shown
@@ -250,6 +253,34 @@ def _share_table(timed: Sequence[Row], rows: Sequence[Row]) -> Table:
         cells = [f"{row['shares'][phase]:.1%}" for phase in phases]
         table.add_row(name, *cells, _shown(row["outside_forward"], "{:.1%}"))
     return table
+
+
+def _level_table(layered: Sequence[Row], rows: Sequence[Row]) -> Table:
+    table = _table("Hierarchies", "", "sigma", "eta", "passes", "kept")
+    table.caption = (
+        "sigma: the share of drafted tokens that the target rejected; eta: target forwards a "
+        "token; passes: of a level's model for each target forward; kept: the share of what a "
+        "level handed up that the level above kept."
+    )
+    table.caption_justify = "left"
+    for row in layered:
+        sigma, eta = f"{row['redundancy']:.1%}", f"{row['target_utilization']:.1%}"
+        table.add_row(f"{label(row, rows)}: {_title(_place_of(row))}", sigma, eta)
+        for name, passes, kept in level_figures(row):
+            table.add_row(f"  {name}", "", "", f"{passes:.1f}" if passes else "", f"{kept:.1%}")
+    return table
+
+
+def level_figures(row: Row) -> list[tuple[str, float, float]]:
+    """Of each level its name, its passes for each target forward, and the share that was kept."""
+    return [
+        (
+            name,
+            level["num_forwards"] / max(row["num_drafts"], 1),
+            level["num_accepted"] / max(level["num_drafted"], 1),
+        )
+        for name, level in (row["levels"] or {}).items()
+    ]
 
 
 def _cost_table(costs: Sequence[Row]) -> Table:

@@ -28,6 +28,8 @@ def _shape(config_class: str, *sizes: int, rope_theta: float = 10_000.0, **more:
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-2-7b": _shape("LlamaConfig", 4096, 11008, 32, 32, 32, 32_000, 4096),
     "llama-2-13b": _shape("LlamaConfig", 5120, 13824, 40, 40, 40, 32_000, 4096),
+    "llama-2-70b": _shape("LlamaConfig", 8192, 28672, 80, 64, 8, 32_000, 4096),
+    "codellama-34b": _shape("LlamaConfig", 8192, 22016, 48, 64, 8, 32_000, 16_384, rope_theta=1e6),
     "llama-3-8b": _shape("LlamaConfig", 4096, 14336, 32, 32, 8, 128_256, 8192, rope_theta=5e5),
     "mistral-7b": _shape(
         "MistralConfig", 4096, 14336, 32, 32, 8, 32_000, 32_768, rope_theta=1e6, sliding_window=None
@@ -54,6 +56,21 @@ def config_of(shape: str) -> PretrainedConfig:
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config: PretrainedConfig = getattr(transformers, config_class)(**settings, **special)
     return config
+
+
+def num_bytes(shape: str, dtype: str = "float32") -> int:
+    """The memory that the weights of a shape take; computed without taking it.
+
+    Raises:
+        ValueError: There is no such shape.
+    """
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        make: Any = transformers.AutoModelForCausalLM.from_config
+        model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype))
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
