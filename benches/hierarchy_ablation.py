@@ -74,9 +74,10 @@ def ways(datastore: Path) -> dict[str, Way]:
     def paper(levels: dict[str, Any], row: Ablation) -> Way:
         return Way(lambda: HierarchyDrafter(levels, HierarchyConfig.ablation(row)))
 
-    def with_retrieval(levels: dict[str, Any], **switches: bool) -> Way:
+    def with_retrieval(
+        levels: dict[str, Any], budget: int | Literal["auto"] = 32, **switches: bool
+    ) -> Way:
         config = HierarchyConfig(**switches)
-        budget = "auto" if config.adaptive else 32
         return Way(
             lambda: HierarchyDrafter({"retrieval": FusedDrafter(datastore), **levels}, config),
             budget,
@@ -100,8 +101,9 @@ def ways(datastore: Path) -> dict[str, Way]:
         "fused < tiny < small": with_retrieval(both),
         "fused + tiny, joined": with_retrieval({"tiny": tiny}, beneath=False, joined=True),
         "fused < tiny, joined": with_retrieval({"tiny": tiny}, joined=True),
+        "fused < tiny, joined, auto": with_retrieval({"tiny": tiny}, "auto", joined=True),
         "fused < tiny < small, joined": with_retrieval(both, joined=True),
-        "the same, adaptive": with_retrieval(both, joined=True, adaptive=True),
+        "the same, adaptive": with_retrieval(both, "auto", joined=True, adaptive=True),
     }
 
 

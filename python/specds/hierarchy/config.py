@@ -24,12 +24,13 @@ class HierarchyConfig:
         dynamic_window: Whether levels that pre-verify stop by theirs too; without, they hand up a
             full window.
         beneath: Whether a retrieval drafter drafts for the lowest model.
-        joined: Whether its branches go up to the target as well, beside the models' tokens.
+        joined: Whether its branches go up to the target as well, beside the models' tokens. Under
+            the budget ``auto``, each step then verifies as many of all of them as pay, so what is
+            sampled depends on the clock; its distribution does not.
         retrieval_nodes: The most nodes of its trees that the lowest model verifies.
-        max_nodes: The most nodes that go up to the target, unless the caller of `generate` says so.
+        max_nodes: The most nodes that go up to the target.
         adaptive: Whether the levels that do not earn their time are left out, as measured in the
-            running request and those before. What is sampled then depends on the clock; its
-            distribution does not.
+            running request and those before. Under the budget ``auto``, that goes for nodes too.
     """
 
     window: int = 10

@@ -73,7 +73,8 @@ class HierarchyDrafter:
     @property
     def max_nodes(self) -> int | None:
         """The node budget that the configuration names; none where the time of a step decides."""
-        return None if self.config.adaptive else self.config.max_nodes
+        by_time = self.config.joined or self.config.adaptive
+        return None if by_time else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
         """Starts a request; until it has joined a target's rules, tokens are chosen greedily.

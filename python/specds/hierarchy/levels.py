@@ -75,6 +75,8 @@ class RetrievalLevel:
         self.name = name
         self.stats = LevelStats()
         self._session = session
+        # To ask what a session can takes as long as to ask it.
+        self._on_trial = session if isinstance(session, TrialSession) else None
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
@@ -89,8 +91,8 @@ class RetrievalLevel:
         if most <= 0:
             return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
-        if on_trial and isinstance(self._session, TrialSession):
-            tree = self._timed(partial(self._session.draft_after, on_trial, self._max_nodes_up))
+        if on_trial and self._on_trial is not None:
+            tree = self._timed(partial(self._on_trial.draft_after, on_trial, self._max_nodes_up))
         else:
             tree = subtree(self._of_context(), on_trial)
         return self._handed_up(within(tree, self._max_nodes_up, most))

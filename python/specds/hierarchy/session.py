@@ -77,7 +77,7 @@ class HierarchySession:
         """Drafts by the levels; a level that fails is left out from then on, with a warning."""
         if self._chooser is not None and self._rules is not None:
             self._cost = self._rules.costs()
-            max_nodes = min(max_nodes, self._config.max_nodes)
+        max_nodes = min(max_nodes, self._config.max_nodes)
         started = perf_counter()
         length, left = len(self._text), self._text.tokens_left
         most = max_nodes if left is None else min(max_nodes, left)
