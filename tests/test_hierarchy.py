@@ -477,8 +477,9 @@ class Recorder:
     def next(self):
         return (0,)
 
-    def record(self, tokens, seconds):
+    def record(self, tokens, seconds, most):
         self.told.append((tokens, seconds))
+        self.most = most
 
 
 @pytest.mark.parametrize("num_verified", [None, 2, 0])
@@ -536,3 +537,45 @@ def test_a_choice_that_is_far_better_is_made_after_few_steps():
             choice.record(option, rates[option], 1.0)
             told[rates] += 1
     assert list(told.values()) == [16, 12, 6]
+
+
+def test_an_option_that_could_not_be_better_whatever_it_drafts_is_not_tried():
+    limits = {"best": 9, "hopeless": 2, "good": 9, "lost": 2.5}
+    choice = Choice(list(limits))
+    used = Counter()
+    for _ in range(60):
+        option = choice.next()
+        used[option] += 1
+        choice.record(option, {"best": 3}.get(option, 2), 1.0, limits.get)
+    assert choice.best == "best"
+    # One is tried before anything is known of the best; once all have met, the best is used alone.
+    assert used.keys() == {"best", "hopeless", "good"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ((), 1),
+        ((0,), 65),
+        ((1,), 65 / (1 + 64 * 0.5)),  # a pass for each token
+        ((0, 1), 65 / (1 + 0.5)),  # perhaps one for all that is retrieved
+        ((1, 2), 65 / (1 + 64 * 0.5 + 2)),
+        ((0, 3), 65),  # a level of which nothing is known may cost nothing
+    ],
+)
+def test_the_most_that_levels_can_give_is_all_that_they_draft(chosen, expected):
+    chain = {"retrieval": random_drafter(), **levels(), "new": like("llama", 0.3)}
+    session = HierarchyDrafter(chain).session([1, 2, 3])
+    session._least_pass_s = {"small": 0.5, "middle": 2.0}
+    assert session._most(np.ones(65), chosen) == pytest.approx(expected)
+    # Where each node costs a step, no draft can be worth more than none.
+    assert session._most(np.arange(1.0, 66), chosen) == pytest.approx(1)
+
+
+def test_what_passes_took_is_known_to_the_next_request():
+    drafter = HierarchyDrafter(levels(), HierarchyConfig(adaptive=True))
+    tree_generate(tiny_model("llama"), drafter, **GREEDY)
+    known = dict(drafter._least_pass_s)
+    assert known["small"] > 0
+    session = drafter.session([1, 2, 3])
+    assert session._least_pass_s == known

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Option = TypeVar("Option")
 
@@ -39,8 +40,8 @@ class Choice(Generic[Option]):
 
     How many tokens a step gives depends on the text far more than on the option, so two of them
     take turns in the same text: the best so far and one other. The better of them stays, and meets
-    the next. When all have met, the best is used alone for a while between meetings. What requests
-    measure is shared by them. Safe to share by threads.
+    the next that could be better at all. When all have met, the best is used alone for a while
+    between meetings. What requests measure is shared by them. Safe to share by threads.
 
     Args:
         options: What there is to choose from, first what is used first.
@@ -51,7 +52,7 @@ class Choice(Generic[Option]):
         self._num_unmet = len(self._others)
         self._alone = 0
         self._lock = Lock()
-        self._meet()
+        self._records = (_Record(), _Record())
 
     @property
     def best(self) -> Option:
@@ -67,8 +68,21 @@ class Choice(Generic[Option]):
             best, other = self._records
             return self._best if best.steps <= other.steps else self._others[0]
 
-    def record(self, option: Option, tokens: int, seconds: float) -> None:
-        """Takes in what a step with an option gave."""
+    def record(
+        self,
+        option: Option,
+        tokens: int,
+        seconds: float,
+        most: Callable[[Option], float] = lambda _: inf,
+    ) -> None:
+        """Takes in what a step with an option gave.
+
+        Args:
+            option: The option.
+            tokens: What the step gave.
+            seconds: What it took.
+            most: The most tokens a second that an option can give.
+        """
         with self._lock:
             if self._alone > 0 or not self._others or option not in (self._best, self._others[0]):
                 return
@@ -77,25 +91,26 @@ class Choice(Generic[Option]):
             record.tokens += tokens
             record.seconds += seconds
             if self._is_decided():
-                self._decide()
-
-    def _meet(self) -> None:
-        self._records = (_Record(), _Record())
+                self._decide(most)
 
     def _is_decided(self) -> bool:
         steps = min(record.steps for record in self._records)
         worse, better = sorted(record.rate for record in self._records)
         return steps >= _SHORTEST and steps * better >= _MEETING * worse
 
-    def _decide(self) -> None:
+    def _decide(self, most: Callable[[Option], float]) -> None:
         best, other = self._records
         met = self._others.pop(0)
         if other.rate > best.rate:
             self._best, met = met, self._best
         self._others.append(met)
-        self._num_unmet = max(self._num_unmet - 1, 0)
+        num_met, rate = 1, max(best.rate, other.rate)
+        while num_met < len(self._others) and most(self._others[0]) <= rate:
+            self._others.append(self._others.pop(0))
+            num_met += 1
+        self._num_unmet = max(self._num_unmet - num_met, 0)
         self._alone = 0 if self._num_unmet else _BETWEEN
-        self._meet()
+        self._records = (_Record(), _Record())
 
 
 class Chooser(Generic[Option]):
@@ -120,8 +135,10 @@ class Chooser(Generic[Option]):
         self._left -= 1
         return self._option
 
-    def record(self, tokens: int, seconds: float) -> None:
-        """Takes in what the last step gave."""
+    def record(
+        self, tokens: int, seconds: float, most: Callable[[Option], float] = lambda _: inf
+    ) -> None:
+        """Takes in what the last step gave; `most` is that of `Choice.record`."""
         if not self._is_new:
-            self._choice.record(self._option, tokens, seconds)
+            self._choice.record(self._option, tokens, seconds, most)
         self._is_new = False

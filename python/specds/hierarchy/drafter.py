@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
@@ -59,10 +59,8 @@ class HierarchyDrafter:
         self._require_vocabularies()
         for model in self._models.values():
             require_support(model)
-        indices = range(len(levels))
-        # The cheapest first, as what is used while others are tried; none at all is tried last.
-        options = chain(*(combinations(indices, n) for n in range(1, len(levels) + 1)), [()])
-        self.choice = Choice(list(options)) if self.config.adaptive else None
+        self._least_pass_s: dict[str, float] = {}
+        self.choice = Choice(self._options(len(levels))) if self.config.adaptive else None
 
     @property
     def vocab_size(self) -> int | None:
@@ -99,7 +97,19 @@ class HierarchyDrafter:
             for name, model in self._models.items()
         ]
         chooser = None if self.choice is None else Chooser(self.choice)
-        return HierarchySession(prompt_ids, levels, self.config, self._require_target, chooser)
+        return HierarchySession(
+            prompt_ids, levels, self.config, self._require_target, chooser, self._least_pass_s
+        )
+
+    def _options(self, num_levels: int) -> list[tuple[int, ...]]:
+        """The choices of levels, in the order in which they are tried: the cheapest first.
+
+        Where there is retrieval, those without it come later, when it is known what passes take.
+        """
+        sizes = range(num_levels + 1)
+        options = [option for n in sizes for option in combinations(range(num_levels), n)]
+        has_retrieval = bool(self._retrieval)
+        return sorted(options, key=lambda option: (has_retrieval and 0 not in option, not option))
 
     def _require_vocabularies(self) -> None:
         sizes = {name: _vocab_size(model) for name, model in self._models.items()}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from specds.hierarchy.draft import EMPTY_TREE, Draft
 from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
@@ -14,7 +18,7 @@ from specds.verify.cost import MOST_NODES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
+    from numpy.typing import NDArray
 
     from specds._core import TokenTree
     from specds.drafters.protocol import RequestRules
@@ -34,6 +38,8 @@ class HierarchySession:
         config: How they draft.
         require: Refuses a target that the levels cannot draft for.
         chooser: Chooses levels by their indices at each step; by default all of them.
+        least_pass_s: The least seconds that a pass of a level took, by name: what is known, and
+            what becomes known here.
     """
 
     def __init__(
@@ -43,12 +49,14 @@ class HierarchySession:
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
         chooser: Chooser[tuple[int, ...]] | None = None,
+        least_pass_s: dict[str, float] | None = None,
     ) -> None:
         self.level_stats: dict[str, LevelStats] = {level.name: level.stats for level in levels}
         self._levels: dict[int, Level] = dict(enumerate(levels))
         self._config = config
         self._require = require
         self._chooser = chooser
+        self._least_pass_s = {} if least_pass_s is None else least_pass_s
         self._rules: RequestRules | None = None
         self._text = Text(prompt_ids)
         self._draft = Draft(EMPTY_TREE)
@@ -102,8 +110,7 @@ class HierarchySession:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
         if self._chooser is not None and self._cost is not None:
-            num_nodes = min(self._num_verified, MOST_NODES)
-            self._chooser.record(len(tokens), self._draft_s + float(self._cost.seconds[num_nodes]))
+            self._judge(self._chooser, self._cost, len(tokens))
         for draft in self._parts:
             draft.settle(tokens)
         self._draft, self._parts, self._cost = Draft(EMPTY_TREE), [], None
@@ -118,6 +125,32 @@ class HierarchySession:
         """Ends the request at all levels."""
         for level in self._levels.values():
             level.finish()
+
+    def _judge(self, chooser: Chooser[tuple[int, ...]], cost: CostModel, num_tokens: int) -> None:
+        """Tells what a choice of levels gave, in its own time and that which the target takes."""
+        for level in self._levels.values():
+            if isinstance(level, ModelLevel):
+                known = self._least_pass_s.get(level.name, inf)
+                self._least_pass_s[level.name] = min(known, level.least_pass_s)
+        seconds = self._draft_s + float(cost.seconds[min(self._num_verified, MOST_NODES)])
+        chooser.record(num_tokens, seconds, partial(self._most, cost.seconds))
+
+    def _most(self, step_s: NDArray[np.float64], chosen: Sequence[int]) -> float:
+        """The tokens a second of a choice of levels if the target accepted all that they draft.
+
+        A model needs a pass for each token, but above another level perhaps one for all of them.
+        """
+        num_tokens = np.arange(len(step_s) if chosen else 1)
+        seconds = step_s[: len(num_tokens)]
+        is_alone = True
+        for index in chosen:
+            level = self._levels.get(index)
+            if isinstance(level, ModelLevel):
+                pass_s = self._least_pass_s.get(level.name, inf)
+                if pass_s < inf:
+                    seconds = seconds + pass_s * (num_tokens if is_alone else num_tokens > 0)
+            is_alone = False
+        return float(((1 + num_tokens) / seconds).max())
 
     def _drafts_of(self, chain: Sequence[Level], most: int) -> list[Draft]:
         """What the highest level drafts, and the retrieved branches that are to be joined to it."""
