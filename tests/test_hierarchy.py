@@ -30,6 +30,7 @@ from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
 from specds.verify import accept, cost
+from specds.verify.budget import experience_of
 from specds.verify.cost import CostModel
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
@@ -579,3 +580,12 @@ def test_what_passes_took_is_known_to_the_next_request():
     assert known["small"] > 0
     session = drafter.session([1, 2, 3])
     assert session._least_pass_s == known
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_adaptive_levels_are_asked_at_each_step_as_none_of_them_is_a_choice_too(adaptive):
+    config = HierarchyConfig(joined=True, adaptive=adaptive)
+    experience = experience_of(HierarchyDrafter([tiny_model("llama")], config))
+    for _ in range(5):
+        experience.judge(-1.0)
+    assert experience.is_time_to_draft() == adaptive

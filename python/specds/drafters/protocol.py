@@ -113,7 +113,8 @@ class Drafter(Protocol):
     """Shared by requests, one session each.
 
     A drafter may have an attribute `max_nodes`: what it takes the budget `auto` to be, such as the
-    size of a draft that its paper states (see `node_budget`).
+    size of a draft that its paper states (see `node_budget`). One `may_pause` that is false says
+    that it decides itself whether drafts are worth their time, so that `auto` asks it at each step.
     """
 
     @property

@@ -74,6 +74,11 @@ class HierarchyDrafter:
         by_time = self.config.joined or self.config.adaptive
         return None if by_time else self.config.max_nodes
 
+    @property
+    def may_pause(self) -> bool:
+        """Whether a budget may leave out drafts: adaptive levels see to that themselves."""
+        return not self.config.adaptive
+
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
         """Starts a request; until it has joined a target's rules, tokens are chosen greedily.
 

@@ -215,10 +215,15 @@ def best_size(
 
 
 class Experience:
-    """What a drafter has been worth, over all requests that it drafted for."""
+    """What a drafter has been worth, over all requests that it drafted for.
 
-    def __init__(self) -> None:
+    Args:
+        may_pause: Whether drafts that lose are followed by steps without any.
+    """
+
+    def __init__(self, *, may_pause: bool = True) -> None:
         self.trust = Trust()
+        self._may_pause = may_pause
         self._worth = 0.0
         self._draft_s: float | None = None
         self._period = self._wait = 0
@@ -243,7 +248,7 @@ class Experience:
         After drafts that lose, pauses grow; the first one that gains ends them.
         """
         self._worth += _AVERAGING * (profit - self._worth)
-        loses = profit <= 0 and self._worth <= 0
+        loses = self._may_pause and profit <= 0 and self._worth <= 0
         self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
         self._wait = self._period
 
@@ -366,10 +371,11 @@ _experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
 
 def experience_of(drafter: Drafter) -> Experience:
     """What a drafter has been worth so far; nothing is known of one that cannot be a key."""
+    new = Experience(may_pause=getattr(drafter, "may_pause", True))
     try:
-        return _experiences.setdefault(drafter, Experience())
+        return _experiences.setdefault(drafter, new)
     except TypeError:
-        return Experience()
+        return new
 
 
 def make_budget(
