@@ -16,7 +16,7 @@ from specds.verify.runner import Runner
 from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transformers import PreTrainedModel
 
@@ -39,9 +39,15 @@ class FastRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
-        self._lean = LeanForward(model) if lean_reason(model) is None else None
+        self._lean = self._lean_forward() if lean_reason(model) is None else None
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    def _lean_forward(self) -> Callable[..., torch.Tensor]:
+        lean = LeanForward(self._model)
+        # Operations that are noted for no gradient cost less: a tenth of a pass of a small model.
+        # A recording is written to later on, which what comes of inference mode cannot be.
+        return lean if self._static else torch.inference_mode()(lean)
 
     @cached_property
     def _twin(self) -> PreTrainedModel:
