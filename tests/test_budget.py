@@ -248,6 +248,29 @@ def test_costs_never_fall_with_the_number_of_nodes():
     assert model.curve() == before
 
 
+def test_what_is_faster_than_a_plain_step_is_learned_by_its_own_size_alone():
+    truth = {0: 10e-3, 1: 8e-3, 4: 12e-3, 8: 18e-3, 64: 90e-3}
+    model = CostModel(truth)
+    assert model.seconds[[0, 1]] == pytest.approx([8e-3, 8e-3])
+    for step in range(3000):
+        size = (0, 1, 1, 4)[step % 4]
+        model.record(size, truth[size])
+    learned = [model.seconds[size] for size in (0, 1, 4, 8, 64)]
+    assert learned == pytest.approx([8e-3, 8e-3, 12e-3, 18e-3, 90e-3])
+
+
+def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
+    seconds = {size: LINEAR[max(size, 1)] for size in SIZES}
+    world = World(seconds, lambda _: 0.5)
+    asked = []
+    world.draft_until = lambda least, most: (
+        asked.append(least) or World.draft_until(world, least, most)
+    )
+    world.decode(auto(world), 100)
+    assert min(asked) > 0.03
+    assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, 0.5)
+
+
 class Passes:
     """A target whose passes take a known time, the first one of a size 0.2 s more."""
 

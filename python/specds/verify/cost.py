@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +42,8 @@ _MEASURING_S = 1.0
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
-# Raised where measuring changes, so that what an older version has kept is not used.
-_VERSION = 2
+# Raised where measuring or what passes take changes, so that what was kept before is not used.
+_VERSION = 3
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -56,8 +57,9 @@ _MOST_SURPRISE = 0.25
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Piecewise linear between powers of two, and never less for more nodes. Shared by all requests on
-    a model; a step recorded by one thread while another records is lost, which does no harm.
+    Piecewise linear between powers of two, and never less for more nodes: where more of them were
+    faster, fewer could be verified so. Shared by all requests on a model; a step recorded by one
+    thread while another records is lost, which does no harm.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
@@ -65,10 +67,7 @@ class CostModel:
 
     def __init__(self, seconds: dict[int, float]) -> None:
         known = sorted(seconds)
-        # More nodes do not cost less: what took longer than more of them was interrupted.
-        taken = np.array([seconds[size] for size in known])
-        least = np.minimum.accumulate(taken[::-1])[::-1]
-        self._logs = np.log(np.interp(_SIZES, known, least))
+        self._logs = np.log(np.interp(_SIZES, known, [seconds[size] for size in known]))
         self._evaluate()
 
     def curve(self) -> dict[int, float]:
@@ -79,24 +78,28 @@ class CostModel:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
-        surprise = float(np.log(seconds / self.seconds[min(num_nodes, MOST_NODES)]))
+        num_nodes = min(num_nodes, MOST_NODES)
+        # Against what steps of this size took, not against what is held of them: the difference
+        # would be found again in each of them, and be learned by all sizes above.
+        surprise = math.log(seconds / float(_BETWEEN[num_nodes] @ self._taken))
         surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-        self._logs += surprise * (_SHARED_RATE + _LOCAL_RATE * _FROM[min(num_nodes, MOST_NODES)])
+        self._logs += surprise * _RATES[num_nodes]
         self._evaluate()
 
     def _evaluate(self) -> None:
-        levels = np.maximum.accumulate(np.exp(self._logs))
-        self.seconds: NDArray[np.float64] = np.interp(_ALL_SIZES, _SIZES, levels)
+        self._taken = np.exp(self._logs)
+        least = np.minimum.accumulate(self._taken[::-1])[::-1]
+        self.seconds: NDArray[np.float64] = _BETWEEN @ least
         """Seconds of a step by its number of nodes, shape ``(1 + MOST_NODES,)``."""
         self.relative: NDArray[np.float64] = self.seconds / self.seconds[0]
         """The same in plain steps: that of 0 nodes is 1."""
 
 
 _ALL_SIZES = np.arange(MOST_NODES + 1)
-# By number of nodes, which of `_SIZES` are at least as large: 0 or 1, in part for its neighbours.
-_FROM = np.cumsum(
-    [np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=0, dtype=float
-).T
+# By number of nodes, how much of each of `_SIZES` is in it: at most two neighbours are.
+_BETWEEN = np.array([np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))]).T
+# And how far a step moves each: a size that is at least as large has the local rate as well.
+_RATES = _SHARED_RATE + _LOCAL_RATE * np.cumsum(_BETWEEN, axis=1)
 
 
 class StepCosts:
