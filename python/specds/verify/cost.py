@@ -12,6 +12,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,8 @@ from specds._core import TokenTree
 from specds.model_tables import cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from specds.verify.runner import Runner
@@ -67,39 +67,66 @@ class CostModel:
 
     def __init__(self, seconds: dict[int, float]) -> None:
         known = sorted(seconds)
-        self._logs = np.log(np.interp(_SIZES, known, [seconds[size] for size in known]))
+        at_sizes = np.interp(_SIZES, known, [seconds[size] for size in known])
+        self._logs: list[float] = np.log(at_sizes).tolist()
         self._evaluate()
 
     def curve(self) -> dict[int, float]:
         """Seconds by number of nodes, at the numbers between which the curve is straight."""
-        return {size: float(self.seconds[size]) for size in _SIZES}
+        return dict(zip(_SIZES, self._least, strict=True))
+
+    def seconds(self, num_nodes: int) -> float:
+        """Seconds of a step that verifies so many nodes."""
+        return _between(self._least, *_PLACES[num_nodes])
+
+    def relative(self, most_nodes: int) -> list[float]:
+        """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
+        plain = self._least[0]
+        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
+
+    @property
+    def least_worth(self) -> float:
+        """What a node beyond the first costs at least on average, in plain steps."""
+        # A first node may cost nothing, as passes of a single token have kernels of their own: that
+        # says nothing of the others.
+        plain, first, *_ = self._least
+        costs = zip(_SIZES[2:], self._least[2:], strict=True)
+        return min((seconds - first) / (size - 1) for size, seconds in costs) / plain
 
     def record(self, num_nodes: int, seconds: float) -> None:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
-        num_nodes = min(num_nodes, MOST_NODES)
+        index, share = _PLACES[min(num_nodes, MOST_NODES)]
         # Against what steps of this size took, not against what is held of them: the difference
         # would be found again in each of them, and be learned by all sizes above.
-        surprise = math.log(seconds / float(_BETWEEN[num_nodes] @ self._taken))
-        surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-        self._logs += surprise * _RATES[num_nodes]
+        expected = _between(self._taken, index, share)
+        surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
+        for place in range(len(_SIZES)):
+            is_from = 1.0 - share if place == index else float(place > index)
+            self._logs[place] += surprise * (_SHARED_RATE + _LOCAL_RATE * is_from)
         self._evaluate()
 
     def _evaluate(self) -> None:
-        self._taken = np.exp(self._logs)
-        least = np.minimum.accumulate(self._taken[::-1])[::-1]
-        self.seconds: NDArray[np.float64] = _BETWEEN @ least
-        """Seconds of a step by its number of nodes, shape ``(1 + MOST_NODES,)``."""
-        self.relative: NDArray[np.float64] = self.seconds / self.seconds[0]
-        """The same in plain steps: that of 0 nodes is 1."""
+        # In Python, as numpy takes 80 us for this where it has just not been used.
+        self._taken = [math.exp(value) for value in self._logs]
+        self._least = [*accumulate(reversed(self._taken), min)][::-1]
 
 
-_ALL_SIZES = np.arange(MOST_NODES + 1)
-# By number of nodes, how much of each of `_SIZES` is in it: at most two neighbours are.
-_BETWEEN = np.array([np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))]).T
-# And how far a step moves each: a size that is at least as large has the local rate as well.
-_RATES = _SHARED_RATE + _LOCAL_RATE * np.cumsum(_BETWEEN, axis=1)
+def _places() -> Iterator[tuple[int, float]]:
+    """Where each number of nodes lies: after which of `_SIZES`, and how far to the next."""
+    for index, (size, next_size) in enumerate(pairwise(_SIZES)):
+        for number in range(size, next_size):
+            yield index, (number - size) / (next_size - size)
+    yield len(_SIZES) - 2, 1.0
+
+
+_PLACES = [*_places()]
+
+
+def _between(values: list[float], index: int, share: float) -> float:
+    """The value that is so far from one of some values to the next."""
+    return values[index] + share * (values[index + 1] - values[index])
 
 
 class StepCosts:
