@@ -19,6 +19,7 @@ from models import (
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import RUNNERS, FastRunner
+from specds.verify.budget import FixedBudget
 from test_generation import Recorder
 
 LENGTHS = (21, 5, 13, 1)
@@ -242,7 +243,8 @@ def test_sessions_are_finished_when_one_of_them_fails():
 def test_rows_are_told_what_is_predicted_of_themselves(asked):
     logits = [torch.randn(1 + 2 * row, 11) for row in range(len(asked))]
     rows = [SimpleNamespace(num_predictions=number) for number in asked]
-    decoding = SimpleNamespace(_limits=Limits(99, vocab_size=11, known_tokens=9))
+    limits = Limits(99, vocab_size=11, known_tokens=9)
+    decoding = SimpleNamespace(_limits=limits, _budget=FixedBudget(7))
     told = Decoding._predictions(decoding, rows, logits)
     for number, of_row, predictions in zip(asked, logits, told, strict=True):
         if any(asked):
@@ -250,3 +252,5 @@ def test_rows_are_told_what_is_predicted_of_themselves(asked):
             assert predictions.tolist() == expected.tolist()
         else:
             assert predictions is None
+    decoding._budget = FixedBudget(0)
+    assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)

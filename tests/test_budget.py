@@ -126,6 +126,20 @@ def test_hopeless_drafts_cost_next_to_nothing(seconds, draft_s):
         assert world.num_drafts < 100
 
 
+def test_it_says_before_a_step_that_there_will_be_no_draft():
+    world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
+    budget = auto(world)
+    announced, num_before = [], 0
+    for _ in range(200):
+        announced.append(budget.pauses)
+        world.decode(budget, 1)
+        assert (world.num_drafts == num_before) == announced[-1]
+        num_before = world.num_drafts
+    assert not announced[0]
+    assert sum(announced) > 150
+    assert [FixedBudget(size).pauses for size in (0, 1)] == [True, False]
+
+
 @pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
 def test_a_drafter_that_promises_too_much_is_soon_found_out(seconds, claim):

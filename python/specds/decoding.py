@@ -217,7 +217,8 @@ class Decoding:
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
         most = max(row.num_predictions for row in rows)
-        if most == 0:
+        # Where nothing is drafted next, it would cost as much as all else that is not the model's.
+        if most == 0 or self._budget.pauses:
             return [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]

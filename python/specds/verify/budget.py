@@ -71,6 +71,11 @@ class Budget(Protocol):
         """
         ...
 
+    @property
+    def pauses(self) -> bool:
+        """Whether the next step will be without drafts, whatever comes of this one."""
+        ...
+
     def limit(self, max_nodes: int) -> None:
         """Drafts no more than that from now on: memory does not hold more."""
         ...
@@ -108,6 +113,11 @@ class FixedBudget:
 
     def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
         """Changes nothing."""
+
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`."""
+        return self._max_nodes == 0
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
@@ -221,8 +231,16 @@ class Experience:
         self._draft_s: float | None = None
         self._period = self._wait = 0
 
+    @property
+    def pauses(self) -> bool:
+        """Whether the next step is without drafts: most are where these were not worth their time.
+
+        Other requests may end the pause before it comes.
+        """
+        return self._wait > 0
+
     def is_time_to_draft(self) -> bool:
-        """Whether to draft in this step: seldom where drafts have not been worth their time."""
+        """Whether to draft in this step, which counts as one of a pause where it is not."""
         if self._wait == 0:
             return True
         self._wait -= 1
@@ -302,6 +320,11 @@ class AutoBudget:
         self._drafted = [_or_none(tree) for tree in trees]
         seconds = experience.draft_time(self._clock() - start)
         experience.judge(profit - seconds / cost.seconds(0))
+
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`."""
+        return self._experience.pauses
 
     def _cut(self, tree: TokenTree | None) -> TokenTree | None:
         if tree is None or self._num_nodes == 0:
