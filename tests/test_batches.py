@@ -252,5 +252,5 @@ def test_rows_are_told_what_is_predicted_of_themselves(asked):
             assert predictions.tolist() == expected.tolist()
         else:
             assert predictions is None
-    decoding._budget = FixedBudget(0)
+    decoding._budget = SimpleNamespace(pauses=True)
     assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)

@@ -137,7 +137,7 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
         num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
-    assert [FixedBudget(size).pauses for size in (0, 1)] == [True, False]
+    assert not FixedBudget(0).pauses
 
 
 @pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])

@@ -73,7 +73,7 @@ class Budget(Protocol):
 
     @property
     def pauses(self) -> bool:
-        """Whether the next step will be without drafts, whatever comes of this one."""
+        """Whether the next step is one of a pause, which whatever comes of this one does not end."""
         ...
 
     def limit(self, max_nodes: int) -> None:
@@ -116,8 +116,8 @@ class FixedBudget:
 
     @property
     def pauses(self) -> bool:
-        """As `Budget.pauses`."""
-        return self._max_nodes == 0
+        """As `Budget.pauses`: no step is left out."""
+        return False
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
