@@ -73,7 +73,7 @@ class Budget(Protocol):
 
     @property
     def pauses(self) -> bool:
-        """Whether the next step is one of a pause, which whatever comes of this one does not end."""
+        """Whether the next step is one of a pause: without drafts, whatever comes of this one."""
         ...
 
     def limit(self, max_nodes: int) -> None:
