@@ -176,8 +176,8 @@ class Decoding:
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
         for row, tree, predictions in zip(rows, trees, told, strict=True):
             row.observe(tree, predictions)
-        self._watch.lap("observe_s")
         self._budget.record([None if row.emitter.finished else row.new for row in rows])
+        self._watch.lap("observe_s")
 
     def _walk(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Verifies the drafts and follows them here."""
