@@ -7,11 +7,15 @@ import pytest
 import torch
 from transformers import (
     EosTokenCriteria,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     MinLengthLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
 )
 
 from models import prompt, random_tree
@@ -253,3 +257,53 @@ def test_kept_logits_do_not_hold_the_logits_of_the_pass():
     sampler(prompt(4), rows[0])
     rows.zero_()
     assert sampler.logits[0].tolist() == [[0.0, 5.0]]
+
+
+class InPlace(LogitsProcessor):
+    """Forbids a token in the very scores that it was given."""
+
+    def __call__(self, _, scores):
+        scores[:, 3] = -torch.inf
+        return scores
+
+
+WARPERS = [TemperatureLogitsWarper(0.7), TopKLogitsWarper(40), TopPLogitsWarper(0.8)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("processors", [[], WARPERS[:1], WARPERS, [*WARPERS, InPlace()]])
+def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(processors, dtype):
+    logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(0)).to(dtype)
+    before = logits.clone()
+    sampler = Sampler(LogitsProcessorList(processors), do_sample=True)
+    torch.manual_seed(1)
+    sampled = [sampler(prompt(4), row) for row in logits]
+    torch.manual_seed(1)
+    for row, token in zip(before.clone(), sampled, strict=True):
+        scores = sampler.logits_processor(prompt(4), row[None].float())
+        assert torch.multinomial(scores.softmax(dim=-1), num_samples=1).item() == token
+    assert torch.equal(logits, before)
+    assert len(set(sampled)) > 3
+
+
+def test_kept_scores_are_no_views_of_the_logits():
+    sampler = Sampler(LogitsProcessorList(), do_sample=True, keep_scores=True)
+    logits = torch.randn(8)
+    sampler(prompt(4), logits)
+    assert torch.equal(sampler.scores[0][0], logits)
+    logits.zero_()
+    assert sampler.scores[0].abs().sum() > 0
+
+
+def test_tokens_so_far_are_views_that_later_tokens_do_not_change():
+    emitter = emitter_for()
+    views = [emitter.token_ids]
+    for token in range(30):
+        emitter.emit(token)
+        if token % 3:  # some are stored several at a time
+            views.append(emitter.token_ids)
+    whole = [*prompt(4)[0].tolist(), *range(30)]
+    for view in views:
+        assert view.dtype == torch.int64
+        assert view.tolist() == [whole[: view.shape[1]]]
+    assert views[-1].shape == (1, 34)

@@ -1,5 +1,7 @@
 """Several sequences in one call: each gets what it would get alone."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,8 +16,10 @@ from models import (
     random_drafter,
     tiny_model,
 )
+from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import RUNNERS, FastRunner
+from specds.verify.budget import FixedBudget
 from test_generation import Recorder
 
 LENGTHS = (21, 5, 13, 1)
@@ -233,3 +237,20 @@ def test_sessions_are_finished_when_one_of_them_fails():
     with pytest.raises(RuntimeError, match="out of ideas"):
         generate(tiny_model("llama"), ids, drafter, max_new_tokens=9)
     assert [session.finished for session in drafter.sessions] == [1, 1]
+
+
+@pytest.mark.parametrize("asked", [(3,), (3, 0, 5), (0, 0, 0)])
+def test_rows_are_told_what_is_predicted_of_themselves(asked):
+    logits = [torch.randn(1 + 2 * row, 11) for row in range(len(asked))]
+    rows = [SimpleNamespace(num_predictions=number) for number in asked]
+    limits = Limits(99, vocab_size=11, known_tokens=9)
+    decoding = SimpleNamespace(_limits=limits, _budget=FixedBudget(7))
+    told = Decoding._predictions(decoding, rows, logits)
+    for number, of_row, predictions in zip(asked, logits, told, strict=True):
+        if any(asked):
+            expected = of_row[:, :9].argsort(dim=-1, descending=True)[:, :number]
+            assert predictions.tolist() == expected.tolist()
+        else:
+            assert predictions is None
+    decoding._budget = SimpleNamespace(pauses=True)
+    assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)

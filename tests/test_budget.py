@@ -77,7 +77,7 @@ class World:
             (tree,) = budget.draft([self], [1000])
             num_nodes = 0 if tree is None else len(tree)
             self.verified.append(num_nodes)
-            elapsed = self.true_cost.seconds[num_nodes] * self.rng.uniform(0.95, 1.05)
+            elapsed = self.true_cost.seconds(num_nodes) * self.rng.uniform(0.95, 1.05)
             self.now += elapsed * (50 if self.rng.random() < self.outliers else 1)
             right = self.rng.geometric(1 - self.truth(self.step)) - 1
             emitted = list(range(min(right, num_nodes) + 1))
@@ -85,7 +85,7 @@ class World:
                 emitted[-1] = -1  # the target's own, which was not drafted
             num_tokens += len(emitted)
             budget.record([emitted])
-        return (self.now - begin) / num_tokens / self.true_cost.seconds[0]
+        return (self.now - begin) / num_tokens / self.true_cost.seconds(0)
 
 
 def auto(world, seconds=None, experience=None):
@@ -98,8 +98,9 @@ def best_of_fixed(seconds, *rates):
 
     def time_of_a_token(size):
         tokens = np.mean([sum(rate**depth for depth in range(size + 1)) for rate in rates])
-        return CostModel(seconds).relative[size] / tokens
+        return costs[size] / tokens
 
+    costs = CostModel(seconds).relative(MOST_NODES)
     return min(map(time_of_a_token, range(MOST_NODES + 1)))
 
 
@@ -123,6 +124,20 @@ def test_hopeless_drafts_cost_next_to_nothing(seconds, draft_s):
     assert world.decode(auto(world), 1000) < 1.02
     if draft_s == 1e-3:
         assert world.num_drafts < 100
+
+
+def test_it_says_before_a_step_that_there_will_be_no_draft():
+    world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
+    budget = auto(world)
+    announced, num_before = [], 0
+    for _ in range(200):
+        announced.append(budget.pauses)
+        world.decode(budget, 1)
+        assert (world.num_drafts == num_before) == announced[-1]
+        num_before = world.num_drafts
+    assert not announced[0]
+    assert sum(announced) > 150
+    assert not FixedBudget(0).pauses
 
 
 @pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])
@@ -185,7 +200,7 @@ def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
     def emitted(size):
         return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
 
-    size, gained = best_size([np.cumsum(row) for row in probs], costs)
+    size, gained = best_size(probs, costs)
     best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
     assert emitted(size) / costs[size] == pytest.approx(best)
     assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
@@ -194,13 +209,13 @@ def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
 def test_trust_follows_what_came_by_depth():
     trust = Trust()
     tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])
-    assert trust.gains(tree) == pytest.approx([0.4, 0.7, 1.1, 1.5])
+    assert trust.gains(tree) == pytest.approx([0.4, 0.3, 0.4, 0.4])
     for step in range(500):
         # The first token comes as often as was promised, and nothing after it.
         trust.learn(tree, 3, [1 if step % 10 < 7 else 8, 9])
     gains = trust.gains(tree)
-    assert gains[1] == pytest.approx(0.7, abs=0.05)
-    assert gains[3] - gains[1] < 0.1
+    assert gains[0] + gains[1] == pytest.approx(0.7, abs=0.05)
+    assert gains[2] + gains[3] < 0.1
 
 
 def test_trust_differs_with_how_sure_the_drafter_is():
@@ -219,7 +234,7 @@ def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
     tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
     for _ in range(200):
         trust.learn(tree, 0, [5])
-    assert trust.gains(tree)[-1] < 0.1
+    assert sum(trust.gains(tree)) < 0.1
     for _ in range(200):
         trust.learn(tree, 0, [1])
     assert trust.gains(tree)[0] > 0.8
@@ -228,24 +243,62 @@ def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
 def test_a_drafter_without_probabilities_is_judged_by_what_comes():
     trust = Trust()
     tree = TokenTree([1, 2], [-1, -1], [0, 0])
-    assert trust.gains(tree).tolist() == [1.0, 2.0]
+    assert trust.gains(tree) == [1.0, 1.0]
     for _ in range(200):
         trust.learn(tree, 2, [2])
-    assert trust.gains(tree)[-1] == pytest.approx(1.0, abs=0.05)
-    assert trust.gains(TokenTree([], [], [])).tolist() == []
+    assert sum(trust.gains(tree)) == pytest.approx(1.0, abs=0.05)
+    assert trust.gains(TokenTree([], [], [])) == []
+
+
+SECONDS = st.lists(st.floats(1e-3, 1.0), min_size=len(SIZES), max_size=len(SIZES))
+
+
+@given(SECONDS, st.integers(0, MOST_NODES))
+def test_costs_are_those_of_straight_lines_between_what_was_measured(seconds, most):
+    measured = dict(zip(SIZES, seconds, strict=True))
+    model = CostModel(measured)
+    least = [min(seconds[place:]) for place in range(len(SIZES))]
+    lines = np.interp(range(MOST_NODES + 1), SIZES, least)
+    assert [model.seconds(size) for size in range(MOST_NODES + 1)] == pytest.approx(lines)
+    assert model.relative(most) == pytest.approx(lines[: 1 + most] / lines[0])
+    beyond_first = (lines[2:] - lines[1]) / np.arange(1, MOST_NODES) / lines[0]
+    assert model.least_worth == pytest.approx(beyond_first.min(), abs=1e-12)
 
 
 def test_costs_never_fall_with_the_number_of_nodes():
     model = CostModel({0: 4.0, 1: 2.0, 8: 3.0, 64: 9.0})
-    some = [model.seconds[size] for size in (0, 1, 8, 36, 64)]
+    some = [model.seconds(size) for size in (0, 1, 8, 36, 64)]
     assert some == pytest.approx([2.0, 2.0, 3.0, 6.0, 9.0], rel=0.05)
-    assert model.relative[64] == pytest.approx(4.5)
+    assert model.relative(64)[-1] == pytest.approx(4.5)
     for num_nodes in (64, 3, 0, 500):
         model.record(num_nodes, 1e-3)
-        assert all(less <= more for less, more in pairwise(model.seconds))
+        assert all(less <= more for less, more in pairwise(map(model.seconds, range(65))))
     before = model.curve()
     model.record(4, 0.0)
     assert model.curve() == before
+
+
+def test_what_is_faster_than_a_plain_step_is_learned_by_its_own_size_alone():
+    truth = {0: 10e-3, 1: 8e-3, 4: 12e-3, 8: 18e-3, 64: 90e-3}
+    model = CostModel(truth)
+    assert model.seconds(0) == model.seconds(1) == pytest.approx(8e-3)
+    for step in range(3000):
+        size = (0, 1, 1, 4)[step % 4]
+        model.record(size, truth[size])
+    learned = [model.seconds(size) for size in (0, 1, 4, 8, 64)]
+    assert learned == pytest.approx([8e-3, 8e-3, 12e-3, 18e-3, 90e-3])
+
+
+def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
+    seconds = {size: LINEAR[max(size, 1)] for size in SIZES}
+    world = World(seconds, lambda _: 0.5)
+    asked = []
+    world.draft_until = lambda least, most: (
+        asked.append(least) or World.draft_until(world, least, most)
+    )
+    world.decode(auto(world), 100)
+    assert min(asked) > 0.03
+    assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, 0.5)
 
 
 class Passes:
@@ -374,7 +427,7 @@ def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
     no_folder = tmp_path / "file"
     no_folder.write_text("")
     model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
-    assert model.seconds[0] > 0
+    assert model.seconds(0) > 0
 
 
 @pytest.mark.parametrize("verification", ["fast", "tree", "batched"])

@@ -186,3 +186,14 @@ def test_every_family_here_has_a_lean_forward():
         transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
     )
     assert lean_reason(heads) is not None
+
+
+@torch.no_grad()
+def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
+    runner = FastRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
+    runner.prefill(prompt(9))
+    storage = runner.cache.storage
+    while runner.cache.storage == storage:
+        assert runner.verify(5, TREE).is_inference()
+        runner.commit([1, 4])
+    assert not any(block.is_inference() for block in runner.cache._blocks)

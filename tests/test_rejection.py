@@ -301,3 +301,24 @@ def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_s
 class Stateful:
     def __call__(self, token_ids, scores):
         raise AssertionError("asked about a token that the target never saw")
+
+
+# What is drawn --------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32), WEIGHTS | st.just([2.0**-i for i in range(3000)]), st.booleans())
+def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(seed, weights, is_row):
+    probs = torch.tensor(weights, dtype=torch.float32)
+    probs = probs[None] if is_row else probs
+    torch.manual_seed(seed)
+    expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(5)]
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    assert [rejection.draw(probs) for _ in range(5)] == expected
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, 0.0])
+def test_nothing_is_drawn_from_what_is_no_distribution(wrong):
+    with pytest.raises(RuntimeError, match="prob"):
+        rejection.draw(torch.tensor([0.0, wrong, 0.0]))

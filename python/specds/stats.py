@@ -59,7 +59,7 @@ class GenerationStats:
         forward_s: Time of the target forwards over trees, their inputs and masks included.
         accept_s: Time of logits processors, token choice, stopping criteria and the streamer.
         compact_s: Time to keep the accepted states of the KV cache.
-        observe_s: Time in `Session.observe`.
+        observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
         total_s: Time of the request from prefill to the last token.
         levels: What the levels of a hierarchy did, by name, the lowest first.
     """

@@ -48,6 +48,8 @@ class RecyclingSession(Session, Protocol):
     def recycle(self, tree: TokenTree, predictions: np.ndarray) -> None:
         """Takes what the target predicts, before `observe` tells what it emitted.
 
+        Not called where an automatic budget lets drafts pause in the next step.
+
         Args:
             tree: The draft that was verified.
             predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the

@@ -13,6 +13,7 @@ is skipped would not have been followed by easier ones.
 from __future__ import annotations
 
 from bisect import bisect
+from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -24,8 +25,6 @@ from specds.verify.cost import MOST_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
     from specds._core import TokenTree
     from specds.drafters import Drafter, Session
@@ -72,6 +71,11 @@ class Budget(Protocol):
         """
         ...
 
+    @property
+    def pauses(self) -> bool:
+        """Whether the next step is one of a pause: without drafts, whatever comes of this one."""
+        ...
+
     def limit(self, max_nodes: int) -> None:
         """Drafts no more than that from now on: memory does not hold more."""
         ...
@@ -110,6 +114,11 @@ class FixedBudget:
     def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
         """Changes nothing."""
 
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`: no step is left out."""
+        return False
+
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
         self._max_nodes = min(self._max_nodes, max_nodes)
@@ -129,52 +138,54 @@ class Trust:
     """
 
     def __init__(self) -> None:
-        shape = (len(_SURENESS) + 1, _DEPTHS + 1)
-        self._promised = np.zeros(shape)
-        self._came = np.zeros(shape)
-        self._factors = np.ones(shape)
+        # Lists: between two passes of a model, code is seldom in the processor's cache, and the
+        # first few calls of numpy take 10 us each.
+        rows, size = range(len(_SURENESS) + 1), _DEPTHS + 1
+        self._promised = [[0.0] * size for _ in rows]
+        self._came = [[0.0] * size for _ in rows]
+        self._factors = [[1.0] * size for _ in rows]
 
     @property
     def most(self) -> float:
         """The largest factor by which a probability may be too small."""
-        return float(self._factors.max())
+        return max(map(max, self._factors))
 
-    def gains(self, tree: TokenTree) -> NDArray[np.float64]:
-        """Tokens to expect of the first nodes of a tree, shape `(num_nodes,)`: never decreasing."""
+    def gains(self, tree: TokenTree) -> list[float]:
+        """Tokens to expect of each node of a tree."""
         promises = _promises(tree)
-        if len(promises) == 0:
-            return np.zeros(0)
-        depths = np.minimum(tree.depths(), _DEPTHS)
-        gains: NDArray[np.float64] = np.cumsum(promises * self._factors[_row(promises)][depths])
-        return gains
+        factors = self._factors[_row(promises)]
+        nodes = zip(promises, tree.depths().tolist(), strict=True)
+        return [promise * factors[min(depth, _DEPTHS)] for promise, depth in nodes]
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
         promises = _promises(tree)
-        row, size = _row(promises), _DEPTHS + 1
-        known = tree.parents < num_verified
-        depths = np.minimum(tree.depths(), _DEPTHS)
-        came = [node for node in _path(tree, emitted) if known[node]]
-        self._promised[row] *= _KEPT
-        self._promised[row] += np.bincount(depths[known], promises[known], size)
-        self._came[row] *= _KEPT
-        self._came[row] += np.bincount(depths[came], minlength=size)
+        row = _row(promises)
+        promised, came = self._promised[row], self._came[row]
+        for depth in range(1, _DEPTHS + 1):
+            promised[depth] *= _KEPT
+            came[depth] *= _KEPT
+        path = _path(tree, emitted)
+        nodes = zip(tree.parents.tolist(), tree.depths().tolist(), promises, strict=True)
+        for node, (parent, depth, promise) in enumerate(nodes):
+            if parent < num_verified:
+                promised[min(depth, _DEPTHS)] += promise
+                came[min(depth, _DEPTHS)] += node in path
         factors = [1.0]
-        evidence = zip(self._came[row, 1:].tolist(), self._promised[row, 1:].tolist(), strict=True)
-        for of_depth, promised in evidence:
-            factors.append((of_depth + _FAITH * factors[-1]) / (promised + _FAITH))
-        self._factors[row] = np.minimum(factors, _MOST_TRUST)
+        for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
+            factors.append((came_here + _FAITH * factors[-1]) / (promised_here + _FAITH))
+        self._factors[row] = [min(factor, _MOST_TRUST) for factor in factors]
 
 
-def _row(promises: NDArray[np.float32]) -> int:
+def _row(promises: list[float]) -> int:
     """How sure a drafter is, as a row of what is known of it."""
-    return bisect(_SURENESS, float(promises.max()))
+    return bisect(_SURENESS, max(promises, default=0.0))
 
 
-def _promises(tree: TokenTree) -> NDArray[np.float32]:
+def _promises(tree: TokenTree) -> list[float]:
     """The probabilities of a tree; a drafter that gives none is taken to be sure."""
-    probs = tree.probs
-    return probs if probs.any() else np.ones_like(probs)
+    probs: list[float] = tree.probs.tolist()
+    return probs if any(probs) else [1.0] * len(probs)
 
 
 def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
@@ -190,28 +201,25 @@ def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
     return path
 
 
-def best_size(
-    gains: Sequence[NDArray[np.float64]], costs: NDArray[np.float64]
-) -> tuple[int, float]:
+def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
     """How many nodes of each of some trees to verify in one step, the same number of all.
 
     A tree of fewer nodes is verified whole: a row of a batch is padded to the longest.
 
     Args:
-        gains: For each tree the tokens to expect of its first nodes, as `Trust.gains` gives them.
+        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
 
     Returns:
         The number, and what each sequence gains over plain decoding in the same time, in tokens.
     """
-    widest = max(map(len, gains))
-    total = np.zeros(1 + widest)
-    for gain in gains:
-        total[1 : 1 + len(gain)] += gain
-        total[1 + len(gain) :] += gain[-1] if len(gain) else 0.0
-    mean = total / len(gains)
-    best = int(((1.0 + mean) / costs[: 1 + widest]).argmax())
-    return best, float(mean[best] - (costs[best] - 1.0))
+    total, best, best_tokens = 0.0, 0, 1.0
+    for size, of_nodes in enumerate(zip_longest(*gains, fillvalue=0.0), start=1):
+        total += sum(of_nodes)
+        tokens = 1.0 + total / len(gains)
+        if tokens * costs[best] > best_tokens * costs[size]:
+            best, best_tokens = size, tokens
+    return best, best_tokens - costs[best]
 
 
 class Experience:
@@ -228,8 +236,16 @@ class Experience:
         self._draft_s: float | None = None
         self._period = self._wait = 0
 
+    @property
+    def pauses(self) -> bool:
+        """Whether the next step is without drafts: most are where these were not worth their time.
+
+        Other requests may end the pause before it comes.
+        """
+        return self._wait > 0
+
     def is_time_to_draft(self) -> bool:
-        """Whether to draft in this step: seldom where drafts have not been worth their time."""
+        """Whether to draft in this step, which counts as one of a pause where it is not."""
         if self._wait == 0:
             return True
         self._wait -= 1
@@ -293,24 +309,27 @@ class AutoBudget:
     def _draft(
         self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> None:
-        experience, costs = self._experience, cost.relative
-        start = self._clock()
-        # A node that is less likely cannot pay, wherever in the tree it stands.
-        least = float(((costs[1:] - 1.0) / _NUMBERS).min())
-        least = min(least / experience.trust.most, 1.0)
+        experience, start = self._experience, self._clock()
+        # What is less likely seldom pays, wherever it stands.
+        least = min(cost.least_worth / experience.trust.most, 1.0)
         drafts = [_draft_until(session, least, self._max_nodes) for session in sessions]
         trees = [
             within(draft, self._max_nodes, max_depth)
             for draft, max_depth in zip(drafts, max_depths, strict=True)
         ]
         gains = [experience.trust.gains(tree) for tree in trees]
-        self._num_nodes, profit = best_size(gains, costs)
+        self._num_nodes, profit = best_size(gains, cost.relative(max(map(len, trees))))
         for session, draft, tree in zip(sessions, drafts, trees, strict=True):
             if len(tree) > self._num_nodes:
                 _cut(session, _num_before(draft, tree, self._num_nodes))
         self._drafted = [_or_none(tree) for tree in trees]
         seconds = experience.draft_time(self._clock() - start)
-        experience.judge(profit - seconds / float(cost.seconds[0]))
+        experience.judge(profit - seconds / cost.seconds(0))
+
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`."""
+        return self._experience.pauses
 
     def _cut(self, tree: TokenTree | None) -> TokenTree | None:
         if tree is None or self._num_nodes == 0:
@@ -333,9 +352,6 @@ class AutoBudget:
     def step_seconds(self) -> dict[int, float] | None:
         """As `Budget.step_seconds`."""
         return None if self._cost is None else self._cost.curve()
-
-
-_NUMBERS = np.arange(1, MOST_NODES + 1)
 
 
 def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree:

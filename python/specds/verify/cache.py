@@ -307,6 +307,9 @@ class TreeCache(Cache):
             self._views_at = row, start, end
         return self._views
 
+    # What is made in inference mode could only be written to in it.
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _allocate(self, num_slots: int) -> None:
         """Moves all committed states to new blocks, one per shape of layer."""
         capacity = round_up(num_slots)

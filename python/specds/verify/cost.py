@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,9 +26,8 @@ from specds._core import TokenTree
 from specds.model_tables import cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from specds.verify.runner import Runner
@@ -41,8 +42,8 @@ _MEASURING_S = 1.0
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
-# Raised where measuring changes, so that what an older version has kept is not used.
-_VERSION = 2
+# Raised where measuring or what passes take changes, so that what was kept before is not used.
+_VERSION = 3
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -56,8 +57,9 @@ _MOST_SURPRISE = 0.25
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Piecewise linear between powers of two, and never less for more nodes. Shared by all requests on
-    a model; a step recorded by one thread while another records is lost, which does no harm.
+    Piecewise linear between powers of two, and never less for more nodes: where more of them were
+    faster, fewer could be verified so. Shared by all requests on a model; a step recorded by one
+    thread while another records is lost, which does no harm.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
@@ -65,38 +67,66 @@ class CostModel:
 
     def __init__(self, seconds: dict[int, float]) -> None:
         known = sorted(seconds)
-        # More nodes do not cost less: what took longer than more of them was interrupted.
-        taken = np.array([seconds[size] for size in known])
-        least = np.minimum.accumulate(taken[::-1])[::-1]
-        self._logs = np.log(np.interp(_SIZES, known, least))
+        at_sizes = np.interp(_SIZES, known, [seconds[size] for size in known])
+        self._logs: list[float] = np.log(at_sizes).tolist()
         self._evaluate()
 
     def curve(self) -> dict[int, float]:
         """Seconds by number of nodes, at the numbers between which the curve is straight."""
-        return {size: float(self.seconds[size]) for size in _SIZES}
+        return dict(zip(_SIZES, self._least, strict=True))
+
+    def seconds(self, num_nodes: int) -> float:
+        """Seconds of a step that verifies so many nodes."""
+        return _between(self._least, *_PLACES[num_nodes])
+
+    def relative(self, most_nodes: int) -> list[float]:
+        """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
+        plain = self._least[0]
+        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
+
+    @property
+    def least_worth(self) -> float:
+        """What a node beyond the first costs at least on average, in plain steps."""
+        # A first node may cost nothing, as passes of a single token have kernels of their own: that
+        # says nothing of the others.
+        plain, first, *_ = self._least
+        costs = zip(_SIZES[2:], self._least[2:], strict=True)
+        return min((seconds - first) / (size - 1) for size, seconds in costs) / plain
 
     def record(self, num_nodes: int, seconds: float) -> None:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
-        surprise = float(np.log(seconds / self.seconds[min(num_nodes, MOST_NODES)]))
-        surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-        self._logs += surprise * (_SHARED_RATE + _LOCAL_RATE * _FROM[min(num_nodes, MOST_NODES)])
+        index, share = _PLACES[min(num_nodes, MOST_NODES)]
+        # Against what steps of this size took, not against what is held of them: the difference
+        # would be found again in each of them, and be learned by all sizes above.
+        expected = _between(self._taken, index, share)
+        surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
+        for place in range(len(_SIZES)):
+            is_from = 1.0 - share if place == index else float(place > index)
+            self._logs[place] += surprise * (_SHARED_RATE + _LOCAL_RATE * is_from)
         self._evaluate()
 
     def _evaluate(self) -> None:
-        levels = np.maximum.accumulate(np.exp(self._logs))
-        self.seconds: NDArray[np.float64] = np.interp(_ALL_SIZES, _SIZES, levels)
-        """Seconds of a step by its number of nodes, shape ``(1 + MOST_NODES,)``."""
-        self.relative: NDArray[np.float64] = self.seconds / self.seconds[0]
-        """The same in plain steps: that of 0 nodes is 1."""
+        # In Python, as numpy takes 80 us for this where it has just not been used.
+        self._taken = [math.exp(value) for value in self._logs]
+        self._least = [*accumulate(reversed(self._taken), min)][::-1]
 
 
-_ALL_SIZES = np.arange(MOST_NODES + 1)
-# By number of nodes, which of `_SIZES` are at least as large: 0 or 1, in part for its neighbours.
-_FROM = np.cumsum(
-    [np.interp(_ALL_SIZES, _SIZES, unit) for unit in np.eye(len(_SIZES))], axis=0, dtype=float
-).T
+def _places() -> Iterator[tuple[int, float]]:
+    """Where each number of nodes lies: after which of `_SIZES`, and how far to the next."""
+    for index, (size, next_size) in enumerate(pairwise(_SIZES)):
+        for number in range(size, next_size):
+            yield index, (number - size) / (next_size - size)
+    yield len(_SIZES) - 2, 1.0
+
+
+_PLACES = [*_places()]
+
+
+def _between(values: list[float], index: int, share: float) -> float:
+    """The value that is so far from one of some values to the next."""
+    return values[index] + share * (values[index + 1] - values[index])
 
 
 class StepCosts:

@@ -30,6 +30,11 @@ _OF_A_ROW = (
 )
 
 
+def is_rowwise(processors: LogitsProcessorList) -> bool:
+    """Whether processors look at a row of scores alone; they make a new one and leave it as is."""
+    return all(type(processor) in _OF_A_ROW for processor in processors)
+
+
 class Chooser:
     """Chooses a next token at every place of a pass: the argmax, or an independent sample.
 
@@ -44,8 +49,7 @@ class Chooser:
     @classmethod
     def of(cls, processors: LogitsProcessorList, *, do_sample: bool) -> Chooser | None:
         """None where a processor must see the tokens before a place, or calls in their order."""
-        rowwise = all(type(processor) in _OF_A_ROW for processor in processors)
-        if not rowwise or (processors and not do_sample):
+        if not is_rowwise(processors) or (processors and not do_sample):
             return None
         return cls(processors, do_sample=do_sample)
 

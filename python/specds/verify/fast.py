@@ -9,19 +9,20 @@ import torch
 
 from specds.verify.attention import group_size, packed
 from specds.verify.device import decisions, follow, likeliest, report
-from specds.verify.inputs import Inputs
+from specds.verify.inputs import InputMemory
 from specds.verify.lean import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
 from specds.verify.runner import Runner
 from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
     from specds.verify.device import Asked, Decision
+    from specds.verify.inputs import Inputs
 
     Shape = tuple[int, int, int]
 
@@ -39,9 +40,16 @@ class FastRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
-        self._lean = LeanForward(model) if lean_reason(model) is None else None
+        self._lean = self._lean_forward() if lean_reason(model) is None else None
+        self._made: dict[tuple[int, int], InputMemory] = {}
         self._group = group_size(self._config)
         self._device_masks = DeviceMasks(self._config, model.dtype)
+
+    def _lean_forward(self) -> Callable[..., torch.Tensor]:
+        lean = LeanForward(self._model)
+        # Operations that are noted for no gradient cost less: a tenth of a pass of a small model.
+        # A recording is written to later on, which what comes of inference mode cannot be.
+        return lean if self._static else torch.inference_mode()(lean)
 
     @cached_property
     def _twin(self) -> PreTrainedModel:
@@ -110,9 +118,9 @@ class FastRunner(Runner):
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
-        numbers = self._host_memory(shape)
-        Inputs.of(numbers, *shape[:2]).fill(token_ids, trees, self.cache.lengths, forced)
-        logits, reported = self._compute(numbers, shape, asked)
+        host = self._host_memory(shape)
+        host.inputs.fill(token_ids, trees, self.cache.lengths, forced)
+        logits, reported = self._compute(host, shape, asked)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
         return rows, [] if reported is None else decisions(reported, shape[1])[: len(trees)]
 
@@ -120,22 +128,24 @@ class FastRunner(Runner):
         """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
         return num_rows, width, length + width
 
-    def _host_memory(self, shape: Shape) -> torch.Tensor:
-        return torch.empty(Inputs.size(*shape[:2]), dtype=torch.int64)
+    def _host_memory(self, shape: Shape) -> InputMemory:
+        made = self._made.get(shape[:2])
+        if made is None:
+            made = self._made[shape[:2]] = InputMemory.make(*shape[:2])
+        return made
 
     def _compute(
-        self, numbers: torch.Tensor, shape: Shape, asked: Asked | None
+        self, host: InputMemory, shape: Shape, asked: Asked | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logits of a pass and, with `asked`, what `decisions` takes.
 
         Args:
-            numbers: `Inputs` in the host's memory.
+            host: What the pass takes, in the host's memory.
             shape: As of `_shape`.
             asked: What the host wants; None where it will decide.
         """
-        num_rows, width, end = shape
-        inputs = Inputs.of(numbers.to(self._model.device), num_rows, width)
-        logits = self._pass(inputs, end)
+        inputs = host.on(self._model.device)
+        logits = self._pass(inputs, shape[2])
         return logits, None if asked is None else self._accept(inputs, logits, asked)
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, asked: Asked) -> torch.Tensor:
@@ -154,15 +164,22 @@ class FastRunner(Runner):
             self.cache.place_rows(slots, end)
         else:
             self.cache.use_row(0)
-        mask = None
-        # A single token sees all that there is, which attention does faster without a mask.
-        if num_rows > 1 or width > 1 or self._static or self._device_masks.has_windows:
-            masks = self._device_masks.build(inputs.visible, positions, inputs.lengths, end)
-            masks = {name: packed(found, self._group) for name, found in masks.items()}
-            mask = self._device_masks.as_argument(masks)
+        mask = self._mask(inputs, positions, end)
         arguments = inputs.token_ids.view(1, -1), positions.view(1, -1), mask
         if self._lean is not None:
             logits = self._lean(*arguments, self.cache)
         else:
             logits = self._forward(*arguments, model=self._twin)
         return logits.view(num_rows, width, -1)
+
+    def _mask(
+        self, inputs: Inputs, positions: torch.Tensor, end: int
+    ) -> torch.Tensor | dict[str, torch.Tensor] | None:
+        masks, (num_rows, width) = self._device_masks, positions.shape
+        if num_rows > 1 or self._static or masks.has_windows:
+            made = masks.build(inputs.visible, positions, inputs.lengths, end)
+            return masks.as_argument(
+                {name: packed(found, self._group) for name, found in made.items()}
+            )
+        # A single token sees all that there is, which attention does faster without a mask.
+        return None if width == 1 else masks.of_one_row(inputs.visible, end, self._group)

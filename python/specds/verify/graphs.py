@@ -12,7 +12,7 @@ import torch
 
 from specds.verify.cache import TreeCache
 from specds.verify.fast import FastRunner
-from specds.verify.inputs import Inputs
+from specds.verify.inputs import InputMemory, Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,15 +76,14 @@ class _Pass:
     """The tensors of a pass of one shape, and its recordings.
 
     Attributes:
-        host: `Inputs` in the host's memory, from where a device can copy by itself.
+        host: Its inputs in the host's memory, from where a device can copy by itself.
         numbers: The same on the device.
         recordings: The pass, by what of its acceptance is in it.
     """
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        pinned = device.type == "cuda"
-        self.host = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
-        self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
+    def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
+        self.host = InputMemory.make(num_rows, width, pinned=device.type == "cuda")
+        self.numbers = torch.zeros_like(self.host.numbers, device=device)
         self.recordings: dict[tuple[int, int] | None, Recording] = {}
 
 
@@ -171,7 +170,7 @@ class GraphRunner(FastRunner):
         width = 1 + bucket(width - 1, _NODES)
         return rows, width, bucket(length + width, _SLOTS)
 
-    def _host_memory(self, shape: Shape) -> torch.Tensor:
+    def _host_memory(self, shape: Shape) -> InputMemory:
         return self._pass_of(shape).host
 
     def _pass_of(self, shape: Shape) -> _Pass:
@@ -182,13 +181,12 @@ class GraphRunner(FastRunner):
             self._kept.storage = self.cache.storage
         made = self._kept.passes.get(shape)
         if made is None:
-            size = Inputs.size(*shape[:2])
-            made = self._kept.passes[shape] = _Pass(size, self._model.device)
+            made = self._kept.passes[shape] = _Pass(*shape[:2], self._model.device)
         return made
 
-    def _compute(self, numbers: torch.Tensor, shape: Shape, asked: Asked | None) -> Outputs:
+    def _compute(self, host: InputMemory, shape: Shape, asked: Asked | None) -> Outputs:
         of_shape = self._pass_of(shape)
-        of_shape.numbers.copy_(numbers, non_blocking=True)
+        of_shape.numbers.copy_(host.numbers, non_blocking=True)
         inputs = Inputs.of(of_shape.numbers, *shape[:2])
         # Samples have settings, so they are drawn from the logits of a recording.
         recorded = asked if asked is not None and asked.choose.is_argmax else None

@@ -61,9 +61,8 @@ class Inputs(NamedTuple):
     ) -> None:
         """Writes rows into what lies in the host's memory; rows that are left are padding."""
         tokens, depths, parents, forced_at, all_lengths, visible = (item.numpy() for item in self)
-        tokens[:] = depths[:] = parents[:] = 0
+        tokens[:] = depths[:] = parents[:] = all_lengths[:] = 0
         forced_at[:] = -1
-        all_lengths[:] = 0
         all_lengths[: len(lengths)] = lengths
         visible[:] = np.eye(tokens.shape[1], dtype=np.bool_)
         for row, (token_id, tree) in enumerate(zip(token_ids, trees, strict=True)):
@@ -76,3 +75,28 @@ class Inputs(NamedTuple):
             if len(forced[row]):
                 ahead = np.asarray(forced[row], dtype=np.int64)
                 forced_at[row] = np.append(ahead, -1)[np.minimum(depths[row], len(ahead))]
+
+
+class InputMemory(NamedTuple):
+    """Memory of the host for the inputs of passes of one shape, one after the other.
+
+    Attributes:
+        numbers: All of it.
+        inputs: The same as views.
+    """
+
+    numbers: torch.Tensor
+    inputs: Inputs
+
+    @classmethod
+    def make(cls, num_rows: int, width: int, *, pinned: bool = False) -> InputMemory:
+        """Memory that nothing is written to yet; `pinned`: a device can copy from it by itself."""
+        size = Inputs.size(num_rows, width)
+        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
+        return cls(numbers, Inputs.of(numbers, num_rows, width))
+
+    def on(self, device: torch.device) -> Inputs:
+        """The inputs on a device, moved by one copy; on the CPU, these."""
+        if device.type == "cpu":
+            return self.inputs
+        return Inputs.of(self.numbers.to(device), *self.inputs.token_ids.shape)

@@ -186,6 +186,23 @@ class DeviceMasks:
             masks[layer_type] = mask.masked_fill_(~near, torch.finfo(self._dtype).min)[:, None]
         return masks
 
+    def of_one_row(
+        self, visible: torch.Tensor, end: int, group: int
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """What `build`, `packed` and `as_argument` give for a row whose pass ends at `end`.
+
+        It takes a fifth of their time, and no layer may have a window.
+
+        Args:
+            visible: bool `(1, width, width)`.
+            end: Slots, those of the pass included.
+            group: Query heads per head of the keys.
+        """
+        width = visible.shape[-1]
+        mask = torch.zeros((group, width, end), dtype=self._dtype, device=visible.device)
+        mask[..., end - width :].masked_fill_(~visible, torch.finfo(self._dtype).min)
+        return self.as_argument(dict.fromkeys(self._first, mask.view(1, 1, -1, end)))
+
     def as_argument(self, masks: dict[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
         """`masks` in the form in which the model takes them."""
         return masks if self._by_layer_type else next(iter(masks.values()))
