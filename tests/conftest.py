@@ -1,10 +1,17 @@
-"""What all tests share: no network, and a thread count that fits a small machine."""
+"""What all tests share: no network, folders that cost no time, models and their tokenizer."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Builds wait for the disk, so temporary folders lie in memory where there is room for them.
+_IN_MEMORY = Path("/dev/shm")
+if _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > 1 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 # Run by itself, in an environment that holds the wheel and nothing else (`make wheel`).
 collect_ignore = ["smoke.py"]
