@@ -1,4 +1,4 @@
-"""What all tests share: no network, folders that cost no time, models and their tokenizer."""
+"""What all tests share: no network, one thread for torch, folders in memory, models."""
 
 import os
 import shutil
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Small models lose more by handing work to a second thread than they gain, most of all beside
+# other work; said here, before torch is imported, for every test and the processes it starts.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Builds wait for the disk, so temporary folders lie in memory where there is room for them.
 _IN_MEMORY = Path("/dev/shm")
