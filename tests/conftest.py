@@ -1,10 +1,20 @@
-"""What all tests share: no network, and a thread count that fits a small machine."""
+"""What all tests share: no network, one thread for torch, folders in memory, models."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Small models lose more by handing work to a second thread than they gain, most of all beside
+# other work; said here, before torch is imported, for every test and the processes it starts.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Builds wait for the disk, so temporary folders lie in memory where there is room for them.
+_IN_MEMORY = Path("/dev/shm")
+if _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > 1 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 # Run by itself, in an environment that holds the wheel and nothing else (`make wheel`).
 collect_ignore = ["smoke.py"]

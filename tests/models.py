@@ -13,8 +13,6 @@ from specds.generation import generate
 
 VOCAB_SIZE = 97
 WINDOW = 8
-# Two layers of width 32 lose more by handing work to a second thread than they gain.
-torch.set_num_threads(1)
 
 _SHAPE = {
     "hidden_size": 32,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from specds import cli
+from specds import build_datastore, cli, open_corpus
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
 
@@ -34,12 +34,12 @@ def run(capsys, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def datastore(tmp_path_factory):
-    """A datastore of a small text file, built by the command."""
+def datastore(tmp_path_factory, demo_tokenizer):
+    """A datastore of a small text file."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "code.txt").write_text(TEXT)
-    command = ["build", "--corpus", folder / "code.txt", "--tokenizer", "demo"]
-    subprocess.run([*SPECDS, *command, "--out", folder / "code.specds"], check=True)
+    corpus = open_corpus(str(folder / "code.txt"))
+    build_datastore(corpus, demo_tokenizer, folder / "code.specds", tokenizer_name="demo")
     return folder / "code.specds"
 
 
@@ -158,22 +158,26 @@ def test_add_merge_and_compact(run, tmp_path, datastore):
     assert "none" in err
 
 
-def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(tmp_path):
+def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     for index in range(400):
-        text = f"def f{index}(x):\n    return x * {index}\n" * 60
+        text = f"def f{index}(x):\n    return x * {index}\n" * 30
         (tmp_path / "src" / f"{index:03}.py").write_text(text)
-    command = [*SPECDS, "build", "--corpus", "src", "--tokenizer", "demo", "--out", "o.specds"]
-    command += ["--max-shard-tokens", "20k", "--json"]
-    build = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    command = ["build", "--corpus", "src", "--tokenizer", "demo", "--out", "o.specds"]
+    command += ["--max-shard-tokens", "10k", "--json"]
+    build = subprocess.Popen([*SPECDS, *command], stdout=subprocess.DEVNULL)
     noted = tmp_path / ".o.specds.build" / "00003.json"
     deadline = time.monotonic() + 90
     while not noted.exists() and build.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     build.kill()
     assert build.wait() == -signal.SIGKILL, "killed in time"
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
+    code, out, _ = run(*command)
+    report = json.loads(out)
+    assert code == 0
     assert report["num_taken_up"] > 0
     assert report["num_documents"] == 400
     assert names(tmp_path) == ["o.specds", "src"]
@@ -463,23 +467,18 @@ def test_interrupted_build_leaves_no_trace(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_full_disk_is_one_clear_line_and_leaves_no_trace(tmp_path):
+def test_full_disk_is_one_clear_line_and_leaves_no_trace(run, tmp_path):
     (tmp_path / "code.txt").write_text(TEXT * 2000)
-
-    def limit_file_size():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
-
-    done = subprocess.run(
-        [*SPECDS, "build", "--corpus", "code.txt", "--tokenizer", "demo", "--out", "o.specds"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        preexec_fn=limit_file_size,
-    )
-    assert done.returncode == 1
-    assert "file too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    options = ["--corpus", tmp_path / "code.txt", "--tokenizer", "demo"]
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, unlimited[1]))
+    try:
+        code, _, err = run("build", *options, "--out", tmp_path / "o.specds")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert code == 1
+    assert "file too large" in err
+    assert "Traceback" not in err
     assert names(tmp_path) == ["code.txt"]
 
 

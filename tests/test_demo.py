@@ -60,17 +60,25 @@ def test_shipped_model_predicts_held_out_code(demo_tokenizer):
 
 
 @pytest.fixture(scope="module")
-def code_datastore(tmp_path_factory, demo_tokenizer):
-    """A datastore of a few modules that the demo model has seen."""
+def code(tmp_path_factory, demo_tokenizer):
+    """The report of a datastore of a few modules that the demo model has seen."""
     from specds.build import build_datastore
     from specds.corpora import Corpus
 
     documents = [d for d in stdlib_documents(HELD_OUT) if d.name in {"ast.py", "pdb.py", "cgi.py"}]
     path = tmp_path_factory.mktemp("demo") / "code.specds"
-    build_datastore(Corpus("modules", (documents,), 0), demo_tokenizer, path)
-    return path
+    return build_datastore(Corpus("modules", (documents,), 0), demo_tokenizer, path)
 
 
+@pytest.fixture(scope="module")
+def models():
+    """The demo's model, by its type of numbers."""
+    from specds.loading import load_model
+
+    return {dtype: load_model("demo", device="cpu", dtype=dtype)[0] for dtype in DTYPES}
+
+
+DTYPES = ["float32", "float64"]
 SETTINGS = [
     {"do_sample": False},
     {"do_sample": True, "temperature": 0.7},
@@ -80,36 +88,35 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("number", range(len(SETTINGS)))
-def test_demo_model_writes_the_same_text_with_every_drafter(code_datastore, dtype, number):
+def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_tokenizer, number):
     import torch
 
     from specds import generate
     from specds.drafters import DrafterName, open_drafter
-    from specds.loading import load_model
 
-    model, tokenizer = load_model("demo", device="cpu", dtype=dtype)
-    ids = tokenizer(prompts(6)[number].text, return_tensors="pt")["input_ids"]
+    ids = demo_tokenizer(prompts(6)[number].text, return_tensors="pt")["input_ids"]
     arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 40, **SETTINGS[number]}
-    torch.manual_seed(number)
-    expected = model.generate(ids, **arguments).tolist()
+    expected = {}
+    for dtype, model in models.items():
+        torch.manual_seed(number)
+        expected[dtype] = model.generate(ids, **arguments).tolist()
     budgets = [0, 1, 4, 16, 64]
     accepted = 0
-    # The ten cases pair every drafter with every budget, and with every way to verify.
-    shift = number + 3 * (dtype == "float64")
-    for place, name in enumerate(DrafterName, shift):
-        drafter = open_drafter(name, code_datastore, model)
+    # The five cases pair every drafter with every budget, every way to verify, and both dtypes.
+    for place, name in enumerate(DrafterName, number):
+        dtype = DTYPES[place % 2]
+        drafter = open_drafter(name, code.path, models[dtype])
         torch.manual_seed(number)
         output = generate(
-            model,
+            models[dtype],
             ids,
             drafter,
             budget=budgets[place % 5],
             verification=("fast", "tree", "batched")[(place + number) % 3],
             **arguments,
         )
-        assert output.sequences.tolist() == expected
+        assert output.sequences.tolist() == expected[dtype]
         assert sum(output.drafted) == output.stats.num_accepted_tokens
         accepted += output.stats.num_accepted_tokens
     assert accepted > 0
@@ -133,10 +140,11 @@ def test_demo_prints_what_it_measured(capsys):
         )
 
 
-def test_demo_shows_text_and_tables(capsys):
-    from specds.demo.run import run_demo
+def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
+    from specds.demo import run
 
-    run_demo(1, 16, 16, 0)
+    monkeypatch.setattr(run, "build_stdlib", lambda *_: code)
+    run.run_demo(1, 16, 16, 0)
     out = capsys.readouterr().out
     for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
                      "nodes per draft", "time per draft", "share of time: forward"):  # fmt: skip
