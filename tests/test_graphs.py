@@ -4,6 +4,7 @@ A recording is made here of the operations on tensors: a replay does them again 
 and knows of nothing that Python did between them, as a CUDA graph does.
 """
 
+import contextlib
 import gc
 
 import pytest
@@ -28,8 +29,10 @@ from models import (
     random_tree,
     tiny_model,
 )
+from specds.bench.generation import curve
+from specds.bench.generation.ways import Target
 from specds.generation import generate
-from specds.verify import RUNNERS, FastRunner, graphs
+from specds.verify import RUNNERS, FastRunner, graphs, support
 from specds.verify.device import Asked, Chooser
 from specds.verify.graphs import GraphRunner, bucket
 from specds.verify.inputs import Inputs
@@ -65,6 +68,7 @@ class Recorded(TorchDispatchMode):
         self.operations.append((operation, args, kwargs or {}, tensors_in(result)))
         return result
 
+    @torch.inference_mode()  # a graph writes where it likes
     def replay(self):
         for operation, args, kwargs, kept in self.operations:
             taken = {item.untyped_storage().data_ptr() for item in tensors_in(args)}
@@ -210,6 +214,28 @@ def test_memory_that_runs_out_while_recording_costs_nodes(monkeypatch):
     assert output.sequences.tolist() == [expected]
 
 
+def test_memory_that_runs_out_within_a_capture_costs_nodes_and_not_the_recordings(monkeypatch):
+    left = [2]
+
+    def starved(compute, pool, device):
+        if not left.pop():
+            return Recorded(compute, pool, device)
+        left.extend([0] * 99)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(GraphRunner, "_record", starved)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    with pytest.warns(UserWarning, match=r"no memory for drafts") as warned:
+        output = fast(model, oracle_drafter(expected), self_check=False)
+    assert len(warned) == 1
+    assert output.sequences.tolist() == [expected]
+    assert graphs._kept[model].records
+
+
 class Interrupt:
     """A streamer that is interrupted after some tokens."""
 
@@ -282,6 +308,112 @@ def test_a_model_that_is_gone_takes_what_was_kept_with_it():
     del model
     gc.collect()
     assert len(graphs._kept) == 0
+
+
+def test_what_an_inference_mode_leaves_can_be_used_outside_of_it():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    expected = plain_generate(model, **GREEDY)
+    with torch.inference_mode():
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    kept, made = graphs._kept[model], Recorded.made
+    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    with torch.inference_mode():
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    assert graphs._kept[model] is kept
+    assert Recorded.made == made
+
+
+@pytest.mark.parametrize("module", [curve, support])
+def test_what_is_measured_and_checked_is_what_a_device_runs(module, monkeypatch):
+    asked = []
+
+    def choose(verification, device):
+        asked.append((verification, device.type))
+        return GraphRunner
+
+    monkeypatch.setattr(module, "runner_class", choose)
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    if module is curve:
+        curve.verification_costs(Target(model, "fast"), [9], [4])
+    else:
+        assert support.check_model(model, verification="fast").ok
+    assert asked == [("fast", "cpu")]
+    assert not graphs._kept[model].in_use.locked()
+    assert Recorded.made > 0
+
+
+class FakeCuda:
+    """As much of `torch.cuda` as a recording takes, which notes the stream that is in use."""
+
+    def __init__(self, failing=None):
+        self.stream_in_use, self.failing, self.captured = "usual", failing, []
+
+    def CUDAGraph(self):  # noqa: N802
+        return self
+
+    def Stream(self, device):  # noqa: N802
+        return Stream(f"aside {device}")
+
+    def current_stream(self):
+        return Stream(self.stream_in_use)
+
+    def device(self, device):
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.stream_in_use = self.stream_in_use, stream.name
+        try:
+            yield
+        finally:
+            self.stream_in_use = before
+
+    @contextlib.contextmanager
+    def graph(self, graph, *, pool, stream, capture_error_mode):
+        try:
+            yield
+        finally:
+            self.captured.append((pool, stream.name))
+            self.stream_in_use = stream.name  # a capture that fails does not leave its stream
+            if self.failing is not None:
+                raise self.failing
+
+
+class Stream:
+    def __init__(self, name):
+        self.name = name
+
+    def wait_stream(self, other):
+        assert other.name != self.name
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Makes recordings with `FakeCuda`."""
+    graphs._aside.cache_clear()
+    made = FakeCuda()
+    for name in ("CUDAGraph", "Stream", "current_stream", "device", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    yield made
+    graphs._aside.cache_clear()
+
+
+def test_a_model_is_recorded_on_one_stream_from_its_first_run_on(cuda):
+    streams = []
+    for _ in range(2):
+        made = graphs.CudaRecording(lambda: streams.append(cuda.stream_in_use), 7, "cuda:1")
+        assert made.outputs is None
+    assert streams == ["aside cuda:1"] * 6
+    assert cuda.captured == [(7, "aside cuda:1")] * 2
+    assert cuda.stream_in_use == "usual"
+
+
+def test_a_recording_that_fails_leaves_its_stream_and_lets_others_be_made(cuda):
+    cuda.failing = RuntimeError("operation not permitted when stream is capturing")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="not permitted"):
+            graphs.CudaRecording(lambda: None, 7, "cuda:0")
+    assert cuda.stream_in_use == "usual"
 
 
 class OnDevice(TorchDispatchMode):

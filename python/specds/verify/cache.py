@@ -307,6 +307,9 @@ class TreeCache(Cache):
             self._views_at = row, start, end
         return self._views
 
+    # A cache may outlive an inference mode, outside of which tensors made in it cannot be written.
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _allocate(self, num_slots: int) -> None:
         """Moves all committed states to new blocks, one per shape of layer."""
         capacity = round_up(num_slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -44,6 +45,16 @@ class Recording(Protocol):
         ...
 
 
+# Only one recording can be made at a time.
+_recording = Lock()
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which all recordings are made: cuBLAS keeps 32 MB for each that it meets."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class CudaRecording:
     """A CUDA graph.
 
@@ -54,18 +65,20 @@ class CudaRecording:
     """
 
     def __init__(self, compute: Callable[[], Outputs], pool: Any, device: torch.device) -> None:
-        with torch.cuda.device(device):
-            # Libraries set themselves up in the first runs, which must not be recorded.
-            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._graph = torch.cuda.CUDAGraph()
+        # What other threads do on the device is no part of it.
+        mode = {"pool": pool, "capture_error_mode": "thread_local"}
+        with _recording, torch.cuda.device(device):
+            aside = _aside(device)
             aside.wait_stream(torch.cuda.current_stream())
+            # Left whatever happens: a recording that fails does not leave it.
             with torch.cuda.stream(aside):
+                # Libraries set themselves up in the first runs, which must not be recorded.
                 for _ in range(2):
                     compute()
+                with torch.cuda.graph(self._graph, stream=aside, **mode):
+                    self.outputs = compute()
             torch.cuda.current_stream().wait_stream(aside)
-            self._graph = torch.cuda.CUDAGraph()
-            # What other threads do on the device is no part of it.
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-                self.outputs = compute()
 
     def replay(self) -> None:
         """As `Recording.replay`."""
@@ -83,8 +96,10 @@ class _Pass:
 
     def __init__(self, size: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
-        self.host = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
-        self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
+        # The next request may be made outside of an inference mode that this one is made in.
+        with torch.inference_mode(False):
+            self.host = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
+            self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
         self.recordings: dict[tuple[int, int] | None, Recording] = {}
 
 
@@ -216,6 +231,8 @@ class GraphRunner(FastRunner):
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
+                if isinstance(failure.__context__, torch.OutOfMemoryError):
+                    raise failure.__context__ from None  # what ended the recording
                 self._kept.records = False
                 warnings.warn(
                     f"passes are not recorded as CUDA graphs, which makes them slower: {failure}",
