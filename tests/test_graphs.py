@@ -463,6 +463,37 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         assert len(seen.found) == 1
 
 
+class Kernels(TorchDispatchMode):
+    """Notes what a device is asked to compute: all but views."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if not operation.is_view:
+            self.names.append(operation.overloadpacket.__name__)
+        return operation(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_on_a_device_is_one_kernel(dtype):
+    config = transformers.LlamaConfig(**FAMILIES["llama"][1])
+    with FakeTensorMode(allow_non_fake_inputs=True), Kernels() as seen:
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+            token_ids = torch.zeros((1, 21), dtype=torch.int64)
+        runner = Static(model, prompt_length=21, max_length=99, max_nodes=8)
+        runner.prefill(token_ids)
+        seen.names.clear()
+        numbers = torch.zeros(Inputs.size(1, 9), dtype=torch.int64, device="cuda")
+        runner._pass(Inputs.of(numbers, 1, 9), 64)
+    norms = 2 * config.num_hidden_layers + 1
+    assert seen.names.count("_fused_rms_norm") == norms
+    assert "rsqrt" not in seen.names
+
+
 @pytest.mark.parametrize(
     ("number", "rounded"), [(0, 0), (1, 4), (4, 4), (5, 16), (17, 32), (33, 48)]
 )
