@@ -527,6 +527,22 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
 
 
+def test_what_the_gpu_benchmark_has_measured_is_kept_when_the_rest_fails(
+    files, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    case = ("--case", files / "one.jsonl", files / "code.specds", 0)
+    small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
+    few = ("--new-tokens", 6, "--runs", 1, "--limit", 1, "--batches", 99, "--baselines", "plain")
+    with pytest.raises(ValueError, match="make no batch of 99"):
+        gpu.main([*map(str, (*case, *small, *few, "--contexts"))])
+    (document,) = json.loads((tmp_path / "gpu.json").read_text())["cases"]
+    assert [row["name"] for row in document["rows"]] == ["plain", "fused"]
+    assert document["verification_costs"] == []
+    assert "tokens a forward" in capsys.readouterr().out
+    assert not (tmp_path / "gpu.html").exists()
+
+
 def test_a_batch_that_cannot_be_drafted_for_misses_nothing_but_says_why():
     row = {"kind": "drafter", "transcripts": "a", "name": "fused", "batch": 4, "mode": "forced"}
     row |= {"speed_up": None, "reason": "one at a time", "num_differing": None}
