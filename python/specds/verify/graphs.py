@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 _NODES = (0, 8, 16, 32, 64)
-_SLOTS = (512, 1024, 2048, 4096)
+# What is rounded up is read: of Llama-2-7B, 1,024 slots take as long as 4 % of the weights.
+_SLOTS = (512, 1024, 2048)
 
 
 def bucket(number: int, sizes: tuple[int, ...]) -> int:

@@ -152,6 +152,8 @@ class DeviceMasks:
             for layer_type in sorted(set(layer_types(config)))
         }
         self._dtype = dtype
+        # Finite with what is added to it, also in a part of the slots that is hidden altogether.
+        self._hidden = max(torch.finfo(dtype).min, -1e9)
 
     @property
     def has_windows(self) -> bool:
@@ -183,7 +185,7 @@ class DeviceMasks:
         for layer_type, first in self._first.items():
             near = seen if first is None else seen & (at_slots >= first(positions)[:, :, None])
             mask = torch.zeros(near.shape, dtype=self._dtype, device=near.device)
-            masks[layer_type] = mask.masked_fill_(~near, torch.finfo(self._dtype).min)[:, None]
+            masks[layer_type] = mask.masked_fill_(~near, self._hidden)[:, None]
         return masks
 
     def as_argument(self, masks: dict[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
