@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specds.bench.generation.shapes import config_of, random_model
 from specds.verify.attention import attend_in_chunks, group_size
-from specds.verify.graphs import CudaRecording
+from specds.verify.graphs import CudaRecording, SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,8 +75,7 @@ def seconds_of(compute: Compute, device: torch.device) -> float:
     """The median time of a computation, without what its launches cost the host."""
     run: Callable[[], object] = compute
     if device.type == "cuda":
-        pool = torch.cuda.graph_pool_handle()
-        run = CudaRecording(lambda: (compute(), None), pool, device).replay
+        run = CudaRecording(lambda: (compute(), None), SharedMemory(device), device).replay
     run()
     times = []
     for _ in range(REPEATS):

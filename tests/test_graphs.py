@@ -48,7 +48,7 @@ class Recorded(TorchDispatchMode):
 
     made = 0
 
-    def __init__(self, compute, pool, device):
+    def __init__(self, compute, memory, device):
         super().__init__()
         self.operations = []
         compute()
@@ -356,68 +356,60 @@ def test_what_is_measured_and_checked_is_what_a_device_runs(module, monkeypatch)
 
 
 class FakeCuda:
-    """As much of `torch.cuda` as a recording takes, which notes the stream that is in use."""
+    """As much of `torch.cuda` as recordings take."""
 
-    def __init__(self, failing=None):
-        self.stream_in_use, self.failing, self.captured = "usual", failing, []
+    def __init__(self):
+        self.stream_in_use, self.failing, self.captured = "usual", None, []
 
     def CUDAGraph(self):  # noqa: N802
         return self
 
     def Stream(self, device):  # noqa: N802
-        return Stream(f"aside {device}")
+        return object()
+
+    def graph_pool_handle(self):
+        return object()
 
     def current_stream(self):
-        return Stream(self.stream_in_use)
+        return self.stream_in_use
 
     def device(self, device):
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def stream(self, stream):
-        before, self.stream_in_use = self.stream_in_use, stream.name
+        before, self.stream_in_use = self.stream_in_use, stream
         try:
             yield
         finally:
             self.stream_in_use = before
 
     @contextlib.contextmanager
-    def graph(self, graph, *, pool, stream, capture_error_mode):
-        try:
-            yield
-        finally:
-            self.captured.append((pool, stream.name))
-            self.stream_in_use = stream.name  # a capture that fails does not leave its stream
-            if self.failing is not None:
-                raise self.failing
-
-
-class Stream:
-    def __init__(self, name):
-        self.name = name
-
-    def wait_stream(self, other):
-        assert other.name != self.name
+    def graph(self, graph, pool, *, stream, capture_error_mode):
+        before, self.stream_in_use = self.stream_in_use, stream
+        self.captured.append((pool, stream))
+        yield
+        if self.failing is not None:
+            raise self.failing  # and its stream is not left
+        self.stream_in_use = before
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     """Makes recordings with `FakeCuda`."""
-    graphs._aside.cache_clear()
     made = FakeCuda()
-    for name in ("CUDAGraph", "Stream", "current_stream", "device", "stream", "graph"):
+    names = ("CUDAGraph", "Stream", "graph_pool_handle", "current_stream", "device", "stream")
+    for name in (*names, "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-    yield made
-    graphs._aside.cache_clear()
+    return made
 
 
-def test_a_model_is_recorded_on_one_stream_from_its_first_run_on(cuda):
-    streams = []
-    for _ in range(2):
-        made = graphs.CudaRecording(lambda: streams.append(cuda.stream_in_use), 7, "cuda:1")
-        assert made.outputs is None
-    assert streams == ["aside cuda:1"] * 6
-    assert cuda.captured == [(7, "aside cuda:1")] * 2
+def test_a_recording_is_made_on_its_stream_and_nothing_else_is(cuda):
+    memory, streams = graphs.SharedMemory("cuda:1"), []
+    made = graphs.CudaRecording(lambda: streams.append(cuda.stream_in_use), memory, "cuda:1")
+    assert made.outputs is None
+    assert streams == ["usual", "usual", memory.stream]
+    assert cuda.captured == [(memory.pool, memory.stream)]
     assert cuda.stream_in_use == "usual"
 
 
@@ -425,8 +417,22 @@ def test_a_recording_that_fails_leaves_its_stream_and_lets_others_be_made(cuda):
     cuda.failing = RuntimeError("operation not permitted when stream is capturing")
     for _ in range(2):
         with pytest.raises(RuntimeError, match="not permitted"):
-            graphs.CudaRecording(lambda: None, 7, "cuda:0")
+            graphs.CudaRecording(lambda: None, graphs.SharedMemory("cuda:0"), "cuda:0")
     assert cuda.stream_in_use == "usual"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_memory_is_shared_by_recordings_as_long_as_there_are_any():
+    kept, device = graphs._Kept((), 1), torch.device("cuda")
+    assert kept.memory_on(torch.device("cpu")) is None
+    failed = kept.memory_on(device)
+    kept.passes[1, 1, 64] = graphs._Pass(9, torch.device("cpu"))
+    first = kept.memory_on(device)
+    assert first is not failed  # of which nothing came
+    kept.passes[1, 1, 64].recordings[None] = first
+    assert kept.memory_on(device) is first
+    kept.forget_passes()
+    assert kept.memory_on(device).pool is not first.pool
 
 
 class OnDevice(TorchDispatchMode):

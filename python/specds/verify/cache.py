@@ -195,7 +195,8 @@ class TreeCache(Cache):
 
     def use_row(self, row: int) -> None:
         """Passes, `advance` and `commit` are of this row from now on."""
-        self._place.row, self._place.slots = row, None
+        self._place.row = row
+        self._place.slots = self._place.rows = None
 
     def place_rows(self, slots: torch.Tensor, end: int) -> None:
         """The next pass is of the first rows, and its states go where `slots` says.
