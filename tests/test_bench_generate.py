@@ -221,6 +221,17 @@ def test_where_reading_the_clock_costs_time_goes_into_a_pass_of_its_own(clock, t
     assert len(told) == planned.num_calls
 
 
+def test_on_a_device_that_records_our_loop_does_all_calls_before_it_is_timed(tiny, monkeypatch):
+    ways = [Way(b.value, lambda: None, b) for b in (Baseline.GENERATE, Baseline.PLAIN)]
+    requests = [Request("a", [1] * size, 4) for size in (3, 9, 5, 7)]
+    planned, calls = plan(tiny, ways), batches(requests, 1)
+    for records, of_our_loop in ((0, [13, 7]), (1, [13, 11, 9, 7])):
+        monkeypatch.setattr(Plan, "profiles", records)
+        library, own = (planned.warming(way, calls) for way in ways)
+        assert [batch.length for batch in library] == [13, 7]
+        assert [batch.length for batch in own] == of_our_loop
+
+
 def test_a_drafter_is_new_in_every_run_and_for_every_request_where_memory_is_cold(clock, tiny):
     for warm_memory, expected in ((True, 2), (False, 2 * 2)):
         fake = FakeWay(clock, 1)

@@ -152,6 +152,31 @@ def test_a_cache_that_grows_is_recorded_again(model, monkeypatch):
     check(model)
 
 
+def test_workspaces_that_others_clear_are_not_those_of_recordings():
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128, "vocab_size": 97}
+    wide = build("LlamaConfig", {**FAMILIES["llama"][1], **sizes}).to("cuda")
+    check(wide)
+    # As torch does where it compiles with CUDA graphs of its own.
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    taken = torch.full((1 << 28,), 7, dtype=torch.uint8, device="cuda")
+    check(wide)
+    assert bool((taken == 7).all())
+    assert graphs._kept[wide].records
+
+
+def test_two_models_are_recorded_side_by_side_and_one_goes(model):
+    other = build("LlamaConfig", {**FAMILIES["llama"][1], "num_hidden_layers": 3}).to("cuda")
+    for made in (model, other, model):
+        check(made)
+    del graphs._kept[model]
+    gc.collect()
+    torch.cuda.empty_cache()
+    for made in (other, model, other):
+        check(made)
+        assert graphs._kept[made].records
+
+
 def test_memory_that_runs_out_costs_nodes_and_no_text(model, monkeypatch):
     computed = FastRunner._pass
 
