@@ -1,10 +1,11 @@
-"""What a pass on a GPU consists of: its linear layers, and attention computed in several ways.
+"""What a pass on a GPU consists of: linear layers, acceptance, and attention in several ways.
 
     PYTHONPATH=benches python -m gpu_passes --out build/gpu-passes.json
 
-times, each alone and recorded as a CUDA graph, all linear layers of a shape by the tokens of a
-pass, and the attention of one layer by tokens and slots: as `scaled_dot_product_attention` chooses,
-by each of its kernels, and in chunks (`specds.verify.attention.SPLIT_FROM`). It takes a minute on a
+times, each alone and recorded as a CUDA graph, by the tokens of a pass: all linear layers of a
+shape, whole passes over few slots, which have besides these mostly small kernels, and acceptance;
+and by tokens and slots the attention of one layer, as `scaled_dot_product_attention` chooses, by
+each of its kernels, and in chunks (`specds.verify.attention.SPLIT_FROM`). It takes a minute on a
 GPU; `--device cpu --shape tiny --slots 64 --widths 1 5` shows that it works.
 """
 
@@ -23,10 +24,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import LogitsProcessorList
 
+from specds import TokenTree
 from specds.bench.generation.shapes import config_of, random_model
 from specds.verify.attention import attend_in_chunks, group_size
+from specds.verify.device import Asked, Chooser
+from specds.verify.fast import FastRunner
 from specds.verify.graphs import CudaRecording, SharedMemory
+from specds.verify.inputs import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,13 +52,14 @@ KERNELS = {
 # Layers that attend in turn, so that their states do not stay in the device's own cache.
 LEAST_BYTES = 400e6
 REPEATS = 15
+PROMPT, FEW_SLOTS = 128, 512
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    measured: dict[str, list[dict[str, Any]]] = {"linear": [], "attention": []}
+    measured: dict[str, list[dict[str, Any]]] = {"passes": [], "attention": []}
     with torch.inference_mode():
-        for part, rows in (("linear", linear_rows), ("attention", attention_rows)):
+        for part, rows in (("passes", pass_rows), ("attention", attention_rows)):
             for row in rows(options):
                 measured[part].append(row)
                 _write(options.out, measured)
@@ -92,20 +99,43 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def linear_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All linear layers of the shape, one after the other, by the tokens of a pass."""
+class Static(FastRunner):
+    """Passes as they are recorded."""
+
+    _static = True
+
+
+def pass_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Linear layers, whole passes and acceptance, by the tokens of a pass."""
     model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    device, vocab_size = model.device, int(model.config.vocab_size)
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     num_bytes = sum(layer.weight.nbytes for layer in layers)
+    sizes = {"prompt_length": PROMPT, "max_length": FEW_SLOTS, "max_nodes": max(options.widths)}
+    runner = Static(model, **sizes)
+    runner.prefill(torch.arange(PROMPT)[None] % vocab_size)
+    greedy = Chooser(LogitsProcessorList(), do_sample=False)
     for width in options.widths:
         states = {
             layer.in_features: torch.randn(
-                width, layer.in_features, device=model.device, dtype=model.dtype
+                width, layer.in_features, device=device, dtype=model.dtype
             )
             for layer in layers
         }
-        seconds = seconds_of(partial(_all_linear, layers, states), model.device)
-        yield {"width": width, "seconds": seconds, "bytes_per_s": num_bytes / seconds}
+        inputs = Inputs.of(torch.empty(Inputs.size(1, width), dtype=torch.int64), 1, width)
+        tree = TokenTree(range(width - 1), range(-1, width - 2)) if width > 1 else None
+        inputs.fill([0], [tree], [PROMPT], [()])
+        inputs = Inputs(*(item.to(device) for item in inputs))
+        logits = runner._pass(inputs, FEW_SLOTS)
+        of_linear = seconds_of(partial(_all_linear, layers, states), device)
+        row = {"width": width, "linear": of_linear, "bytes_per_s": num_bytes / of_linear}
+        row["pass"] = seconds_of(partial(runner._pass, inputs, FEW_SLOTS), device)
+        for name, asked in (
+            ("accept", Asked(greedy)),
+            ("accept and tell", Asked(greedy, 8, vocab_size)),
+        ):
+            row[name] = seconds_of(partial(runner._accept, inputs, logits, asked), device)
+        yield row
 
 
 def _all_linear(layers: Sequence[torch.nn.Linear], states: dict[int, torch.Tensor]) -> torch.Tensor:
@@ -175,11 +205,12 @@ def _write(out: Path, measured: dict[str, Any]) -> None:
 
 def _show(measured: dict[str, list[dict[str, Any]]]) -> None:
     console = Console(width=130)
-    linear = Table("tokens", "ms", "GB/s", title="all linear layers")
-    for row in measured["linear"]:
-        rate = row["bytes_per_s"] / 1e9
-        linear.add_row(str(row["width"]), f"{1e3 * row['seconds']:.3f}", f"{rate:.0f}")
-    console.print(linear)
+    parts = ("linear", "pass", "accept", "accept and tell")
+    passes = Table("tokens", "GB/s", *parts, title=f"passes over {FEW_SLOTS} slots, ms")
+    for row in measured["passes"]:
+        rate = f"{row['bytes_per_s'] / 1e9:.0f}"
+        passes.add_row(str(row["width"]), rate, *(f"{1e3 * row[part]:.3f}" for part in parts))
+    console.print(passes)
     ways = list(dict.fromkeys(row["way"] for row in measured["attention"]))
     table = Table("slots", "tokens", *ways, title="attention of a layer, us")
     cells: dict[tuple[int, int], dict[str, str]] = {}

@@ -5,14 +5,15 @@ import json
 import gpu_passes
 
 
-def test_linear_layers_and_every_way_to_attend_are_timed(tmp_path, capsys):
+def test_passes_their_parts_and_every_way_to_attend_are_timed(tmp_path, capsys):
     out = tmp_path / "passes.json"
     sizes = ("--slots", "64", "48", "--widths", "1", "5")
     small = ("--device", "cpu", "--dtype", "float32", "--shape", "tiny")
     assert gpu_passes.main([*small, *sizes, "--out", str(out)]) == 0
     measured = json.loads(out.read_text())
-    assert [row["width"] for row in measured["linear"]] == [1, 5]
-    assert all(row["seconds"] > 0 < row["bytes_per_s"] for row in measured["linear"])
+    assert [row["width"] for row in measured["passes"]] == [1, 5]
+    assert all(min(row.values()) > 0 for row in measured["passes"])
+    assert {"linear", "pass", "accept", "accept and tell"} < measured["passes"][0].keys()
     seconds = {(r["slots"], r["width"], r["way"]): r["seconds"] for r in measured["attention"]}
     ways = ["chosen", *gpu_passes.KERNELS]
     assert [key[2] for key in seconds if key[:2] == (64, 5)] == [*ways, "2 chunks", "4 chunks"]
