@@ -1,5 +1,6 @@
 """Generation measured: the clock's arithmetic, forced answers, and what is reported."""
 
+import importlib.metadata
 import json
 import sys
 from functools import partial
@@ -538,10 +539,18 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
 
 
+def installed(package, version=importlib.metadata.version):
+    """The version of a package, on a machine where specds is taken from its sources."""
+    if package == "specds":
+        raise importlib.metadata.PackageNotFoundError(package)
+    return version(package)
+
+
 def test_what_the_gpu_benchmark_has_measured_is_kept_when_the_rest_fails(
     files, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    monkeypatch.setattr(run, "version", installed)
     case = ("--case", files / "one.jsonl", files / "code.specds", 0)
     small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
     few = ("--new-tokens", 6, "--runs", 1, "--limit", 1, "--batches", 99, "--baselines", "plain")
