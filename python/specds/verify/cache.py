@@ -316,7 +316,7 @@ class TreeCache(Cache):
             self._views_at = row, start, end
         return self._views
 
-    # A cache may outlive an inference mode, outside of which tensors made in it cannot be written.
+    # What is made in inference mode could only be written to in it.
     @torch.inference_mode(False)
     @torch.no_grad()
     def _allocate(self, num_slots: int) -> None:
