@@ -2,17 +2,20 @@
 
 Recorded answers are forced through random weights of a real shape (`specds bench generate
 --forced`), each file with the datastore that it drafts from and the bar it is held to. Batches and
-the cost of a pass by its nodes are measured on the first. Writes `build/bench-gpu.json` and
-`build/bench-gpu.html`. Run it by `make bench-gpu ARGS="--case ANSWERS.jsonl DATASTORE BAR ..."`;
-without a GPU, `--device cpu --shape tiny` shows that it works.
+the cost of a pass by its nodes are measured on the first. After each of these it prints what it has
+and writes `build/bench-gpu.json` and, where plotly is installed, `build/bench-gpu.html`. Run it by
+`make bench-gpu ARGS="--case ANSWERS.jsonl DATASTORE BAR ..."`; without a GPU, `--device cpu --shape
+tiny` shows that it works.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +28,9 @@ from specds import display
 from specds.bench.generation.plots import page
 from specds.bench.generation.report import tables
 from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
-from specds.bench.html import require_plotly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from specds.bench.generation.report import Row
 
@@ -50,7 +52,6 @@ class Case:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    require_plotly()
     if options.device != "cpu" and not torch.cuda.is_available():
         display.fail(
             "no CUDA device: this needs a GPU whose memory holds the model (16 GB for llama-2-7b); "
@@ -58,23 +59,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     figures = [] if options.without_tests else [Figure("tests on the GPU", _tests(), at_most=0)]
-    cases = [Case(Path(a), Path(datastore), float(bar)) for a, datastore, bar in options.case]
-    documents = []
-    for case in cases:
-        contexts = () if documents else options.contexts
-        single = _options(options, case, limit=options.limit, contexts=contexts)
-        documents.append(_run(single, case.transcripts.name))
-        figures += speed_figures(documents[-1], case)
-    figures += curve_figures(documents[0]["verification_costs"])
-    if options.batches:
-        several = _options(options, cases[0], limit=max(options.batches), batches=options.batches)
-        documents.append(_run(several, "batches"))
-        figures += speed_figures(documents[-1], cases[0])
-    _write(options.out, documents, figures)
-    _show(documents, figures)
+    documents: list[dict[str, Any]] = []
+    for case, batches, contexts in _measurements(options):
+        document = _run(_options(options, case, batches, contexts), case.transcripts.name)
+        documents.append(document)
+        figures += speed_figures(document, case) + curve_figures(document["verification_costs"])
+        # What was measured is kept and shown, whatever becomes of the rest.
+        _write(options.out, documents, figures)
+        _show(document, figures)
+        _forget_the_model()
     # What could not be measured has not met its bar either.
     held = (figure for figure in figures if (figure.at_most, figure.at_least) != (None, None))
     return 0 if all(figure.met for figure in held) else 1
+
+
+def _measurements(
+    options: argparse.Namespace,
+) -> Iterator[tuple[Case, Sequence[int], Sequence[int]]]:
+    """Cases, sizes of batches and contexts: each case by itself, and the first one in batches."""
+    cases = [Case(Path(a), Path(datastore), float(bar)) for a, datastore, bar in options.case]
+    contexts = options.contexts
+    for case in [] if options.without_single else cases:
+        yield case, (1,), contexts
+        contexts = ()
+    if options.batches:
+        yield cases[0], options.batches, contexts
+
+
+def _forget_the_model() -> None:
+    """Gives its memory to the next one: what was compiled would keep it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,13 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto", help="by default bfloat16")
     parser.add_argument("--drafter", default="fused")
+    parser.add_argument("--baselines", nargs="+", help="by default all that are worth their time")
     parser.add_argument("--verification", default="auto")
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
-    parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS))
+    parser.add_argument("--contexts", type=int, nargs="*", default=list(CONTEXTS))
     parser.add_argument("--without-tests", action="store_true")
+    parser.add_argument("--without-single", action="store_true", help="batches alone")
     parser.add_argument("--out", type=Path, default=Path("build/bench-gpu"))
     return parser
 
@@ -108,13 +127,9 @@ def _run(options: GenerateOptions, name: str) -> dict[str, Any]:
 
 
 def _options(
-    options: argparse.Namespace,
-    case: Case,
-    *,
-    limit: int,
-    contexts: Sequence[int] = (),
-    batches: Sequence[int] = (1,),
+    options: argparse.Namespace, case: Case, batches: Sequence[int], contexts: Sequence[int]
 ) -> GenerateOptions:
+    usual = [name for name in BASELINES if options.device != "cpu" or name != "compiled"]
     return GenerateOptions(
         shape=options.shape,
         forced=True,
@@ -122,9 +137,9 @@ def _options(
         datastores=[case.datastore],
         tokenizer=options.tokenizer,
         drafters=[options.drafter],
-        baselines=[name for name in BASELINES if options.device != "cpu" or name != "compiled"],
+        baselines=options.baselines or usual,
         max_new_tokens=options.new_tokens,
-        limit=limit,
+        limit=options.limit if max(batches) == 1 else max(batches),
         runs=options.runs,
         batches=batches,
         verification=options.verification,
@@ -183,16 +198,18 @@ def _write(out: Path, documents: Sequence[dict[str, Any]], figures: Sequence[Fig
     text = json.dumps({**about, "cases": documents}, indent=2) + "\n"
     out.with_suffix(".json").write_text(text, encoding="utf-8")
     first = documents[0]
-    html = page(rows, first["verification_costs"], sentence(first))
-    out.with_suffix(".html").write_text(html, encoding="utf-8")
+    # The figures need no plots, and a machine with a GPU may lack what draws them.
+    with suppress(ImportError):
+        html = page(rows, first["verification_costs"], sentence(first))
+        out.with_suffix(".html").write_text(html, encoding="utf-8")
 
 
-def _show(documents: Sequence[dict[str, Any]], figures: list[Figure]) -> None:
+def _show(document: dict[str, Any], figures: list[Figure]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130)
-    for document in documents:
-        for shown in tables(document["rows"], document["verification_costs"]):
-            console.print(shown)
-    console.print(table(figures, sentence(documents[0]), machine()))
+    for shown in tables(document["rows"], document["verification_costs"]):
+        console.print(shown)
+    console.print(table(figures, sentence(document), machine()))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Generation measured: the clock's arithmetic, forced answers, and what is reported."""
 
+import importlib.metadata
 import json
 import sys
 from functools import partial
@@ -213,6 +214,17 @@ def test_where_reading_the_clock_costs_time_goes_into_a_pass_of_its_own(clock, t
     assert fused["num_drafts"] == 2
     assert [asked for asked in profiled if asked[1]] == [(None, True)] * 2
     assert len(told) == planned.num_calls
+
+
+def test_on_a_device_that_records_our_loop_does_all_calls_before_it_is_timed(tiny, monkeypatch):
+    ways = [Way(b.value, lambda: None, b) for b in (Baseline.GENERATE, Baseline.PLAIN)]
+    requests = [Request("a", [1] * size, 4) for size in (3, 9, 5, 7)]
+    planned, calls = plan(tiny, ways), batches(requests, 1)
+    for records, of_our_loop in ((0, [13, 7]), (1, [13, 11, 9, 7])):
+        monkeypatch.setattr(Plan, "profiles", records)
+        library, own = (planned.warming(way, calls) for way in ways)
+        assert [batch.length for batch in library] == [13, 7]
+        assert [batch.length for batch in own] == of_our_loop
 
 
 def test_a_drafter_is_new_in_every_run_and_for_every_request_where_memory_is_cold(clock, tiny):
@@ -519,6 +531,30 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     assert met["one, fused, batch 2: speed-up"] in (True, False)
     assert "pass over 64 nodes over a plain one, 16 tokens before" in met
     assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
+
+
+def installed(package, version=importlib.metadata.version):
+    """The version of a package, on a machine where specds is taken from its sources."""
+    if package == "specds":
+        raise importlib.metadata.PackageNotFoundError(package)
+    return version(package)
+
+
+def test_what_the_gpu_benchmark_has_measured_is_kept_when_the_rest_fails(
+    files, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    monkeypatch.setattr(run, "version", installed)
+    case = ("--case", files / "one.jsonl", files / "code.specds", 0)
+    small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
+    few = ("--new-tokens", 6, "--runs", 1, "--limit", 1, "--batches", 99, "--baselines", "plain")
+    with pytest.raises(ValueError, match="make no batch of 99"):
+        gpu.main([*map(str, (*case, *small, *few, "--contexts"))])
+    (document,) = json.loads((tmp_path / "gpu.json").read_text())["cases"]
+    assert [row["name"] for row in document["rows"]] == ["plain", "fused"]
+    assert document["verification_costs"] == []
+    assert "tokens a forward" in capsys.readouterr().out
+    assert not (tmp_path / "gpu.html").exists()
 
 
 def test_a_batch_that_cannot_be_drafted_for_misses_nothing_but_says_why():

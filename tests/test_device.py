@@ -21,7 +21,7 @@ from models import (
     tree_generate,
 )
 from specds.generation import generate
-from specds.verify import FastRunner
+from specds.verify import FastRunner, TreeCache
 from specds.verify.device import Chooser, decisions, follow, report
 from specds.verify.inputs import Inputs
 
@@ -85,6 +85,26 @@ def test_forced_tokens_stand_at_every_place_of_their_depth():
     assert inputs.forced[1].tolist() == [-1] * 8
     assert inputs.lengths.tolist() == [5, 6]
     assert torch.equal(inputs.visible[1], torch.eye(8, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [1, 3, 8])  # as wide as elements are moved in, or not
+def test_states_are_moved_to_where_the_path_says_and_no_others_are(head_dim, dtype):
+    rng = np.random.default_rng(0)
+    cache = TreeCache(num_layers=2, capacity=20, num_rows=2)
+    for index in range(2):
+        cache.update(*torch.randn(2, 1, 3, 5, head_dim).to(dtype), index)
+    cache.advance(5)
+    states = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
+    for slots in states:
+        slots.copy_(torch.randn(slots.shape))
+    before = [slots.clone() for slots in states]
+    lengths, path = [5, 9], np.sort(rng.integers(0, 6, (2, 6)), axis=1)
+    cache.move_rows(torch.tensor(lengths), torch.from_numpy(path))
+    for slots, old in zip(states, before, strict=True):
+        for row, length in enumerate(lengths):
+            old[row, :, length : length + 6] = old[row][:, length + path[row]].clone()
+        assert torch.equal(slots, old)
 
 
 @pytest.mark.usefixtures("deciding")

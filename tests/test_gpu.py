@@ -16,7 +16,7 @@ from models import (
     tiny_model,
 )
 from specds.generation import generate
-from specds.verify import RUNNERS, FastRunner, graphs
+from specds.verify import RUNNERS, FastRunner, attention, graphs
 from specds.verify.graphs import GraphRunner
 
 pytestmark = [
@@ -89,6 +89,35 @@ def test_passes_are_recorded_and_replayed(model):
     assert [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()] == made
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_queries", [1, 9, 65])
+def test_attention_in_chunks_is_attention(num_queries, dtype):
+    key, value = torch.randn(2, 1, 8, 4096 + 512, 64, device="cuda").to(dtype)[:, :, :, :4096]
+    query = torch.randn(1, num_queries, 8, 64, device="cuda").to(dtype).transpose(1, 2)
+    hidden = torch.rand(1, 1, num_queries, 4096, device="cuda") < 0.5
+    hidden[..., 1024:2048] = True
+    hidden[..., 0] = False
+    mask = torch.zeros(hidden.shape, dtype=dtype, device="cuda")
+    mask.masked_fill_(hidden, max(torch.finfo(dtype).min, -1e9))
+    made = attention.attend_in_chunks(query, key, value, mask, None, 4)
+    exact = [states.double() for states in (query, key, value)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=~hidden)
+    # The device may round factors to ten bits in float32.
+    assert torch.allclose(made.double(), expected, atol=2e-2 if dtype != torch.float32 else 2e-3)
+
+
+def test_texts_attended_to_in_chunks_are_those_of_plain_decoding(model, monkeypatch):
+    monkeypatch.setitem(attention.SPLIT_FROM, "cuda", 64)
+    monkeypatch.setattr(attention, "_LEAST_CHUNK", 16)
+    check(model)
+
+
+def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):
+    with torch.inference_mode():
+        check(model)
+    check(model)
+
+
 def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model):
     sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
     with torch.no_grad():
@@ -121,6 +150,31 @@ def test_a_cache_that_grows_is_recorded_again(model, monkeypatch):
     check(model)
     check(model, num_tokens=150)
     check(model)
+
+
+def test_workspaces_that_others_clear_are_not_those_of_recordings():
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128, "vocab_size": 97}
+    wide = build("LlamaConfig", {**FAMILIES["llama"][1], **sizes}).to("cuda")
+    check(wide)
+    # As torch does where it compiles with CUDA graphs of its own.
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    taken = torch.full((1 << 28,), 7, dtype=torch.uint8, device="cuda")
+    check(wide)
+    assert bool((taken == 7).all())
+    assert graphs._kept[wide].records
+
+
+def test_two_models_are_recorded_side_by_side_and_one_goes(model):
+    other = build("LlamaConfig", {**FAMILIES["llama"][1], "num_hidden_layers": 3}).to("cuda")
+    for made in (model, other, model):
+        check(made)
+    del graphs._kept[model]
+    gc.collect()
+    torch.cuda.empty_cache()
+    for made in (other, model, other):
+        check(made)
+        assert graphs._kept[made].records
 
 
 def test_memory_that_runs_out_costs_nodes_and_no_text(model, monkeypatch):

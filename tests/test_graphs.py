@@ -4,6 +4,7 @@ A recording is made here of the operations on tensors: a replay does them again 
 and knows of nothing that Python did between them, as a CUDA graph does.
 """
 
+import contextlib
 import gc
 
 import pytest
@@ -28,8 +29,10 @@ from models import (
     random_tree,
     tiny_model,
 )
+from specds.bench.generation import curve
+from specds.bench.generation.ways import Target
 from specds.generation import generate
-from specds.verify import RUNNERS, FastRunner, graphs
+from specds.verify import RUNNERS, FastRunner, attention, graphs, support
 from specds.verify.device import Asked, Chooser
 from specds.verify.graphs import GraphRunner, bucket
 from specds.verify.inputs import Inputs
@@ -45,7 +48,7 @@ class Recorded(TorchDispatchMode):
 
     made = 0
 
-    def __init__(self, compute, pool, device):
+    def __init__(self, compute, memory, device):
         super().__init__()
         self.operations = []
         compute()
@@ -65,6 +68,7 @@ class Recorded(TorchDispatchMode):
         self.operations.append((operation, args, kwargs or {}, tensors_in(result)))
         return result
 
+    @torch.inference_mode()  # a graph writes where it likes
     def replay(self):
         for operation, args, kwargs, kept in self.operations:
             taken = {item.untyped_storage().data_ptr() for item in tensors_in(args)}
@@ -101,6 +105,19 @@ def test_texts_are_those_of_plain_decoding(family):
         assert output.past_key_values.get_seq_length() == len(expected) - 1
     # Three widths, two numbers of slots, and a cache that did not move.
     assert Recorded.made <= 6
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_texts_attended_to_in_chunks_are_those_of_plain_decoding(family, monkeypatch):
+    used, attend = [], attention.attend_in_chunks
+    monkeypatch.setitem(attention.SPLIT_FROM, "cpu", 64)
+    monkeypatch.setattr(attention, "_LEAST_CHUNK", 16)
+    monkeypatch.setattr(attention, "attend_in_chunks", lambda *a: used.append(a[-1]) or attend(*a))
+    model = tiny_model(family)
+    expected = plain_generate(model, num_tokens=50, **GREEDY)
+    output = fast(model, mixed_drafter(expected), num_tokens=50)
+    assert output.sequences.tolist() == [expected]
+    assert set(used) == {4, 8}
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
@@ -210,6 +227,28 @@ def test_memory_that_runs_out_while_recording_costs_nodes(monkeypatch):
     assert output.sequences.tolist() == [expected]
 
 
+def test_memory_that_runs_out_within_a_capture_costs_nodes_and_not_the_recordings(monkeypatch):
+    left = [2]
+
+    def starved(compute, pool, device):
+        if not left.pop():
+            return Recorded(compute, pool, device)
+        left.extend([0] * 99)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(GraphRunner, "_record", starved)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    with pytest.warns(UserWarning, match=r"no memory for drafts") as warned:
+        output = fast(model, oracle_drafter(expected), self_check=False)
+    assert len(warned) == 1
+    assert output.sequences.tolist() == [expected]
+    assert graphs._kept[model].records
+
+
 class Interrupt:
     """A streamer that is interrupted after some tokens."""
 
@@ -284,6 +323,118 @@ def test_a_model_that_is_gone_takes_what_was_kept_with_it():
     assert len(graphs._kept) == 0
 
 
+def test_what_an_inference_mode_leaves_can_be_used_outside_of_it():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    expected = plain_generate(model, **GREEDY)
+    with torch.inference_mode():
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    kept, made = graphs._kept[model], Recorded.made
+    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    with torch.inference_mode():
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    assert graphs._kept[model] is kept
+    assert Recorded.made == made
+
+
+@pytest.mark.parametrize("module", [curve, support])
+def test_what_is_measured_and_checked_is_what_a_device_runs(module, monkeypatch):
+    asked = []
+
+    def choose(verification, device):
+        asked.append((verification, device.type))
+        return GraphRunner
+
+    monkeypatch.setattr(module, "runner_class", choose)
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    if module is curve:
+        curve.verification_costs(Target(model, "fast"), [9], [4])
+    else:
+        assert support.check_model(model, verification="fast").ok
+    assert asked == [("fast", "cpu")]
+    assert not graphs._kept[model].in_use.locked()
+    assert Recorded.made > 0
+
+
+class FakeCuda:
+    """As much of `torch.cuda` as recordings take."""
+
+    def __init__(self):
+        self.stream_in_use, self.failing, self.captured = "usual", None, []
+
+    def CUDAGraph(self):  # noqa: N802
+        return self
+
+    def Stream(self, device):  # noqa: N802
+        return object()
+
+    def graph_pool_handle(self):
+        return object()
+
+    def current_stream(self):
+        return self.stream_in_use
+
+    def device(self, device):
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.stream_in_use = self.stream_in_use, stream
+        try:
+            yield
+        finally:
+            self.stream_in_use = before
+
+    @contextlib.contextmanager
+    def graph(self, graph, pool, *, stream, capture_error_mode):
+        before, self.stream_in_use = self.stream_in_use, stream
+        self.captured.append((pool, stream))
+        yield
+        if self.failing is not None:
+            raise self.failing  # and its stream is not left
+        self.stream_in_use = before
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Makes recordings with `FakeCuda`."""
+    made = FakeCuda()
+    names = ("CUDAGraph", "Stream", "graph_pool_handle", "current_stream", "device", "stream")
+    for name in (*names, "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    return made
+
+
+def test_a_recording_is_made_on_its_stream_and_nothing_else_is(cuda):
+    memory, streams = graphs.SharedMemory("cuda:1"), []
+    made = graphs.CudaRecording(lambda: streams.append(cuda.stream_in_use), memory, "cuda:1")
+    assert made.outputs is None
+    assert streams == ["usual", "usual", memory.stream]
+    assert cuda.captured == [(memory.pool, memory.stream)]
+    assert cuda.stream_in_use == "usual"
+
+
+def test_a_recording_that_fails_leaves_its_stream_and_lets_others_be_made(cuda):
+    cuda.failing = RuntimeError("operation not permitted when stream is capturing")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="not permitted"):
+            graphs.CudaRecording(lambda: None, graphs.SharedMemory("cuda:0"), "cuda:0")
+    assert cuda.stream_in_use == "usual"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_memory_is_shared_by_recordings_as_long_as_there_are_any():
+    kept, device = graphs._Kept((), 1), torch.device("cuda")
+    assert kept.memory_on(torch.device("cpu")) is None
+    failed = kept.memory_on(device)
+    kept.passes[1, 1, 64] = graphs._Pass(1, 1, torch.device("cpu"))
+    first = kept.memory_on(device)
+    assert first is not failed  # of which nothing came
+    kept.passes[1, 1, 64].recordings[None] = first
+    assert kept.memory_on(device) is first
+    kept.forget_passes()
+    assert kept.memory_on(device).pool is not first.pool
+
+
 class OnDevice(TorchDispatchMode):
     """Finds what makes a host and its device wait for each other."""
 
@@ -329,6 +480,51 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1
+
+
+def test_attention_in_chunks_on_a_device_copies_nothing_and_waits_for_nothing():
+    with FakeTensorMode(), OnDevice() as waits, Kernels() as seen:
+        key, value = torch.empty(2, 1, 8, 4096, 64, device="cuda", dtype=torch.bfloat16)
+        query = torch.empty(1, 8, 65, 64, device="cuda", dtype=torch.bfloat16)
+        mask = torch.empty(1, 1, 65, 4096, device="cuda", dtype=torch.bfloat16)
+        seen.names.clear()
+        made = attention.attend_in_chunks(query, key, value, mask, 0.3, 4)
+    assert made.shape == query.shape
+    assert waits.found == []
+    attended = "_scaled_dot_product_efficient_attention"
+    computed = [name for name in seen.names if name != "device"]
+    assert computed == [attended, "_softmax", "mul", "sum", "_to_copy"]
+
+
+class Kernels(TorchDispatchMode):
+    """Notes what a device is asked to compute: all but views."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if not operation.is_view:
+            self.names.append(operation.overloadpacket.__name__)
+        return operation(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_on_a_device_is_one_kernel(dtype):
+    config = transformers.LlamaConfig(**FAMILIES["llama"][1])
+    with FakeTensorMode(allow_non_fake_inputs=True), Kernels() as seen:
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+            token_ids = torch.zeros((1, 21), dtype=torch.int64)
+        runner = Static(model, prompt_length=21, max_length=99, max_nodes=8)
+        runner.prefill(token_ids)
+        seen.names.clear()
+        numbers = torch.zeros(Inputs.size(1, 9), dtype=torch.int64, device="cuda")
+        runner._pass(Inputs.of(numbers, 1, 9), 64)
+    norms = 2 * config.num_hidden_layers + 1
+    assert seen.names.count("_fused_rms_norm") == norms
+    assert "rsqrt" not in seen.names
 
 
 @pytest.mark.parametrize(

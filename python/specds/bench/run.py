@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds._core import Datastore
+from specds._core import Datastore, __version__
 from specds.bench.engines import check_names, engines_of, needs_model
 from specds.bench.measure import measure
 from specds.bench.report import Settings, rows_of
@@ -110,7 +109,7 @@ def run_replay(
         rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))
     return rows, Settings(
-        specds=version("specds"),
+        specds=__version__,
         tokenizer=name,
         order=options.order,
         seed=options.seed,

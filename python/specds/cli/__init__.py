@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from specds import display
+from specds import __version__, display
 from specds.cli import ask, bench, build, fit, run, trigrams
 
 __all__ = ["app", "main"]
@@ -39,7 +38,7 @@ def _options(
     ] = False,
 ) -> None:
     if show_version:
-        typer.echo(f"specds {version('specds')}")
+        typer.echo(f"specds {__version__}")
         raise typer.Exit
 
 

@@ -25,6 +25,12 @@ def _in_sequence(states: torch.Tensor) -> torch.Tensor:
     return states.transpose(0, 1).flatten(1, 2)[None]
 
 
+def _widest(states: torch.Tensor) -> torch.Tensor:
+    """The same memory in elements of 8 bytes where these fit: by index, it is moved one by one."""
+    size = states.element_size() * states.shape[-1]
+    return states if size % 8 else states.view(torch.int64)
+
+
 class _Place:
     """Where the next pass writes, shared by the layers of a cache.
 
@@ -32,15 +38,17 @@ class _Place:
         lengths: Committed slots of each row.
         row: The row that a pass without `slots` is of; its states go behind the committed ones.
         slots: int64 `(num_rows, width)`, where the states of a pass over the first rows go.
+        rows: int64 `(num_rows, 1)`, in which rows these are.
         end: Such a pass sees the slots before it.
     """
 
-    __slots__ = ("end", "lengths", "row", "slots")
+    __slots__ = ("end", "lengths", "row", "rows", "slots")
 
     def __init__(self, num_rows: int) -> None:
         self.lengths = [0] * num_rows
         self.row = 0
         self.slots: torch.Tensor | None = None
+        self.rows: torch.Tensor | None = None
         self.end = 0
 
     @property
@@ -86,11 +94,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self, key_states: torch.Tensor, value_states: torch.Tensor, slots: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_rows, end = len(slots), self._place.end
-        rows = torch.arange(num_rows, device=slots.device)[:, None]
         seen = []
         for states, new in ((self.keys, key_states), (self.values, value_states)):
             by_row = new[0].transpose(0, 1).view(*slots.shape, *states.shape[1::2])
-            states.transpose(1, 2)[rows, slots] = by_row
+            states.transpose(1, 2)[self._place.rows, slots] = by_row
             seen.append(states[:num_rows, :, :end])
         return seen[0], seen[1]
 
@@ -188,7 +195,8 @@ class TreeCache(Cache):
 
     def use_row(self, row: int) -> None:
         """Passes, `advance` and `commit` are of this row from now on."""
-        self._place.row, self._place.slots = row, None
+        self._place.row = row
+        self._place.slots = self._place.rows = None
 
     def place_rows(self, slots: torch.Tensor, end: int) -> None:
         """The next pass is of the first rows, and its states go where `slots` says.
@@ -201,6 +209,7 @@ class TreeCache(Cache):
             end: More than any of `slots`.
         """
         self._place.slots, self._place.end = slots, end
+        self._place.rows = torch.arange(len(slots), device=slots.device)[:, None]
         self.reserve(end)
 
     def update(
@@ -261,7 +270,7 @@ class TreeCache(Cache):
         targets = lengths[:, None] + torch.arange(path.shape[1], device=path.device)
         sources = lengths[:, None] + path
         for block in self._blocks:
-            by_slot = block.transpose(2, 3)
+            by_slot = _widest(block).transpose(2, 3)
             # Copied out before any is written, so this is safe in place.
             by_slot[:, rows, targets] = by_slot[:, rows, sources]
 

@@ -113,11 +113,9 @@ def follow(inputs: Inputs, choices: torch.Tensor) -> tuple[torch.Tensor, torch.T
     places = torch.arange(width, device=choices.device).expand(num_rows, width)
     drafted = inputs.token_ids == choices.gather(1, inputs.parents)
     # Of depth 0 are the last token, which is its own parent, and the padding.
-    accepted = torch.where(inputs.depths > 0, drafted, places == 0)
-    ancestors = inputs.parents
-    for _ in range(width.bit_length()):
-        accepted = accepted & accepted.gather(1, ancestors)
-        ancestors = ancestors.gather(1, ancestors)
+    chosen = torch.where(inputs.depths > 0, drafted, places == 0)
+    # A token sees itself and its ancestors, and is accepted where all of these were chosen.
+    accepted = (chosen[:, None] | ~inputs.visible).all(dim=-1)
     # What was not accepted goes to a column that is cut off.
     columns = torch.where(accepted, inputs.depths, width)
     path = torch.arange(width + 1, device=choices.device).repeat(num_rows, 1)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 _NODES = (0, 8, 16, 32, 64)
-_SLOTS = (512, 1024, 2048, 4096)
+# What is rounded up is read: of Llama-2-7B, 1,024 slots take as long as 4 % of the weights.
+_SLOTS = (512, 1024, 2048)
 
 
 def bucket(number: int, sizes: tuple[int, ...]) -> int:
@@ -44,27 +45,48 @@ class Recording(Protocol):
         ...
 
 
+# Only one recording can be made at a time.
+_recording = Lock()
+
+
+class SharedMemory:
+    """What recordings share that come and go together: they are replayed one after the other.
+
+    Attributes:
+        pool: Of the device's memory. It may not be used again when all that used it are gone.
+        stream: They are made on it, and nothing is computed there: so the workspace that cuBLAS
+            keeps for a stream lies in the pool too, and lives as long as they do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.pool: Any = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class CudaRecording:
     """A CUDA graph.
 
     Args:
         compute: What to record; it is run a few times.
-        pool: The memory that the graphs of a model share.
+        memory: Shared with the recordings that it takes turns with.
         device: Where the tensors are.
     """
 
-    def __init__(self, compute: Callable[[], Outputs], pool: Any, device: torch.device) -> None:
-        with torch.cuda.device(device):
+    def __init__(
+        self, compute: Callable[[], Outputs], memory: SharedMemory, device: torch.device
+    ) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        # What other threads do on the device is no part of it.
+        mode: Any = {"stream": memory.stream, "capture_error_mode": "thread_local"}
+        with _recording, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
-            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                for _ in range(2):
-                    compute()
-            torch.cuda.current_stream().wait_stream(aside)
-            self._graph = torch.cuda.CUDAGraph()
-            # What other threads do on the device is no part of it.
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            for _ in range(2):
+                compute()
+            # A recording that fails does not leave its stream.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(self._graph, memory.pool, **mode),
+            ):
                 self.outputs = compute()
 
     def replay(self) -> None:
@@ -82,8 +104,11 @@ class _Pass:
     """
 
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
-        self.host = InputMemory.make(num_rows, width, pinned=device.type == "cuda")
-        self.numbers = torch.zeros_like(self.host.numbers, device=device)
+        pinned = device.type == "cuda"
+        # The next request may be made outside of an inference mode that this one is made in.
+        with torch.inference_mode(False):
+            self.host = InputMemory.make(num_rows, width, pinned=pinned)
+            self.numbers = torch.zeros_like(self.host.numbers, device=device)
         self.recordings: dict[tuple[int, int] | None, Recording] = {}
 
 
@@ -97,7 +122,7 @@ class _Kept:
         storage: Where they were when the passes were recorded.
         passes: By shape.
         records: Whether passes can be recorded.
-        pool: The memory of the recordings.
+        memory: Of the recordings; None where there is none, or no CUDA device.
     """
 
     def __init__(self, weights: tuple[Any, ...], num_layers: int) -> None:
@@ -107,7 +132,20 @@ class _Kept:
         self.storage = self.cache.storage
         self.passes: dict[Shape, _Pass] = {}
         self.records = True
-        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.memory: SharedMemory | None = None
+
+    def forget_passes(self) -> None:
+        """Makes room for those of other addresses."""
+        self.passes.clear()
+        self.memory = None
+
+    def memory_on(self, device: torch.device) -> SharedMemory | None:
+        """What the next recording shares with those that there are."""
+        if device.type != "cuda":
+            return None
+        if self.memory is None or not any(made.recordings for made in self.passes.values()):
+            self.memory = SharedMemory(device)
+        return self.memory
 
 
 _kept: WeakKeyDictionary[torch.nn.Module, _Kept] = WeakKeyDictionary()
@@ -177,7 +215,7 @@ class GraphRunner(FastRunner):
         # Before anything is recorded, so that it is not moved within a recording.
         self.cache.reserve(shape[2])
         if self.cache.storage != self._kept.storage:
-            self._kept.passes.clear()
+            self._kept.forget_passes()
             self._kept.storage = self.cache.storage
         made = self._kept.passes.get(shape)
         if made is None:
@@ -210,10 +248,13 @@ class GraphRunner(FastRunner):
         recording = of_shape.recordings.get(accepts)
         if recording is None:
             try:
-                recording = type(self)._record(compute, self._kept.pool, self._model.device)
+                device = self._model.device
+                recording = type(self)._record(compute, self._kept.memory_on(device), device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
+                if isinstance(failure.__context__, torch.OutOfMemoryError):
+                    raise failure.__context__ from None  # what ended the recording
                 self._kept.records = False
                 warnings.warn(
                     f"passes are not recorded as CUDA graphs, which makes them slower: {failure}",

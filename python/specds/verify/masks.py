@@ -152,6 +152,8 @@ class DeviceMasks:
             for layer_type in sorted(set(layer_types(config)))
         }
         self._dtype = dtype
+        # Finite with what is added to it, also in a part of the slots that is hidden altogether.
+        self._hidden = max(torch.finfo(dtype).min, -1e9)
 
     @property
     def has_windows(self) -> bool:
@@ -183,7 +185,7 @@ class DeviceMasks:
         for layer_type, first in self._first.items():
             near = seen if first is None else seen & (at_slots >= first(positions)[:, :, None])
             mask = torch.zeros(near.shape, dtype=self._dtype, device=near.device)
-            masks[layer_type] = mask.masked_fill_(~near, torch.finfo(self._dtype).min)[:, None]
+            masks[layer_type] = mask.masked_fill_(~near, self._hidden)[:, None]
         return masks
 
     def of_one_row(
@@ -200,7 +202,7 @@ class DeviceMasks:
         """
         width = visible.shape[-1]
         mask = torch.zeros((group, width, end), dtype=self._dtype, device=visible.device)
-        mask[..., end - width :].masked_fill_(~visible, torch.finfo(self._dtype).min)
+        mask[..., end - width :].masked_fill_(~visible, self._hidden)
         return self.as_argument(dict.fromkeys(self._first, mask.view(1, 1, -1, end)))
 
     def as_argument(self, masks: dict[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:

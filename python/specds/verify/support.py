@@ -21,7 +21,7 @@ from transformers.generation.logits_process import (
 
 from specds._core import TokenTree
 from specds.verify.masks import layer_types
-from specds.verify.runners import AUTO, RUNNERS
+from specds.verify.runners import AUTO, RUNNERS, runner_class
 from specds.verify.twin import twin_reasons
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = RUNNERS[verification](
+    runner = runner_class(verification, model.device)(
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
     try:

@@ -11,7 +11,7 @@ import torch
 
 from specds import TokenTree
 from specds.bench.generation.measure import synchronise
-from specds.verify.runners import RUNNERS
+from specds.verify.runners import runner_class
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -72,21 +72,26 @@ def _times(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: _tree(size, vocab_size) for size in sizes}
-    runner = RUNNERS[require_support(model, verification=target.verification)](
+    verification = require_support(model, verification=target.verification)
+    # As requests run it: on a CUDA device that replays recordings.
+    runner = runner_class(verification, model.device)(
         model, prompt_length=context, max_length=context + 1 + max(sizes), max_nodes=max(sizes)
     )
-    runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(_REPEATS + 1):
-        for size, tree in trees.items():
-            progress("verification")
-            synchronise(model.device)
-            started = perf_counter()
-            # Nothing is committed, so the next pass writes where this one did.
-            runner.verify(int(token_ids[-1]), tree)
-            synchronise(model.device)
-            if repeat:  # the first of each size allocates
-                seconds[size].append(perf_counter() - started)
+    try:
+        runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)
+        for repeat in range(_REPEATS + 1):
+            for size, tree in trees.items():
+                progress("verification")
+                synchronise(model.device)
+                started = perf_counter()
+                # Nothing is committed, so the next pass writes where this one did.
+                runner.verify(int(token_ids[-1]), tree)
+                synchronise(model.device)
+                if repeat:  # the first of each size allocates
+                    seconds[size].append(perf_counter() - started)
+    finally:
+        runner.close()
     return {size: median(values) for size, values in seconds.items()}
 
 

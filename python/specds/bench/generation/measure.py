@@ -139,8 +139,21 @@ class Plan:
         """How often `progress` is told of a call, where no way is refused."""
         calls = sum(len(batches) for batches in self.batches.values()) * len(self.modes)
         profiled = self.profiles * sum(way.tells_times for way in self.ways)
-        warming = 2 * len(self.modes) * len(self.batches) * len(self.ways)
-        return calls * (self.runs * len(self.ways) + profiled) + warming
+        warming = sum(
+            len(self.warming(way, batches))
+            for way, batches in product(self.ways, self.batches.values())
+        )
+        return calls * (self.runs * len(self.ways) + profiled) + warming * len(self.modes)
+
+    def warming(self, way: Way, batches: Sequence[Batch]) -> list[Batch]:
+        """The calls that a way does before it is timed: the longest, and what else makes a start.
+
+        A static cache is made once for the longest, so nothing is compiled again when it is timed.
+        Where passes are recorded as CUDA graphs, all calls are done, since a drafter chooses
+        between passes of many sizes.
+        """
+        ordered = sorted(batches, key=lambda batch: batch.length, reverse=True)
+        return ordered if way.tells_times and self.profiles else [ordered[0], ordered[-1]]
 
     @property
     def profiles(self) -> int:
@@ -170,17 +183,12 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
 def _warm_up(
     plan: Plan, batches: Sequence[Batch], progress: Callable[[str], None]
 ) -> dict[int, str]:
-    """Has every way do the longest and the shortest call; returns those that cannot, and why.
-
-    A static cache is made once for the longest, so nothing is compiled again when it is timed; and
-    between the two lie all the lengths that a CUDA graph is recorded for.
-    """
-    ordered = sorted(batches, key=lambda batch: batch.length)
+    """Has every way do some calls; returns those that cannot, and why."""
     refused: dict[int, str] = {}
     for way in plan.ways:
         try:
             call = way.start()
-            for mode, batch in product(plan.modes, (ordered[-1], ordered[0])):
+            for mode, batch in product(plan.modes, plan.warming(way, batches)):
                 progress(way.name)
                 call(Job(batch, batch.num_tokens, mode.settings))
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from specds._core import Datastore
+from specds._core import Datastore, __version__
 from specds.bench.generation.curve import num_passes, verification_costs
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import rows_of
@@ -267,7 +267,7 @@ def _about(options: GenerateOptions, model: PreTrainedModel) -> dict[str, Any]:
     return {
         **asdict(options),
         **paths,
-        "specds": version("specds"),
+        "specds": __version__,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
