@@ -296,6 +296,7 @@ impl Session for FusedSession {
             self.growth
                 .learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
         }
+        self.growth.carry(tokens);
         self.growth.clear();
         if let Some(trigrams) = &self.trigrams {
             tables::learn(trigrams, self.context.tokens(), tokens);

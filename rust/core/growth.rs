@@ -12,7 +12,8 @@ use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
 use crate::passages::{self, Passages};
-use crate::positions::{self, Places, Reach};
+use crate::positions::{self, DECAY, Places, Reach};
+use crate::skips::Skips;
 use crate::tree::{Source, TokenTree};
 use crate::weights::Weights;
 
@@ -96,6 +97,9 @@ pub(crate) struct Growth {
     evidence: Evidence,
     passages: Passages,
     places: Places,
+    /// Of the node that is looked up, and of the next draft's root.
+    skips: Skips,
+    skips_of_root: Skips,
 }
 
 impl Growth {
@@ -236,6 +240,13 @@ impl Growth {
                     .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
+        if let Some(parent) = &parent {
+            let token = self.tail.last().copied();
+            skip(&self.passages, &self.places, parent, token, &mut self.skips);
+            self.skips.count(DECAY, &mut self.evidence);
+        } else {
+            self.skips_of_root.count(DECAY, &mut self.evidence);
+        }
         for table in sources.tables.iter().flatten() {
             table.count(&self.tail, &mut self.evidence);
         }
@@ -325,6 +336,27 @@ impl Growth {
         }
     }
 
+    /// Keeps what the next draft's root is to know of the node before it, whose matches `tokens`
+    /// go on from.
+    pub(crate) fn carry(&mut self, tokens: &[u32]) {
+        let Some((&last, accepted)) = tokens.split_last() else {
+            return;
+        };
+        self.skips_of_root.clear();
+        let (mut looked_up, mut index) = (Some(0), -1);
+        for &token in accepted {
+            let Some(child) = self.child(index, token) else {
+                return;
+            };
+            looked_up = self.looked_up[child];
+            index = i32::try_from(child).unwrap_or(i32::MAX);
+        }
+        if let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) {
+            let skips = &mut self.skips_of_root;
+            skip(&self.passages, &self.places, node, Some(last), skips);
+        }
+    }
+
     fn child(&self, parent: i32, token: u32) -> Option<usize> {
         let mut edges = self.tree.parents().iter().zip(self.tree.token_ids());
         edges.position(|edge| edge == (&parent, &token))
@@ -351,5 +383,14 @@ impl Growth {
     /// Where in the memory the longest match of the last token goes on.
     pub(crate) fn place_in_memory(&self) -> Option<usize> {
         self.places.place_of_longest(&self.nodes.first()?.places[1])
+    }
+}
+
+/// What the matches of a node go on with after any other token than `token`.
+fn skip(passages: &Passages, places: &Places, node: &Node, token: Option<u32>, skips: &mut Skips) {
+    skips.clear();
+    passages.skip(&node.passages, token, &mut skips.datastore);
+    for (found, skipped) in node.places.iter().zip(&mut skips.texts) {
+        places.skip(found, token, skipped);
     }
 }

@@ -94,6 +94,7 @@ pub mod prompt_lookup;
 mod recycled;
 pub mod rest;
 mod shard;
+mod skips;
 mod snapshot;
 #[cfg(test)]
 mod sort_tests;

@@ -3,10 +3,11 @@
 use std::iter::Peekable;
 use std::ops::Range;
 
-use crate::evidence::{Evidence, Kind, Matched};
+use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::growth::MAX_DEPTH;
 use crate::history::History;
 use crate::numeric::small;
+use crate::skips::Skipped;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
@@ -21,7 +22,7 @@ const MAX_EXPERTS: usize = 3;
 const ENOUGH: usize = 4;
 
 /// How much less an earlier place counts than the next one.
-const DECAY: f32 = 0.95;
+pub(crate) const DECAY: f32 = 0.95;
 
 /// How many of the latest places are looked at.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +63,8 @@ struct Place {
     /// Where the text goes on, and with which token.
     next: u32,
     token: u32,
+    /// The token after that.
+    after: u32,
     /// How many tokens before it are the same.
     length: u32,
 }
@@ -121,11 +124,12 @@ impl Places {
         let tokens = text.tokens();
         for index in parent.range.clone() {
             let place = self.0[index];
-            let after = place.next as usize + 1;
-            if place.token == token && after < tokens.len() {
+            let next = place.next as usize + 1;
+            if place.token == token && next < tokens.len() {
                 self.0.push(Place {
                     next: place.next + 1,
-                    token: tokens[after],
+                    token: place.after,
+                    after: token_at(text, next + 1),
                     length: place.length + 1,
                 });
             }
@@ -209,6 +213,15 @@ impl Places {
         }
     }
 
+    /// What follows where these places go on with another token than `token`.
+    pub(crate) fn skip(&self, found: &Found, token: Option<u32>, skipped: &mut Skipped) {
+        for place in &self.0[found.range.clone()] {
+            if place.token != END && Some(place.token) != token {
+                skipped.add(place.length as usize, place.after);
+            }
+        }
+    }
+
     /// Where the latest of the longest matches of a node goes on.
     pub(crate) fn place_of_longest(&self, found: &Found) -> Option<usize> {
         let places = self.0[found.range.clone()].iter().rev();
@@ -233,9 +246,14 @@ fn places(
     let places = ends.map(|end| Place {
         next: small(end + 1),
         token: tokens[end + 1],
+        after: token_at(text, end + 2),
         length: 1,
     });
     places.peekable()
+}
+
+fn token_at(text: &History, position: usize) -> u32 {
+    text.tokens().get(position).copied().unwrap_or(END)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
