@@ -7,6 +7,7 @@ use crate::adaptation::AdaptiveTrigrams;
 use crate::checks::check_tokens;
 use crate::datastore::Datastore;
 use crate::draft::Session;
+use crate::effort::Effort;
 use crate::error::{Error, Result};
 use crate::evidence::TableSource;
 use crate::followers::AllFollowers;
@@ -34,6 +35,8 @@ pub struct FusedConfig {
     pub unigram: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
+    /// How much of the sources a draft reads.
+    pub effort: Effort,
 }
 
 impl Default for FusedConfig {
@@ -43,6 +46,7 @@ impl Default for FusedConfig {
             recycled: true,
             unigram: false,
             learns: true,
+            effort: Effort::default(),
         }
     }
 }
@@ -250,6 +254,7 @@ impl FusedSession {
         let trigrams = self.trigrams.as_ref().map(AdaptiveTrigrams::reader);
         let recycled = drafter.config.recycled.then_some(&self.recycled);
         let sources = Sources {
+            reading: drafter.config.effort.reading(),
             weights: &weights,
             datastore: datastore.map(|datastore| (datastore, &drafter.followers)),
             texts: [

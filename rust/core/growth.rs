@@ -6,6 +6,7 @@
 
 use crate::calibration;
 use crate::datastore::Datastore;
+use crate::effort::Reading;
 use crate::evidence::{Evidence, Kind, Known, TableSource};
 use crate::followers::AllFollowers;
 use crate::hidden::Hidden;
@@ -24,19 +25,12 @@ pub(crate) const MAX_DEPTH: u32 = 20;
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-const LIKELY: f32 = 0.3;
-
-/// What a child's probability is at most, for a guess of whether it is worth a look: below its
-/// parent's times this. Half of all nodes are leaves that are then never looked up, and what that
-/// loses is not measurable.
-const HOPE: f32 = 0.5;
-
 /// Kinds of texts.
 const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 
 /// What a draft is made of.
 pub(crate) struct Sources<'a> {
+    pub(crate) reading: Reading,
     pub(crate) weights: &'a Weights,
     pub(crate) datastore: Option<(&'a Datastore, &'a AllFollowers)>,
     /// In the order of [`TEXTS`].
@@ -182,7 +176,7 @@ impl Growth {
         limits: Limits,
         free: usize,
     ) -> bool {
-        let hoped = next.prob * HOPE;
+        let hoped = next.prob * sources.reading.hope;
         let least = self.pending.first().filter(|_| self.pending.len() == free);
         let is_end = sources
             .datastore
@@ -233,7 +227,7 @@ impl Growth {
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let reach = Reach::of(prob, text);
+                let reach = Reach::of(prob, text, sources.reading);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
@@ -280,7 +274,7 @@ impl Growth {
         let document = document.unwrap_or_default();
         let found = if let Some(parent) = parent {
             let found = self.passages.follow(&parent.passages, token);
-            if prob < LIKELY {
+            if prob < sources.reading.likely {
                 found
             } else {
                 self.passages.refresh(datastore, document, &found)

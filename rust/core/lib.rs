@@ -64,6 +64,7 @@ pub mod datastore;
 pub mod draft;
 mod duplicates;
 pub mod edit;
+pub mod effort;
 mod entries;
 pub mod error;
 mod evidence;

@@ -3,6 +3,7 @@
 use std::iter::Peekable;
 use std::ops::Range;
 
+use crate::effort::Reading;
 use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::growth::MAX_DEPTH;
 use crate::history::History;
@@ -18,8 +19,8 @@ const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// A child with so many of its parent's places does without a search of its own.
-const ENOUGH: usize = 4;
+/// So few places that two tokens lead to are joined by those that only the last one leads to.
+const FEW: usize = 4;
 
 /// How much less an earlier place counts than the next one.
 pub(crate) const DECAY: f32 = 0.95;
@@ -31,6 +32,8 @@ pub(crate) struct Reach {
     pairs: usize,
     /// Of those that only the last token leads to.
     singles: usize,
+    /// A child with so many of its parent's places does without a search of its own.
+    enough: usize,
 }
 
 /// In a text of so many tokens, which a processor's own cache holds, a place is soon looked at.
@@ -38,21 +41,23 @@ const NEAR: usize = 1 << 17;
 
 impl Reach {
     /// For a node that is this likely: in a longer text, each place costs a wait for memory.
-    pub(crate) fn of(prob: f32, text: &History) -> Self {
-        let most = if text.tokens().len() <= NEAR {
-            256
+    pub(crate) fn of(prob: f32, text: &History, reading: Reading) -> Self {
+        let is_near = text.tokens().len() <= NEAR;
+        let (most, reach) = if is_near {
+            (256, reading.reach)
         } else {
-            128
+            (128, reading.reach / 2.0)
         };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * 2.0 * float(most)) as usize).clamp(8, most);
+        let pairs = ((prob * reach) as usize).clamp(8, most);
         Self {
             pairs,
             singles: pairs / 4,
+            enough: reading.enough_places,
         }
     }
 }
@@ -105,11 +110,11 @@ impl Places {
             self.follow(text, parent, last);
             is_cut = parent.is_cut;
         }
-        if is_cut && self.0.len() - start < ENOUGH {
+        if is_cut && self.0.len() - start < reach.enough {
             self.0.truncate(start);
             is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
         }
-        if self.0.len() - start < ENOUGH {
+        if self.0.len() - start < FEW {
             is_cut |= self.add_singles(text, before, last, reach.singles);
         } else {
             is_cut = true;
