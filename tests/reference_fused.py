@@ -27,7 +27,7 @@ class Weights:
         table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
         prior = 0.0
         if table == "order":
-            prior = 0.9 * (order - 1) + OWN.get(kind, 1.5)
+            prior = -1.0 if kind.endswith("-skip") else 0.9 * (order - 1) + OWN.get(kind, 1.5)
         return prior + self.learned[key]
 
     def add(self, key, change):
@@ -65,8 +65,8 @@ class Text:
         ends = [end for end in self.ends(suffix) if end + 1 < len(self.tokens)]
         return ends[:limit], len(ends) > limit
 
-    def find(self, parent, tail, prob):
-        pairs = min(max(int(prob * 512), 8), 256)
+    def find(self, parent, tail, prob, enough, reach):
+        pairs = min(max(int(prob * reach), 8), 256)
         found, is_cut = [], True
         if parent is not None:
             found = [
@@ -75,7 +75,7 @@ class Text:
                 if self.tokens[next_] == tail[-1] and next_ + 1 < len(self.tokens)
             ]
             is_cut = parent[1]
-        if is_cut and len(found) < 4:
+        if is_cut and len(found) < enough:
             found, is_cut = [], False
             if len(tail) > 1:
                 ends, is_cut = self.latest(tail[-2:], pairs)
@@ -94,6 +94,14 @@ class Text:
         ):
             length += 1
         return length
+
+    def skip(self, places, token):
+        """The longest length of places that go on with another token, and what follows that."""
+        others = [(next_, length) for next_, length in places if self.tokens[next_] != token]
+        known = [(next_, length) for next_, length in others if next_ + 1 < len(self.tokens)]
+        known = [(n, length) for n, length in known if None not in self.tokens[n : n + 2]]
+        order = max((length for _, length in known), default=0)
+        return order, [(self.tokens[next_ + 1], 0.95**n) for n, (next_, _) in enumerate(known)]
 
     def experts(self, kind, places):
         lengths = sorted({length for _, length in places}, reverse=True)[:3]
@@ -165,6 +173,13 @@ class Passages:
                     groups = [*groups, (order, len(found), found)]
         return groups
 
+    def skip(self, groups, token):
+        """The same of the longest match of two tokens or more with four passages or more."""
+        for order, _, found in groups:
+            if order > 1 and len(found) > 3:
+                return order, [(p[1], 1.0) for p in found if len(p) > 1 and p[0] != token]
+        return 0, []
+
     def experts(self, groups, token, min_share):
         rank, last = 0, 0
         for order, number, found in groups:
@@ -207,21 +222,45 @@ def by_rank(tokens):
     return counts
 
 
-def hopes(prob, likeliest, free):
-    """Whether a child may be among so many nodes that are still free."""
-    return len(likeliest) < free or 0.5 * prob > likeliest[-1]
+def hopes(hope, likeliest, free):
+    """Whether such a child may be among so many nodes that are still free."""
+    return len(likeliest) < free or hope > likeliest[-1]
+
+
+def skip_expert(kind, order, nexts):
+    counts = Counter()
+    for token, count in nexts:
+        counts[token] += count
+    return Expert(kind, order, 0, len(nexts), counts)
 
 
 def nexts(passages):
     return Counter(passage[0] for passage in passages if passage)
 
 
+# How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
+# parent, how many places are enough, and how many of the latest are looked at.
+EFFORTS = {
+    "low": (float("inf"), 0.5, 4, 512),
+    "normal": (0.1, 0.5, 16, 512),
+    "high": (0.02, 0.8, 64, 2048),
+}
+
+
 class Request:
     """One request, with weights of its own."""
 
     def __init__(
-        self, documents=(), separator=None, earlier=(), vocab_size=4, tables=None, trigrams=None
+        self,
+        documents=(),
+        separator=None,
+        earlier=(),
+        vocab_size=4,
+        tables=None,
+        trigrams=None,
+        effort="normal",
     ):
+        self.likely, self.hope, *self.reading = EFFORTS[effort]
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
@@ -232,10 +271,13 @@ class Request:
         self.frequencies = Counter(
             token for document in documents for token in document if token < vocab_size
         )
-        self.tree, self.known = {}, {}
+        self.tree, self.known, self.skipped = {}, {}, {}
 
     def observe(self, tokens):
         self.learn(tokens)
+        if tokens:
+            before = self.known.get(tuple(tokens[:-1]))
+            self.skipped = self.skips(before, tokens[-1]) if before else {}
         for token in tokens[-400:]:
             self.uses[token] += 2 if self.context else 1
         self.context = [*self.context, *tokens]
@@ -254,18 +296,24 @@ class Request:
             self.tree[path] = prob = pending.pop(path)
             free = max_nodes - len(self.tree)
             likeliest = sorted(pending.values(), reverse=True)
-            is_hopeful = free and hopes(prob, likeliest[:free], free)
+            is_hopeful = free and hopes(self.hope * prob, likeliest[:free], free)
             # Rounding may decide another way, or take what is as likely first: the tree is then
             # another one.
             twins = [other for other in (*likeliest, *last) if abs(other - prob) < 1e-4 * prob]
             for other in range(max(free - len(twins), 0), free + len(twins) + 1):
-                for hope in (0.9999 * prob, 1.0001 * prob):
+                for hope in (0.9999 * self.hope * prob, 1.0001 * self.hope * prob):
                     outcome = other and hopes(hope, likeliest[:other], other)
                     self.is_close |= bool(outcome) != bool(is_hopeful)
             last.append(prob)
             if is_hopeful and path[-1] != self.separator and len(path) < 20:
                 self.expand(path, prob, pending)
+        self.pending = pending
         return self.tree
+
+    def adopt(self, paths):
+        """Learns from these paths instead: of equally likely ones, rounding chose others."""
+        probs = {**self.pending, **self.tree}
+        self.tree = {path: probs[path] for path in paths if path in probs}
 
     def expected(self):
         """Each path of the draft with its probability; of equally likely ones any may have any."""
@@ -294,12 +342,14 @@ class Request:
                 groups = self.passages.look_up(within)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= 0.3 else groups
+                groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
             experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
-            places[kind] = text.find(parent and parent["places"][kind], tail, prob)
+            places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
             experts += text.experts(kind, places[kind][0])
+        skipped = self.skips(parent, tail[-1]) if path else self.skipped
+        experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.recycled.experts(tail)
         experts += self.table_experts(tail)
         experts = [expert for expert in experts if expert.counts]
@@ -308,6 +358,15 @@ class Request:
         for token, likelihood in node["probs"].items():
             if prob * likelihood >= MIN_PROB:
                 pending[(*path, token)] = prob * likelihood
+
+    def skips(self, node, token):
+        """What followed where all but the last token of a path is the same: by kind."""
+        skips = {}
+        if self.passages:
+            skips["datastore-skip"] = self.passages.skip(node["groups"], token)
+        for kind, tokens in (("context", self.context), ("memory", self.memory)):
+            skips[f"{kind}-skip"] = Text(tokens).skip(node["places"][kind][0], token)
+        return skips
 
     def table_experts(self, tail):
         if self.tables:

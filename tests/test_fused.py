@@ -1,6 +1,7 @@
 """The fused drafter: every draft against a naive twin, and the Python face of it."""
 
 import threading
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from specds import (
     draft_batch,
     fit_weights,
 )
-from specds.drafters import TrialSession
+from specds._core import FusedState
+from specds.drafters import Effort, TrialSession
 from stores import build
 
 tokens = st.integers(0, 3)
@@ -53,9 +55,10 @@ def sources_of(tree):
     offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
+    effort=st.sampled_from(get_args(Effort)),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes
+    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes, effort
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -75,10 +78,11 @@ def test_every_draft_is_that_of_a_naive_twin(
         remembered,
         tables=tables,
         trigrams=Matrix(documents, separator, 4) if documents else None,
+        effort=effort,
     )
     drafter = FusedDrafter(
         store,
-        FusedConfig(unigram=True),
+        FusedConfig(unigram=True, effort=effort),
         memory,
         model_tables=ModelTables([row[:3] for row in bigrams], [PROBS] * 4, unigram),
         trigrams=Trigrams.build(store) if documents else None,
@@ -99,6 +103,7 @@ def test_every_draft_is_that_of_a_naive_twin(
             assert len(drafted) == len(expected)
             for path in drafted.keys() ^ expected.keys():
                 assert drafted.get(path, 0) + expected.get(path, 0) <= least, path
+        twin.adopt(drafted)
         if offset is not None:
             ends = [twin.context[-1], *(path[-1] for path in drafted)]
             predictions = [[(end + offset) % 4, end] for end in ends]
@@ -116,6 +121,28 @@ def test_without_any_source_but_its_own_text_a_request_is_drafted_for():
     assert tree.token_ids.tolist() == [3]
     session.observe([3, 1])
     assert drafter.stats() == {"context": 1}
+
+
+def test_what_followed_a_token_that_changed_is_drafted_after_the_new_one():
+    expected = list(range(10, 30))
+    drafter = FusedDrafter(config=FusedConfig(recycled=False))
+    session = drafter.session([1, 2], predicted_output=expected)
+    session.observe([10, 11, 12])
+    assert session.draft(4).token_ids.tolist() == [13, 14, 15, 16]
+    session.observe([13, 14, 99])  # instead of 15
+    assert session.draft(1).token_ids.tolist() == [16]
+    session.observe([])
+    assert session.draft(1).token_ids.tolist() == [16]
+    session.observe([98])
+    assert session.draft(1).token_ids.tolist() == []
+
+
+@pytest.mark.parametrize("effort", ["", "Low", "full", 1])
+def test_an_effort_is_one_of_three(effort):
+    with pytest.raises(ValueError, match=f"effort `{effort}` is none of low, normal, high"):
+        FusedConfig(effort=effort)
+    with pytest.raises(ValueError, match="is none of low, normal, high"):
+        FusedState(effort=str(effort))
 
 
 def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):

@@ -731,6 +731,7 @@ class FusedState:
         recycled: bool = True,
         unigram: bool = False,
         learns: bool = True,
+        effort: str = "normal",
         weights: bytes | None = None,
     ) -> Self: ...
     def session(self, tenant: str = "", predicted_output: ArrayLike | None = None) -> DraftSession:

@@ -21,17 +21,22 @@ pub(crate) enum Kind {
     Bigram,
     Unigram,
     Trigram,
+    /// The same with the last token of a path left out.
+    DatastoreSkip,
+    ContextSkip,
+    MemorySkip,
+    PredictedSkip,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 12;
 
     pub(crate) fn source(self) -> Source {
         match self {
-            Self::Datastore => Source::Datastore,
-            Self::Context => Source::Context,
-            Self::Memory => Source::Memory,
-            Self::Predicted => Source::Predicted,
+            Self::Datastore | Self::DatastoreSkip => Source::Datastore,
+            Self::Context | Self::ContextSkip => Source::Context,
+            Self::Memory | Self::MemorySkip => Source::Memory,
+            Self::Predicted | Self::PredictedSkip => Source::Predicted,
             Self::Recycled => Source::Recycled,
             Self::Bigram => Source::Bigram,
             Self::Unigram => Source::Unigram,

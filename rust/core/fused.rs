@@ -7,6 +7,7 @@ use crate::adaptation::AdaptiveTrigrams;
 use crate::checks::check_tokens;
 use crate::datastore::Datastore;
 use crate::draft::Session;
+use crate::effort::Effort;
 use crate::error::{Error, Result};
 use crate::evidence::TableSource;
 use crate::followers::AllFollowers;
@@ -34,6 +35,8 @@ pub struct FusedConfig {
     pub unigram: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
+    /// How much of the sources a draft reads.
+    pub effort: Effort,
 }
 
 impl Default for FusedConfig {
@@ -43,6 +46,7 @@ impl Default for FusedConfig {
             recycled: true,
             unigram: false,
             learns: true,
+            effort: Effort::default(),
         }
     }
 }
@@ -254,6 +258,7 @@ impl FusedSession {
         let trigrams = self.trigrams.as_ref().map(AdaptiveTrigrams::reader);
         let recycled = drafter.config.recycled.then_some(&self.recycled);
         let sources = Sources {
+            reading: drafter.config.effort.reading(),
             weights: &weights,
             datastore: datastore.map(|datastore| (datastore, &drafter.followers)),
             texts: [
@@ -308,6 +313,7 @@ impl Session for FusedSession {
             self.growth
                 .learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
         }
+        self.growth.skips_of_root = self.growth.skips_after(tokens);
         self.growth.clear();
         if let Some(trigrams) = &self.trigrams {
             tables::learn(trigrams, self.context.tokens(), tokens);
@@ -337,6 +343,7 @@ impl Session for FusedSession {
 
     fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         self.drafter.check_tokens(tokens)?;
+        self.on_trial.skips_of_root = self.growth.skips_after(tokens);
         let (length, uses) = (self.context.tokens().len(), self.uses.clone());
         self.context.try_on(tokens);
         self.use_tokens(tokens);

@@ -6,13 +6,15 @@
 
 use crate::calibration;
 use crate::datastore::Datastore;
+use crate::effort::Reading;
 use crate::evidence::{Evidence, Kind, Known, TableSource};
 use crate::followers::AllFollowers;
 use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
 use crate::passages::{self, Passages};
-use crate::positions::{self, Places, Reach};
+use crate::positions::{self, DECAY, Places, Reach};
+use crate::skips::Skips;
 use crate::tree::{Source, TokenTree};
 use crate::weights::Weights;
 
@@ -23,19 +25,12 @@ pub(crate) const MAX_DEPTH: u32 = 20;
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-const LIKELY: f32 = 0.3;
-
-/// What a child's probability is at most, for a guess of whether it is worth a look: below its
-/// parent's times this. Half of all nodes are leaves that are then never looked up, and what that
-/// loses is not measurable.
-const HOPE: f32 = 0.5;
-
 /// Kinds of texts.
 const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 
 /// What a draft is made of.
 pub(crate) struct Sources<'a> {
+    pub(crate) reading: Reading,
     pub(crate) weights: &'a Weights,
     pub(crate) datastore: Option<(&'a Datastore, &'a AllFollowers)>,
     /// In the order of [`TEXTS`].
@@ -96,6 +91,9 @@ pub(crate) struct Growth {
     evidence: Evidence,
     passages: Passages,
     places: Places,
+    /// Of the node that is looked up, and of the next draft's root.
+    skips: Skips,
+    pub(crate) skips_of_root: Skips,
 }
 
 impl Growth {
@@ -178,7 +176,7 @@ impl Growth {
         limits: Limits,
         free: usize,
     ) -> bool {
-        let hoped = next.prob * HOPE;
+        let hoped = next.prob * sources.reading.hope;
         let least = self.pending.first().filter(|_| self.pending.len() == free);
         let is_end = sources
             .datastore
@@ -229,12 +227,19 @@ impl Growth {
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let reach = Reach::of(prob, text);
+                let reach = Reach::of(prob, text, sources.reading);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
                     .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
+        }
+        if let Some(parent) = &parent {
+            let token = self.tail.last().copied();
+            skip(&self.passages, &self.places, parent, token, &mut self.skips);
+            self.skips.count(DECAY, &mut self.evidence);
+        } else {
+            self.skips_of_root.count(DECAY, &mut self.evidence);
         }
         for table in sources.tables.iter().flatten() {
             table.count(&self.tail, &mut self.evidence);
@@ -269,7 +274,7 @@ impl Growth {
         let document = document.unwrap_or_default();
         let found = if let Some(parent) = parent {
             let found = self.passages.follow(&parent.passages, token);
-            if prob < LIKELY {
+            if prob < sources.reading.likely {
                 found
             } else {
                 self.passages.refresh(datastore, document, &found)
@@ -325,6 +330,27 @@ impl Growth {
         }
     }
 
+    /// What the next draft's root is to know of the node before it, once `tokens` have come: how its
+    /// matches go on where the last of them is another one.
+    pub(crate) fn skips_after(&self, tokens: &[u32]) -> Skips {
+        let Some((&last, accepted)) = tokens.split_last() else {
+            return self.skips_of_root.clone();
+        };
+        let mut skips = Skips::default();
+        let (mut looked_up, mut index) = (Some(0), -1);
+        for &token in accepted {
+            let Some(child) = self.child(index, token) else {
+                return skips;
+            };
+            looked_up = self.looked_up[child];
+            index = i32::try_from(child).unwrap_or(i32::MAX);
+        }
+        if let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) {
+            skip(&self.passages, &self.places, node, Some(last), &mut skips);
+        }
+        skips
+    }
+
     fn child(&self, parent: i32, token: u32) -> Option<usize> {
         let mut edges = self.tree.parents().iter().zip(self.tree.token_ids());
         edges.position(|edge| edge == (&parent, &token))
@@ -351,5 +377,14 @@ impl Growth {
     /// Where in the memory the longest match of the last token goes on.
     pub(crate) fn place_in_memory(&self) -> Option<usize> {
         self.places.place_of_longest(&self.nodes.first()?.places[1])
+    }
+}
+
+/// What the matches of a node go on with after any other token than `token`.
+fn skip(passages: &Passages, places: &Places, node: &Node, token: Option<u32>, skips: &mut Skips) {
+    skips.clear();
+    passages.skip(&node.passages, token, &mut skips.datastore);
+    for (found, skipped) in node.places.iter().zip(&mut skips.texts) {
+        places.skip(found, token, skipped);
     }
 }

@@ -64,6 +64,7 @@ pub mod datastore;
 pub mod draft;
 mod duplicates;
 pub mod edit;
+pub mod effort;
 mod entries;
 pub mod error;
 mod evidence;
@@ -94,6 +95,7 @@ pub mod prompt_lookup;
 mod recycled;
 pub mod rest;
 mod shard;
+mod skips;
 mod snapshot;
 #[cfg(test)]
 mod sort_tests;

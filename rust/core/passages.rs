@@ -7,6 +7,7 @@ use crate::evidence::{END, Evidence, Kind, Matched, runs};
 use crate::followers::{AllFollowers, look_up_elsewhere};
 use crate::hidden::Hidden;
 use crate::numeric::small;
+use crate::skips::Skipped;
 use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
@@ -207,6 +208,24 @@ impl Passages {
             }
         }
         rank
+    }
+
+    /// What follows where passages go on with another token than `token`: those of the longest match
+    /// that is of more than one token and that some passages follow.
+    pub(crate) fn skip(&self, found: &Found, token: Option<u32>, skipped: &mut Skipped) {
+        const ENOUGH: usize = 4;
+        let mut groups = self.groups[found.clone()].iter();
+        let Some(group) = groups.find(|group| group.order > 1 && group.rows.len() >= ENOUGH) else {
+            return;
+        };
+        for &row in &self.rows[group.rows.clone()] {
+            if let [next, after, ..] = self.tokens[row as usize..]
+                && next != END
+                && Some(next) != token
+            {
+                skipped.add(group.order, after);
+            }
+        }
     }
 
     pub(crate) fn longest(&self, found: &Found) -> usize {

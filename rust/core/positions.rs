@@ -3,10 +3,12 @@
 use std::iter::Peekable;
 use std::ops::Range;
 
-use crate::evidence::{Evidence, Kind, Matched};
+use crate::effort::Reading;
+use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::growth::MAX_DEPTH;
 use crate::history::History;
 use crate::numeric::small;
+use crate::skips::Skipped;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
@@ -17,11 +19,11 @@ const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// A child with so many of its parent's places does without a search of its own.
-const ENOUGH: usize = 4;
+/// So few places that two tokens lead to are joined by those that only the last one leads to.
+const FEW: usize = 4;
 
 /// How much less an earlier place counts than the next one.
-const DECAY: f32 = 0.95;
+pub(crate) const DECAY: f32 = 0.95;
 
 /// How many of the latest places are looked at.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ pub(crate) struct Reach {
     pairs: usize,
     /// Of those that only the last token leads to.
     singles: usize,
+    /// A child with so many of its parent's places does without a search of its own.
+    enough: usize,
 }
 
 /// In a text of so many tokens, which a processor's own cache holds, a place is soon looked at.
@@ -37,21 +41,23 @@ const NEAR: usize = 1 << 17;
 
 impl Reach {
     /// For a node that is this likely: in a longer text, each place costs a wait for memory.
-    pub(crate) fn of(prob: f32, text: &History) -> Self {
-        let most = if text.tokens().len() <= NEAR {
-            256
+    pub(crate) fn of(prob: f32, text: &History, reading: Reading) -> Self {
+        let is_near = text.tokens().len() <= NEAR;
+        let (most, reach) = if is_near {
+            (256, reading.reach)
         } else {
-            128
+            (128, reading.reach / 2.0)
         };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * 2.0 * float(most)) as usize).clamp(8, most);
+        let pairs = ((prob * reach) as usize).clamp(8, most);
         Self {
             pairs,
             singles: pairs / 4,
+            enough: reading.enough_places,
         }
     }
 }
@@ -62,6 +68,8 @@ struct Place {
     /// Where the text goes on, and with which token.
     next: u32,
     token: u32,
+    /// The token after that.
+    after: u32,
     /// How many tokens before it are the same.
     length: u32,
 }
@@ -102,11 +110,11 @@ impl Places {
             self.follow(text, parent, last);
             is_cut = parent.is_cut;
         }
-        if is_cut && self.0.len() - start < ENOUGH {
+        if is_cut && self.0.len() - start < reach.enough {
             self.0.truncate(start);
             is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
         }
-        if self.0.len() - start < ENOUGH {
+        if self.0.len() - start < FEW {
             is_cut |= self.add_singles(text, before, last, reach.singles);
         } else {
             is_cut = true;
@@ -121,11 +129,12 @@ impl Places {
         let tokens = text.tokens();
         for index in parent.range.clone() {
             let place = self.0[index];
-            let after = place.next as usize + 1;
-            if place.token == token && after < tokens.len() {
+            let next = place.next as usize + 1;
+            if place.token == token && next < tokens.len() {
                 self.0.push(Place {
                     next: place.next + 1,
-                    token: tokens[after],
+                    token: place.after,
+                    after: token_at(text, next + 1),
                     length: place.length + 1,
                 });
             }
@@ -209,6 +218,15 @@ impl Places {
         }
     }
 
+    /// What follows where these places go on with another token than `token`.
+    pub(crate) fn skip(&self, found: &Found, token: Option<u32>, skipped: &mut Skipped) {
+        for place in &self.0[found.range.clone()] {
+            if place.token != END && Some(place.token) != token {
+                skipped.add(place.length as usize, place.after);
+            }
+        }
+    }
+
     /// Where the latest of the longest matches of a node goes on.
     pub(crate) fn place_of_longest(&self, found: &Found) -> Option<usize> {
         let places = self.0[found.range.clone()].iter().rev();
@@ -233,9 +251,14 @@ fn places(
     let places = ends.map(|end| Place {
         next: small(end + 1),
         token: tokens[end + 1],
+        after: token_at(text, end + 2),
         length: 1,
     });
     places.peekable()
+}
+
+fn token_at(text: &History, position: usize) -> u32 {
+    text.tokens().get(position).copied().unwrap_or(END)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]

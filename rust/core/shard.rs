@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::ops::{BitXor, Range};
 use std::path::Path;
+use std::time::Instant;
 
 use crate::error::Result;
 use crate::format::{Access, Kind, Place, Section};
@@ -243,7 +244,11 @@ impl Shard {
                 *position = self.position(last);
             }
             if self.warmth.is_cold() {
-                self.fetch(&positions[..num_parts], 0, pattern.len());
+                let positions = &positions[..num_parts];
+                self.fetch(positions, 0, pattern.len());
+                let started = Instant::now();
+                self.touch(positions, 0);
+                self.warmth.note(started.elapsed(), num_parts);
             }
             let compare = |position: &usize| self.tokens.compare(*position, pattern);
             let parts = positions[..num_parts].iter().map(compare);

@@ -81,7 +81,7 @@ pub struct Weights(Box<[f32]>);
 
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
-    /// text more than a corpus.
+    /// text more than a corpus; what skips a token counts least.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
         const OWN: [usize; 4] = [
@@ -90,12 +90,23 @@ impl Default for Weights {
             Kind::Predicted as usize,
             Kind::Recycled as usize,
         ];
+        const SKIPS: [usize; 4] = [
+            Kind::DatastoreSkip as usize,
+            Kind::ContextSkip as usize,
+            Kind::MemorySkip as usize,
+            Kind::PredictedSkip as usize,
+        ];
         let mut weights = vec![0.0; NUM_WEIGHTS];
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
             let own = if OWN.contains(&kind) { 1.5 } else { 0.0 };
-            *weight = 0.9 * order as f32 + own;
+            let skips = SKIPS.contains(&kind);
+            *weight = if skips {
+                -1.0
+            } else {
+                0.9 * order as f32 + own
+            };
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
@@ -105,7 +116,7 @@ impl Default for Weights {
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x03";
+const MAGIC: [u8; 8] = *b"specdsw\x04";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.

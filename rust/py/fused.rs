@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use specds::effort::Effort;
 use specds::fused::{self, FusedConfig, FusedSession};
 use specds::tree::Source;
 use specds::weights::Weights;
@@ -25,7 +27,7 @@ impl FusedState {
     #[new]
     #[pyo3(signature = (
         datastore = None, memory = None, *, model_tables = None, trigrams = None, context = true,
-        recycled = true, unigram = false, learns = true, weights = None
+        recycled = true, unigram = false, learns = true, effort = "normal", weights = None
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -41,6 +43,7 @@ impl FusedState {
         recycled: bool,
         unigram: bool,
         learns: bool,
+        effort: &str,
         weights: Option<&[u8]>,
     ) -> PyResult<Self> {
         let config = FusedConfig {
@@ -48,6 +51,7 @@ impl FusedState {
             recycled,
             unigram,
             learns,
+            effort: effort_of(effort)?,
         };
         let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
         let memory = memory.map(|memory| Arc::clone(&memory.get().0));
@@ -111,6 +115,14 @@ pub(crate) fn fit_weights<'py>(
     let weights = read(weights, datastore.as_deref())?;
     let fitted = py.detach(|| fused::fit(datastore, &documents, weights));
     Ok(PyBytes::new(py, &fitted.map_err(py_err)?.to_bytes()))
+}
+
+fn effort_of(name: &str) -> PyResult<Effort> {
+    let effort = Effort::ALL.into_iter().find(|effort| effort.name() == name);
+    effort.ok_or_else(|| {
+        let names = Effort::ALL.map(Effort::name).join(", ");
+        PyValueError::new_err(format!("effort `{name}` is none of {names}"))
+    })
 }
 
 /// What to start from: these weights, or those that the datastore brings.

@@ -61,6 +61,7 @@ class Settings:
         limit: The most requests of a file; None is all.
         weights: The file of weights that the fused drafter started from, or ``none``; None is the
             datastore's prior.
+        effort: How much of its sources the fused drafter read.
     """
 
     specds: str
@@ -70,6 +71,7 @@ class Settings:
     warm_memory: bool
     limit: int | None
     weights: str | None = None
+    effort: str = "normal"
 
     def sentence(self) -> str:
         """The mode of the run, for people."""
@@ -77,7 +79,8 @@ class Settings:
         memory = "one drafter for all requests" if self.warm_memory else "a new drafter for each"
         limited = "" if self.limit is None else f", {self.limit} a file at most"
         started = "" if self.weights is None else f"; fused from {self.weights}"
-        return f"requests {order}{limited}; {memory}{started}"
+        effort = "" if self.effort == "normal" else f"; effort {self.effort}"
+        return f"requests {order}{limited}; {memory}{started}{effort}"
 
 
 def rows_of(cell: Cell) -> list[Row]:

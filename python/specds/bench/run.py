@@ -15,7 +15,7 @@ from specds.bench.measure import measure
 from specds.bench.report import Settings, rows_of
 from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import ALL, check_groups, ordered, read_files
-from specds.drafters import DrafterInputs, read_weights
+from specds.drafters import DrafterInputs, Effort, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer, vocab_size
 
@@ -49,6 +49,7 @@ class ReplayOptions:
         seed: Of the order, where it is a shuffled one.
         warm_memory: Whether a drafter keeps what earlier requests taught it.
         limit: The most requests of a file.
+        effort: How much of its sources the fused drafter reads.
         weights: A file of weights that the fused drafter starts from, or ``none``; None is the
             datastore's prior.
         rivals_python: The interpreter that rivals are installed for.
@@ -65,6 +66,7 @@ class ReplayOptions:
     warm_memory: bool = True
     limit: int | None = None
     weights: str | None = None
+    effort: Effort = "normal"
     rivals_python: Path | None = None
 
 
@@ -94,7 +96,12 @@ def run_replay(
     check_groups(recorded, len(options.transcripts))
     requests = ordered(recorded, options.order, options.seed)
     target = _target(options)
-    own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
+    own = DrafterInputs(
+        model=target,
+        tokenizer=tokenizer,
+        weights=read_weights(options.weights),
+        effort=options.effort,
+    )
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
     with tempfile.TemporaryDirectory() as folder:
         engines = engines_of(options.drafters, datastores, own, inputs, Path(folder))
@@ -116,6 +123,7 @@ def run_replay(
         warm_memory=options.warm_memory,
         limit=options.limit,
         weights=options.weights,
+        effort=options.effort,
     )
 
 

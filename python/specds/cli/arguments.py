@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -70,6 +71,23 @@ Weights = Annotated[
     typer.Option(
         help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
         "[default: what is kept with the datastore]"
+    ),
+]
+
+
+class EffortName(str, Enum):
+    """The efforts of the fused drafter."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+EffortOption = Annotated[
+    EffortName,
+    typer.Option(
+        help="How much of its sources the fused drafter reads: more is accepted, and drafts take "
+        "longer; `high` pays where the model takes 30 ms or more."
     ),
 ]
 

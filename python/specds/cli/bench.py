@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import display
-from specds.cli.arguments import Json, Weights, listed, size
+from specds.cli.arguments import EffortName, EffortOption, Json, Weights, listed, size
 
 app = typer.Typer(
     name="bench",
@@ -65,6 +65,7 @@ def replay(
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
+    effort: EffortOption = EffortName.NORMAL,
     rivals_python: Annotated[
         Path | None, typer.Option(help="The interpreter that rivals are installed for.")
     ] = None,
@@ -102,6 +103,7 @@ def replay(
         warm_memory=warm_memory,
         limit=limit,
         weights=weights,
+        effort=effort.value,
         rivals_python=rivals_python,
     )
     with display.request_progress("replay") as progress:
@@ -141,6 +143,7 @@ def generate(
     ] = None,
     drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
     weights: Weights = None,
+    effort: EffortOption = EffortName.NORMAL,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -211,6 +214,7 @@ def generate(
         tokenizer=tokenizer,
         drafters=listed(drafter),
         weights=weights,
+        effort=effort.value,
         baselines=None if baseline is None else listed(baseline),
         budgets=["auto" if text == "auto" else _budget(text) for text in listed(budget)],
         modes=listed(modes),

@@ -10,7 +10,7 @@ import typer
 
 from specds import display
 from specds.cli import arguments
-from specds.cli.arguments import Budget, Json, Weights, text_of
+from specds.cli.arguments import Budget, EffortName, EffortOption, Json, Weights, text_of
 from specds.drafters import DrafterName
 from specds.hierarchy.names import HierarchyName
 
@@ -70,6 +70,7 @@ def generate(
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
     weights: Weights = None,
+    effort: EffortOption = EffortName.NORMAL,
     memory: Annotated[
         Path | None,
         typer.Option(help="A file that keeps what was written; it need not be there yet."),
@@ -151,6 +152,7 @@ def generate(
             tokenizer=tokenizer,
             memory=memory,
             model_tables=model_tables,
+            effort=effort.value,
         )
         if not is_hierarchy:
             made = make_drafter(drafter, inputs)

@@ -1,7 +1,7 @@
 """Drafters: each opens a session for a request, and the session drafts token trees."""
 
 from specds.drafters.aded import AdedConfig, AdedDrafter
-from specds.drafters.fused import FusedConfig, FusedDrafter, read_weights
+from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weights
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.names import (
     DrafterInputs,
@@ -29,6 +29,7 @@ __all__ = [
     "Drafter",
     "DrafterInputs",
     "DrafterName",
+    "Effort",
     "FusedConfig",
     "FusedDrafter",
     "NGrammysConfig",

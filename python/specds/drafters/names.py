@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import Datastore, Memory, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
-from specds.drafters.fused import FusedConfig, FusedDrafter
+from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
@@ -105,6 +105,7 @@ class DrafterInputs:
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
         recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
+        effort: How much of its sources the fused drafter reads.
     """
 
     datastore: Datastore | None = None
@@ -116,6 +117,7 @@ class DrafterInputs:
     model_tables: bool = False
     weights: bytes | None = None
     recycled: bool = True
+    effort: Effort = "normal"
 
 
 def require_inputs(
@@ -150,7 +152,7 @@ def require_inputs(
 def _fused(inputs: DrafterInputs) -> Drafter:
     tables = inputs.model if inputs.model_tables else None
     sources: dict[str, Any] = {
-        "config": FusedConfig(recycled=inputs.recycled),
+        "config": FusedConfig(recycled=inputs.recycled, effort=inputs.effort),
         "weights": inputs.weights,
         "model_tables": tables,
         "trigrams": inputs.trigrams,

@@ -1,0 +1,65 @@
+//! How much of the sources does a draft read?
+
+/// What reading more is worth depends on how long the target model takes: each step of it costs some
+/// ten microseconds more a draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// Each source is searched for the context alone; nodes inherit what was found.
+    Low,
+    /// Likely nodes are searched for as well.
+    #[default]
+    Normal,
+    /// Nearly all nodes are: for models that take 30 ms or more.
+    High,
+}
+
+impl Effort {
+    /// All of them, the least first.
+    pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
+
+    /// The name that users know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        }
+    }
+
+    pub(crate) fn reading(self) -> Reading {
+        match self {
+            Self::Low => Reading {
+                likely: f32::INFINITY,
+                hope: 0.5,
+                enough_places: 4,
+                reach: 512.0,
+            },
+            Self::Normal => Reading {
+                likely: 0.1,
+                hope: 0.5,
+                enough_places: 16,
+                reach: 512.0,
+            },
+            Self::High => Reading {
+                likely: 0.02,
+                hope: 0.8,
+                enough_places: 64,
+                reach: 2048.0,
+            },
+        }
+    }
+}
+
+/// What is read for a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
+    pub(crate) likely: f32,
+    /// What a child's probability is at most, for a guess of whether it is worth a look: below its
+    /// parent's times this. At a half, half of all nodes are leaves that are then never looked up.
+    pub(crate) hope: f32,
+    /// A child with so many of its parent's places in a text does without a search of its own.
+    pub(crate) enough_places: usize,
+    /// How many of the latest places of a text are looked at, at a node that is sure to come.
+    pub(crate) reach: f32,
+}
