@@ -18,8 +18,6 @@ from specds.verify.cost import MOST_NODES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from specds._core import TokenTree
     from specds.drafters.protocol import RequestRules
     from specds.hierarchy.choice import Chooser
@@ -132,16 +130,16 @@ class HierarchySession:
             if isinstance(level, ModelLevel):
                 known = self._least_pass_s.get(level.name, inf)
                 self._least_pass_s[level.name] = min(known, level.least_pass_s)
-        seconds = self._draft_s + float(cost.seconds[min(self._num_verified, MOST_NODES)])
-        chooser.record(num_tokens, seconds, partial(self._most, cost.seconds))
+        seconds = self._draft_s + cost.seconds(min(self._num_verified, MOST_NODES))
+        chooser.record(num_tokens, seconds, partial(self._most, cost))
 
-    def _most(self, step_s: NDArray[np.float64], chosen: Sequence[int]) -> float:
+    def _most(self, cost: CostModel, chosen: Sequence[int]) -> float:
         """The tokens a second of a choice of levels if the target accepted all that they draft.
 
         A model needs a pass for each token, but above another level perhaps one for all of them.
         """
-        num_tokens = np.arange(len(step_s) if chosen else 1)
-        seconds = step_s[: len(num_tokens)]
+        num_tokens = np.arange(1 + MOST_NODES if chosen else 1)
+        seconds = np.array([cost.seconds(number) for number in range(len(num_tokens))])
         is_alone = True
         for index in chosen:
             level = self._levels.get(index)
