@@ -80,7 +80,7 @@ class Text:
             if len(tail) > 1:
                 ends, is_cut = self.latest(tail[-2:], pairs)
                 found = [(end + 1, self.length(end, tail)) for end in ends]
-        if len(found) >= 4:
+        if len(found) >= enough:
             return found, True
         ends, more = self.latest(tail[-1:], pairs // 4)
         before = tail[-2] if len(tail) > 1 else None

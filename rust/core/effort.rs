@@ -58,7 +58,7 @@ pub(crate) struct Reading {
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its
     /// parent's times this. At a half, half of all nodes are leaves that are then never looked up.
     pub(crate) hope: f32,
-    /// A child with so many of its parent's places in a text does without a search of its own.
+    /// So many places of a text that lead to a node are enough.
     pub(crate) enough_places: usize,
     /// How many of the latest places of a text are looked at, at a node that is sure to come.
     pub(crate) reach: f32,

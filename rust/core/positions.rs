@@ -19,9 +19,6 @@ const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// So few places that two tokens lead to are joined by those that only the last one leads to.
-const FEW: usize = 4;
-
 /// How much less an earlier place counts than the next one.
 pub(crate) const DECAY: f32 = 0.95;
 
@@ -32,7 +29,8 @@ pub(crate) struct Reach {
     pairs: usize,
     /// Of those that only the last token leads to.
     singles: usize,
-    /// A child with so many of its parent's places does without a search of its own.
+    /// A child with so many of its parent's places does without a search of its own, and a node
+    /// with so many that two tokens lead to without those that only the last one leads to.
     enough: usize,
 }
 
@@ -114,7 +112,7 @@ impl Places {
             self.0.truncate(start);
             is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
         }
-        if self.0.len() - start < FEW {
+        if self.0.len() - start < reach.enough {
             is_cut |= self.add_singles(text, before, last, reach.singles);
         } else {
             is_cut = true;
