@@ -202,8 +202,11 @@ def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
 
     size, gained = best_size(probs, costs)
     best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
-    assert emitted(size) / costs[size] == pytest.approx(best)
-    assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
+    if best < 1.03:  # for less, nothing is verified
+        assert (size, gained) == (0, 0)
+    else:
+        assert emitted(size) / costs[size] == pytest.approx(best)
+        assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
 
 
 def test_trust_follows_what_came_by_depth():

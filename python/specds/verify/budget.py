@@ -39,6 +39,8 @@ _DEPTHS = 16
 # Drafts are told apart by the probability of their likeliest node.
 _SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
+# By how much a step is to be better than a plain one.
+_MARGIN = 0.03
 _AVERAGING = 0.1
 _LONGEST_WAIT = 15
 
@@ -211,7 +213,8 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
 
     Returns:
-        The number, and what each sequence gains over plain decoding in the same time, in tokens.
+        The number, and what each sequence gains over plain decoding in the same time, in tokens;
+        0 and 0 where that is less than promises and costs are good for.
     """
     total, best, best_tokens = 0.0, 0, 1.0
     for size, of_nodes in enumerate(zip_longest(*gains, fillvalue=0.0), start=1):
@@ -219,6 +222,8 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
         tokens = 1.0 + total / len(gains)
         if tokens * costs[best] > best_tokens * costs[size]:
             best, best_tokens = size, tokens
+    if best_tokens < (1.0 + _MARGIN) * costs[best]:
+        return 0, 0.0
     return best, best_tokens - costs[best]
 
 
