@@ -11,6 +11,8 @@ use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
 use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::tree::{Source, TokenTree};
 
+use crate::oracle::paths;
+
 /// After each of four tokens the two next ones, with these probabilities; 3, 1, 0, 2 as unigram.
 fn tables() -> Arc<ModelTables> {
     let bigram = vec![1, 2, 2, 3, 3, 0, 0, 1];
@@ -130,16 +132,6 @@ fn rows_of(context: &[u32], config: NGrammysConfig) -> Vec<Vec<u32>> {
         .map(|(row, _)| row)
         .take(config.k)
         .collect()
-}
-
-fn paths(tree: &TokenTree) -> Vec<Vec<u32>> {
-    let mut paths: Vec<Vec<u32>> = Vec::new();
-    for (&token, &parent) in tree.token_ids().iter().zip(tree.parents()) {
-        let mut path = usize::try_from(parent).map_or(Vec::new(), |parent| paths[parent].clone());
-        path.push(token);
-        paths.push(path);
-    }
-    paths
 }
 
 proptest! {

@@ -204,3 +204,14 @@ pub(crate) fn shift(tokens: &[u32], vocab_size: u32) -> Vec<u32> {
         })
         .collect()
 }
+
+/// The tokens of each node's path.
+pub(crate) fn paths(tree: &TokenTree) -> Vec<Vec<u32>> {
+    let mut paths: Vec<Vec<u32>> = Vec::new();
+    for (&token, &parent) in tree.token_ids().iter().zip(tree.parents()) {
+        let mut path = usize::try_from(parent).map_or(Vec::new(), |parent| paths[parent].clone());
+        path.push(token);
+        paths.push(path);
+    }
+    paths
+}
