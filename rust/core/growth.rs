@@ -13,7 +13,7 @@ use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
 use crate::passages::{self, Passages};
-use crate::positions::{self, DECAY, Places, Reach};
+use crate::positions::{self, Places, Reach};
 use crate::skips::Skips;
 use crate::tree::{Source, TokenTree};
 use crate::weights::Weights;
@@ -234,12 +234,11 @@ impl Growth {
                     .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
-        if let Some(parent) = &parent {
-            let token = self.tail.last().copied();
+        if let (Some(parent), Some(&token)) = (&parent, self.tail.last()) {
             skip(&self.passages, &self.places, parent, token, &mut self.skips);
-            self.skips.count(DECAY, &mut self.evidence);
+            self.skips.count(&mut self.evidence);
         } else {
-            self.skips_of_root.count(DECAY, &mut self.evidence);
+            self.skips_of_root.count(&mut self.evidence);
         }
         for table in sources.tables.iter().flatten() {
             table.count(&self.tail, &mut self.evidence);
@@ -316,39 +315,34 @@ impl Growth {
             &self.depths,
             tokens,
         );
-        let (mut looked_up, mut index) = (Some(0), -1);
-        for &token in tokens {
-            let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) else {
-                return;
-            };
+        for (node, &token) in self.along(tokens).zip(tokens) {
             mixer::learn(weights, &self.evidence, &node.known, token);
-            let Some(child) = self.child(index, token) else {
-                return;
-            };
-            looked_up = self.looked_up[child];
-            index = i32::try_from(child).unwrap_or(i32::MAX);
         }
     }
 
     /// What the next draft's root is to know of the node before it, once `tokens` have come: how its
     /// matches go on where the last of them is another one.
     pub(crate) fn skips_after(&self, tokens: &[u32]) -> Skips {
-        let Some((&last, accepted)) = tokens.split_last() else {
+        let Some(&last) = tokens.last() else {
             return self.skips_of_root.clone();
         };
         let mut skips = Skips::default();
-        let (mut looked_up, mut index) = (Some(0), -1);
-        for &token in accepted {
-            let Some(child) = self.child(index, token) else {
-                return skips;
-            };
-            looked_up = self.looked_up[child];
-            index = i32::try_from(child).unwrap_or(i32::MAX);
-        }
-        if let Some(node) = looked_up.and_then(|node| self.nodes.get(node)) {
-            skip(&self.passages, &self.places, node, Some(last), &mut skips);
+        if let Some(node) = self.along(tokens).nth(tokens.len() - 1) {
+            skip(&self.passages, &self.places, node, last, &mut skips);
         }
         skips
+    }
+
+    /// The looked-up nodes that these tokens came after, one by one, until one is no child of its node
+    /// or was not looked up.
+    fn along<'a>(&'a self, tokens: &'a [u32]) -> impl Iterator<Item = &'a Node> {
+        let mut looked_up = Some(0);
+        tokens.iter().map_while(move |&token| {
+            let node = self.nodes.get(looked_up?)?;
+            let child = self.child(node.index, token);
+            looked_up = child.and_then(|child| self.looked_up[child]);
+            Some(node)
+        })
     }
 
     fn child(&self, parent: i32, token: u32) -> Option<usize> {
@@ -381,7 +375,7 @@ impl Growth {
 }
 
 /// What the matches of a node go on with after any other token than `token`.
-fn skip(passages: &Passages, places: &Places, node: &Node, token: Option<u32>, skips: &mut Skips) {
+fn skip(passages: &Passages, places: &Places, node: &Node, token: u32, skips: &mut Skips) {
     skips.clear();
     passages.skip(&node.passages, token, &mut skips.datastore);
     for (found, skipped) in node.places.iter().zip(&mut skips.texts) {

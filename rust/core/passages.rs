@@ -212,7 +212,7 @@ impl Passages {
 
     /// What follows where passages go on with another token than `token`: those of the longest match
     /// that is of more than one token and that some passages follow.
-    pub(crate) fn skip(&self, found: &Found, token: Option<u32>, skipped: &mut Skipped) {
+    pub(crate) fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
         const ENOUGH: usize = 4;
         let mut groups = self.groups[found.clone()].iter();
         let Some(group) = groups.find(|group| group.order > 1 && group.rows.len() >= ENOUGH) else {
@@ -221,7 +221,7 @@ impl Passages {
         for &row in &self.rows[group.rows.clone()] {
             if let [next, after, ..] = self.tokens[row as usize..]
                 && next != END
-                && Some(next) != token
+                && next != token
             {
                 skipped.add(group.order, after);
             }

@@ -217,9 +217,9 @@ impl Places {
     }
 
     /// What follows where these places go on with another token than `token`.
-    pub(crate) fn skip(&self, found: &Found, token: Option<u32>, skipped: &mut Skipped) {
+    pub(crate) fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
         for place in &self.0[found.range.clone()] {
-            if place.token != END && Some(place.token) != token {
+            if place.token != END && place.token != token {
                 skipped.add(place.length as usize, place.after);
             }
         }

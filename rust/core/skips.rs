@@ -5,6 +5,7 @@
 //! go on with after any other token than the node's.
 
 use crate::evidence::{END, Evidence, Kind, Matched};
+use crate::positions::DECAY;
 
 /// What followed in one source.
 #[derive(Debug, Default, Clone)]
@@ -31,13 +32,12 @@ impl Skips {
         }
     }
 
-    /// Adds an expert for each source that has anything to say; `decay` is how much less an earlier
-    /// place of a text counts than the next one.
-    pub(crate) fn count(&self, decay: f32, evidence: &mut Evidence) {
+    /// Adds an expert for each source that has anything to say.
+    pub(crate) fn count(&self, evidence: &mut Evidence) {
         const TEXTS: [Kind; 3] = [Kind::ContextSkip, Kind::MemorySkip, Kind::PredictedSkip];
         self.datastore.count(Kind::DatastoreSkip, 1.0, evidence);
         for (skipped, kind) in self.texts.iter().zip(TEXTS) {
-            skipped.count(kind, decay, evidence);
+            skipped.count(kind, DECAY, evidence);
         }
     }
 }
