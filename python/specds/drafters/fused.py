@@ -49,7 +49,7 @@ class FusedConfig:
             `generate` takes.
         learns: Whether what is accepted changes what the sources are held to be worth.
         effort: How much of its sources a draft reads. Normal accepts 1 % more than low and takes
-            some tens of microseconds longer; high another 1 % for some hundred, which pays where
+            some tens of microseconds longer; high another half for some hundred, which pays where
             the model takes 30 ms or more.
     """
 
