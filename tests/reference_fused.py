@@ -13,7 +13,7 @@ from math import exp, floor, log, log2
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
 # What a source's evidence counts before anything is learned.
-OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0}
+OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0, "echo": 0.0}
 
 
 class Weights:
@@ -215,6 +215,48 @@ class Recycled:
                 rank += 1
 
 
+class Anchors:
+    """Tokens whose latest followers came after a token, by that token: `[how often, anchors]`."""
+
+    def __init__(self):
+        self.known = {}
+
+    def learn(self, context, token):
+        slot = self.known.setdefault(context[-1], [0, [[None, 0] for _ in range(11)]])
+        if slot[0] == 255:
+            slot[:] = [127, [[anchor, count // 2] for anchor, count in slot[1]]]
+        slot[0] += 1
+        places = [place for place in range(len(context)) if context[place] == token][::-1][:8]
+        befores = [place - 1 for place in places if place]
+        latest = [place for place in befores if context[place] not in context[place + 1 : -1]]
+        for anchor in [context[place] for place in latest][:4]:
+            self.add(slot[1], anchor)
+
+    def add(self, anchors, anchor):
+        for known in anchors:
+            if known[1] and known[0] == anchor:
+                known[1] = min(known[1] + 1, 255)
+                return
+        least = min(anchors, key=lambda known: known[1])
+        least[1] = max(least[1] - 1, 0)
+        if least[1] == 0:
+            least[:] = [anchor, 1]
+
+    def experts(self, context, path):
+        text = [*context, *path]
+        total, anchors = self.known.get(text[-1], (0, []))
+        counts = {}
+        for anchor, count in anchors:
+            places = [place for place in range(len(text) - 1) if text[place] == anchor and count]
+            if places:
+                token = text[places[-1] + 1]
+                counts[token] = max(count, counts.get(token, 0))
+        if counts:
+            order = 1 + floor(8 * max(counts.values()) / (total + 1))
+            summed = max(total + 1, sum(counts.values()))
+            yield Expert("echo", order, 0, total + 1, counts, summed)
+
+
 def by_rank(tokens):
     counts = Counter()
     for rank, token in enumerate(tokens[:8]):
@@ -265,7 +307,8 @@ class Request:
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
         self.tables, self.trigrams = tables, trigrams
-        self.recycled = Recycled()
+        self.recycled, self.anchors = Recycled(), Anchors()
+        self.has_prompt = False
         self.context, self.uses = [], Counter()
         self.memory = list(earlier)
         self.frequencies = Counter(
@@ -280,7 +323,11 @@ class Request:
             self.skipped = self.skips(before, tokens[-1]) if before else {}
         for token in tokens[-400:]:
             self.uses[token] += 2 if self.context else 1
-        self.context = [*self.context, *tokens]
+        for token in tokens:
+            if self.has_prompt and self.context:
+                self.anchors.learn(self.context, token)
+            self.context.append(token)
+        self.has_prompt = True
         if self.trigrams:
             self.trigrams.adjust(self.context, len(tokens), 10**6, 0.5, 1.0, 0.0, False)
         self.tree, self.known = {}, {}
@@ -350,6 +397,7 @@ class Request:
             experts += text.experts(kind, places[kind][0])
         skipped = self.skips(parent, tail[-1]) if path else self.skipped
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
+        experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)
         experts += self.table_experts(tail)
         experts = [expert for expert in experts if expert.counts]

@@ -26,15 +26,17 @@ pub(crate) enum Kind {
     ContextSkip,
     MemorySkip,
     PredictedSkip,
+    /// What the request repeats after its anchors.
+    Echo,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 13;
 
     pub(crate) fn source(self) -> Source {
         match self {
             Self::Datastore | Self::DatastoreSkip => Source::Datastore,
-            Self::Context | Self::ContextSkip => Source::Context,
+            Self::Context | Self::ContextSkip | Self::Echo => Source::Context,
             Self::Memory | Self::MemorySkip => Source::Memory,
             Self::Predicted | Self::PredictedSkip => Source::Predicted,
             Self::Recycled => Source::Recycled,

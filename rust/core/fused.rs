@@ -280,6 +280,19 @@ impl FusedSession {
         self.growth.grow(&sources, limits).clone()
     }
 
+    /// Learns from what the target model wrote after the context, and appends it.
+    fn learn(&mut self, tokens: &[u32]) {
+        let weights = self.drafter.weights.write();
+        let weights = &mut weights.unwrap_or_else(PoisonError::into_inner);
+        self.growth.learn(weights, tokens);
+        for &token in tokens {
+            if self.drafter.config.context {
+                weights.anchors.learn(&self.context, token);
+            }
+            self.context.extend(&[token]);
+        }
+    }
+
     fn use_tokens(&mut self, tokens: &[u32]) {
         let is_prompt = self.prompt_length.is_none();
         let times = if is_prompt { 1 } else { 2 };
@@ -304,21 +317,21 @@ impl FusedSession {
 }
 
 impl Session for FusedSession {
-    /// What is observed after a draft is what the target model made of it: the weights learn from it.
+    /// What is observed first is the prompt, and what comes after it is what the target model wrote:
+    /// the weights learn from that.
     fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.note_accepted(tokens);
-        if self.drafter.config.learns {
-            let weights = self.drafter.weights.write();
-            self.growth
-                .learn(&mut weights.unwrap_or_else(PoisonError::into_inner), tokens);
-        }
         self.growth.skips_of_root = self.growth.skips_after(tokens);
-        self.growth.clear();
         if let Some(trigrams) = &self.trigrams {
             tables::learn(trigrams, self.context.tokens(), tokens);
         }
-        self.context.extend(tokens);
+        if self.drafter.config.learns && self.prompt_length.is_some() {
+            self.learn(tokens);
+        } else {
+            self.context.extend(tokens);
+        }
+        self.growth.clear();
         self.use_tokens(tokens);
         self.prompt_length.get_or_insert(tokens.len());
         Ok(())
@@ -429,7 +442,7 @@ pub fn fit<D: AsRef<[u32]>>(
         let session = FusedSession::new(Arc::clone(&drafter), "")?;
         learn_from(session, document.as_ref())?;
     }
-    Ok(drafter.weights())
+    Ok(drafter.weights().without_anchors())
 }
 
 /// Drafts for a document as if a model had written it, but for its first tokens.

@@ -240,6 +240,11 @@ impl Growth {
         } else {
             self.skips_of_root.count(&mut self.evidence);
         }
+        if let [Some(context), ..] = sources.texts {
+            let path = &self.tail[self.tail_length..];
+            let anchors = &sources.weights.anchors;
+            anchors.count(context, path, &mut self.evidence);
+        }
         for table in sources.tables.iter().flatten() {
             table.count(&self.tail, &mut self.evidence);
         }

@@ -55,6 +55,7 @@ compile_error!("datastores are little-endian and are mapped as they are");
 
 pub mod adaptation;
 pub mod aded;
+mod anchors;
 mod builder;
 mod calibration;
 mod checks;

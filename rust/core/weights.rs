@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::anchors::Anchors;
 use crate::error::{Error, Result};
 use crate::evidence::Kind;
 
@@ -77,7 +78,10 @@ const NUM_WEIGHTS: usize = CALIBRATION.start + CALIBRATION.len;
 
 /// What a fused drafter has learned of its sources: numbers that every session reads and changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights(Box<[f32]>);
+pub struct Weights {
+    numbers: Box<[f32]>,
+    pub(crate) anchors: Anchors,
+}
 
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
@@ -111,18 +115,22 @@ impl Default for Weights {
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
         }
-        Self(weights.into())
+        Self {
+            numbers: weights.into(),
+            anchors: Anchors::default(),
+        }
     }
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x04";
+const MAGIC: [u8; 8] = *b"specdsw\x05";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
+        bytes.extend(self.numbers.iter().flat_map(|weight| weight.to_le_bytes()));
+        bytes.extend(self.anchors.to_bytes());
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         bytes
     }
@@ -137,41 +145,53 @@ impl Weights {
         let rest = bytes
             .strip_prefix(&MAGIC)
             .ok_or_else(|| invalid("are not weights of this version: fit them again"))?;
-        let (numbers, checksum) = rest
+        let (rest, checksum) = rest
             .split_last_chunk::<8>()
-            .filter(|(numbers, _)| numbers.len() == NUM_WEIGHTS * size_of::<f32>())
-            .ok_or_else(|| invalid("have another length than this version's: fit them again"))?;
+            .ok_or_else(|| invalid("are cut: copy or fit them again"))?;
         let checked = &bytes[..bytes.len() - checksum.len()];
         if xxh3_64(checked).to_le_bytes() != *checksum {
             return Err(invalid(
                 "do not match their checksum: copy or fit them again",
             ));
         }
+        let (numbers, anchors) = rest
+            .split_at_checked(NUM_WEIGHTS * size_of::<f32>())
+            .ok_or_else(|| invalid("have another length than this version's: fit them again"))?;
         let (numbers, _) = numbers.as_chunks();
-        let weights: Box<[f32]> = numbers
+        let numbers: Box<[f32]> = numbers
             .iter()
             .map(|bytes| f32::from_le_bytes(*bytes))
             .collect();
-        if weights.iter().all(|weight| weight.is_finite()) {
-            Ok(Self(weights))
+        if numbers.iter().all(|weight| weight.is_finite()) {
+            let anchors = Anchors::from_bytes(anchors)?;
+            Ok(Self { numbers, anchors })
         } else {
             Err(invalid("are not all finite: fit them again"))
         }
     }
 
+    /// The same for other texts: which tokens repeat what is not known of them.
+    #[must_use]
+    pub(crate) fn without_anchors(self) -> Self {
+        Self {
+            anchors: Anchors::default(),
+            ..self
+        }
+    }
+
     pub(crate) fn get(&self, key: usize) -> f32 {
-        self.0[key]
+        self.numbers[key]
     }
 
     pub(crate) fn add(&mut self, key: usize, change: f32) {
-        self.0[key] += change;
+        self.numbers[key] += change;
     }
 
     pub(crate) fn table(&self, table: Table) -> &[f32] {
-        &self.0[table.range()]
+        &self.numbers[table.range()]
     }
 
     pub(crate) fn table_mut(&mut self, table: Table) -> &mut [f32] {
-        &mut self.0[table.range()]
+        &mut self.numbers[table.range()]
     }
 }

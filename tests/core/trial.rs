@@ -39,12 +39,16 @@ fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
         ..AdedConfig::default()
     };
     let lookup = PromptLookupConfig::default();
+    let all = FusedConfig {
+        learns: false,
+        ..FusedConfig::default()
+    };
     vec![
         Box::new(RestSession::new(Arc::clone(datastore), rest).unwrap()),
         Box::new(NGrammysSession::new(None, rows).unwrap()),
         Box::new(PromptLookupSession::new(lookup).unwrap()),
         Box::new(AdedSession::new(adaptive, aded).unwrap()),
-        Box::new(fused(datastore, FusedConfig::default()).1),
+        Box::new(fused(datastore, all).1),
     ]
 }
 
