@@ -12,6 +12,7 @@ from math import exp, floor, log, log2
 
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
+SLACK = 0.4
 # What a source's evidence counts before anything is learned.
 OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0, "echo": 0.0}
 
@@ -283,6 +284,7 @@ def nexts(passages):
 # How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
 # parent, how many places are enough, and how many of the latest are looked at.
 EFFORTS = {
+    "auto": (0.1, 0.5, 16, 512),
     "low": (float("inf"), 0.5, 4, 512),
     "normal": (0.1, 0.5, 16, 512),
     "high": (0.02, 0.8, 64, 2048),
@@ -300,7 +302,7 @@ class Request:
         vocab_size=4,
         tables=None,
         trigrams=None,
-        effort="normal",
+        effort="auto",
     ):
         self.likely, self.hope, *self.reading = EFFORTS[effort]
         self.weights = Weights()
@@ -315,6 +317,9 @@ class Request:
             token for document in documents for token in document if token < vocab_size
         )
         self.tree, self.known, self.skipped = {}, {}, {}
+        # Whether rounding decided what is a candidate, or the likeliest: from then on the core may
+        # hold otherwise.
+        self.is_on_edge = False
 
     def observe(self, tokens):
         self.learn(tokens)
@@ -337,7 +342,7 @@ class Request:
         self.tree, self.known, pending = {}, {}, {}
         self.is_close, last = False, []
         if max_nodes and self.context:
-            self.expand((), 1.0, pending)
+            self.expand((), 1.0, pending, MIN_PROB)
         while pending and len(self.tree) < max_nodes:
             path = max(pending, key=pending.get)
             self.tree[path] = prob = pending.pop(path)
@@ -353,7 +358,8 @@ class Request:
                     self.is_close |= bool(outcome) != bool(is_hopeful)
             last.append(prob)
             if is_hopeful and path[-1] != self.separator and len(path) < 20:
-                self.expand(path, prob, pending)
+                least = likeliest[free - 1] if len(likeliest) >= free else 0.0
+                self.expand(path, prob, pending, max(MIN_PROB, SLACK * least))
         self.pending = pending
         return self.tree
 
@@ -377,7 +383,7 @@ class Request:
             for path, prob in self.tree.items()
         }
 
-    def expand(self, path, prob, pending):
+    def expand(self, path, prob, pending, min_prob):
         tail = [*self.context[-16:], *path]
         parent = self.known.get(path[:-1]) if path else None
         experts, groups, places = [], [], {}
@@ -390,7 +396,7 @@ class Request:
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
                 groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
-            experts += self.passages.experts(groups, tail[-1], MIN_PROB / prob)
+            experts += self.passages.experts(groups, tail[-1], min_prob / prob)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
             places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
@@ -401,7 +407,9 @@ class Request:
         experts += self.recycled.experts(tail)
         experts += self.table_experts(tail)
         experts = [expert for expert in experts if expert.counts]
-        self.known[path] = node = self.mix(experts, tail, MIN_PROB / prob)
+        self.known[path] = node = self.mix(experts, tail, min_prob / prob)
+        edges = (share * prob / min_prob for share in node["shares"].values())
+        self.is_on_edge |= any(abs(edge - 1) < 1e-4 for edge in edges)
         node.update(groups=groups, places=places)
         for token, likelihood in node["probs"].items():
             if prob * likelihood >= MIN_PROB:
@@ -440,6 +448,9 @@ class Request:
                 shares[token] += expert.weight * count / expert.total
         chosen = {token: share for token, share in shares.items() if share >= min_share}
         favourite = min(chosen, key=lambda token: (-chosen[token], token), default=None)
+        parts = {t: [e.weight * e.counts.get(t, 0) / e.total for e in experts] for t in chosen}
+        ties = (t for t in chosen if abs(chosen[t] - chosen[favourite]) < 1e-6 * chosen[favourite])
+        self.is_on_edge |= any(parts[token] != parts[favourite] for token in ties)
         keys = {t: self.candidate_keys(t, s, t == favourite, tail) for t, s in chosen.items()}
         scores = {}
         for token, share in chosen.items():

@@ -583,6 +583,8 @@ class DraftSession:
 
         A drafter that learns from what is observed needs to know: of most others nothing is said.
         """
+    def pace(self, step_seconds: float) -> None:
+        """Tells how long a plain step of the model takes: what a draft may cost depends on it."""
     @property
     def num_predictions(self) -> int:
         """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""
@@ -731,7 +733,7 @@ class FusedState:
         recycled: bool = True,
         unigram: bool = False,
         learns: bool = True,
-        effort: str = "normal",
+        effort: str = "auto",
         weights: bytes | None = None,
     ) -> Self: ...
     def session(self, tenant: str = "", predicted_output: ArrayLike | None = None) -> DraftSession:

@@ -76,6 +76,8 @@ class Row:
         # To ask what a session can costs as much as to observe.
         recycles = isinstance(self.session, RecyclingSession)
         self._recycling = cast("RecyclingSession", self.session) if recycles else None
+        proposes = isinstance(self.session, ProposingSession)
+        self._proposing = cast("ProposingSession", self.session) if proposes else None
 
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
@@ -83,8 +85,7 @@ class Row:
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
-            session = self.session
-            proposals = session.proposals if isinstance(session, ProposingSession) else None
+            proposals = None if self._proposing is None else self._proposing.proposals
             path = walk(logits, tree, self.emitter, self.sampler, proposals)
         self._note(num_before, len(path))
         return path

@@ -53,6 +53,12 @@ pub trait Session: Send {
         let _ = num_nodes;
     }
 
+    /// Tells how long a step of the target model takes without a draft, as far as that is known: what
+    /// a draft may cost depends on it. Drafters that always do the same ignore it.
+    fn pace(&mut self, step_seconds: f64) {
+        let _ = step_seconds;
+    }
+
     /// How many of the target model's likeliest tokens at each verified node the session wants to know
     /// by [`recycle`](Self::recycle); 0 where it has no use for them.
     fn num_predictions(&self) -> usize {

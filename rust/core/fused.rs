@@ -189,6 +189,7 @@ pub struct FusedSession {
     recycled: Recycled,
     trigrams: Option<AdaptiveTrigrams>,
     uses: Uses,
+    effort: Effort,
     growth: Growth,
     /// Grows drafts after tokens on trial, so that the last draft can still be learned from.
     on_trial: Growth,
@@ -208,6 +209,7 @@ impl FusedSession {
         check_name(tenant)?;
         Ok(Self {
             trigrams: drafter.trigrams.clone().map(AdaptiveTrigrams::new),
+            effort: drafter.config.effort,
             drafter,
             tenant: tenant.to_owned(),
             context: History::default(),
@@ -258,7 +260,7 @@ impl FusedSession {
         let trigrams = self.trigrams.as_ref().map(AdaptiveTrigrams::reader);
         let recycled = drafter.config.recycled.then_some(&self.recycled);
         let sources = Sources {
-            reading: drafter.config.effort.reading(),
+            reading: self.effort.reading(),
             weights: &weights,
             datastore: datastore.map(|datastore| (datastore, &drafter.followers)),
             texts: [
@@ -370,6 +372,12 @@ impl Session for FusedSession {
 
     fn cut(&mut self, num_nodes: usize) {
         self.growth.cut(num_nodes);
+    }
+
+    fn pace(&mut self, step_seconds: f64) {
+        if self.drafter.config.effort == Effort::Auto {
+            self.effort = Effort::for_steps_of(step_seconds);
+        }
     }
 
     fn num_predictions(&self) -> usize {

@@ -25,6 +25,10 @@ pub(crate) const MAX_DEPTH: u32 = 20;
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
+/// What experts hold to be less than this times as likely as the least likely path that fits is no
+/// candidate: what is known besides seldom doubles it.
+const SLACK: f32 = 0.4;
+
 /// Kinds of texts.
 const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 
@@ -125,7 +129,7 @@ impl Growth {
             .extend_from_slice(&tokens[tokens.len().saturating_sub(TAIL)..]);
         self.tail_length = self.tail.len();
         if limits.max_nodes > 0 && !self.tail.is_empty() {
-            self.look_up(sources, None, -1, 1.0);
+            self.look_up(sources, None, -1, 1.0, MIN_PROB);
             self.add_pending(0, 1.0, limits.max_nodes);
         }
         while let Some(next) = self.pending.pop() {
@@ -142,7 +146,9 @@ impl Growth {
             let surplus = self.pending.len().saturating_sub(free);
             self.pending.drain(..surplus);
             if self.may_have_children(sources, next, limits, free) {
-                self.look_up(sources, Some(next.node), index, next.prob);
+                let least = self.least_of(free).unwrap_or(0.0);
+                let min_prob = MIN_PROB.max(SLACK * least);
+                self.look_up(sources, Some(next.node), index, next.prob, min_prob);
                 self.looked_up.pop();
                 self.looked_up.push(Some(self.nodes.len() - 1));
                 self.add_pending(self.nodes.len() - 1, next.prob, free);
@@ -177,15 +183,21 @@ impl Growth {
         free: usize,
     ) -> bool {
         let hoped = next.prob * sources.reading.hope;
-        let least = self.pending.first().filter(|_| self.pending.len() == free);
+        let least = self.least_of(free);
         let is_end = sources
             .datastore
             .is_some_and(|(datastore, _)| next.token == datastore.separator());
         free > 0
             && !is_end
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
-            && least.is_none_or(|least| hoped > least.prob)
+            && least.is_none_or(|least| hoped > least)
             && calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain
+    }
+
+    /// The probability of the least likely path that fits into `free` nodes, where no other does.
+    fn least_of(&self, free: usize) -> Option<f32> {
+        let least = self.pending.first().filter(|_| self.pending.len() == free);
+        least.map(|least| least.prob)
     }
 
     /// Adds the children of a node that are among the `free` likeliest paths.
@@ -198,8 +210,8 @@ impl Growth {
                 source: candidate.source,
                 node,
             };
-            let least = self.pending.first().filter(|_| self.pending.len() == free);
-            if new.prob < MIN_PROB || least.is_some_and(|least| new.prob <= least.prob) {
+            let least = self.least_of(free);
+            if new.prob < MIN_PROB || least.is_some_and(|least| new.prob <= least) {
                 continue;
             }
             // What comes later stands before its equals, and is taken after them.
@@ -212,7 +224,14 @@ impl Growth {
     }
 
     /// Looks up what may come after a node of the tree, and mixes it.
-    fn look_up(&mut self, sources: &Sources<'_>, parent: Option<usize>, index: i32, prob: f32) {
+    fn look_up(
+        &mut self,
+        sources: &Sources<'_>,
+        parent: Option<usize>,
+        index: i32,
+        prob: f32,
+        min_prob: f32,
+    ) {
         self.set_tail(index);
         self.evidence.start();
         let parent = parent.map(|parent| self.nodes[parent].clone());
@@ -222,8 +241,8 @@ impl Growth {
                 text.touch(before, last);
             }
         }
-        let min_share = MIN_PROB / prob;
-        let passages = self.match_datastore(sources, parent.as_ref(), prob);
+        let min_share = min_prob / prob;
+        let passages = self.match_datastore(sources, parent.as_ref(), prob, min_share);
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
@@ -268,6 +287,7 @@ impl Growth {
         sources: &Sources<'_>,
         parent: Option<&Node>,
         prob: f32,
+        min_share: f32,
     ) -> passages::Found {
         let (Some((datastore, followers)), Some(&token)) = (sources.datastore, self.tail.last())
         else {
@@ -287,7 +307,6 @@ impl Growth {
             self.passages.look_up(datastore, document)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
-        let min_share = MIN_PROB / prob;
         self.passages.count_followers(
             followers,
             datastore,

@@ -70,6 +70,11 @@ impl DraftSession {
         self.lock().cut(num_nodes);
     }
 
+    /// Tells how long a plain step of the model takes.
+    fn pace(&self, step_seconds: f64) {
+        self.lock().pace(step_seconds);
+    }
+
     /// How many of the model's likeliest tokens at each node it wants to know.
     #[getter]
     fn num_predictions(&self) -> usize {

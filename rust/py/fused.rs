@@ -27,7 +27,7 @@ impl FusedState {
     #[new]
     #[pyo3(signature = (
         datastore = None, memory = None, *, model_tables = None, trigrams = None, context = true,
-        recycled = true, unigram = false, learns = true, effort = "normal", weights = None
+        recycled = true, unigram = false, learns = true, effort = "auto", weights = None
     ))]
     #[expect(
         clippy::too_many_arguments,

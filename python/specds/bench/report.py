@@ -71,7 +71,7 @@ class Settings:
     warm_memory: bool
     limit: int | None
     weights: str | None = None
-    effort: str = "normal"
+    effort: str = "auto"
 
     def sentence(self) -> str:
         """The mode of the run, for people."""
@@ -79,7 +79,7 @@ class Settings:
         memory = "one drafter for all requests" if self.warm_memory else "a new drafter for each"
         limited = "" if self.limit is None else f", {self.limit} a file at most"
         started = "" if self.weights is None else f"; fused from {self.weights}"
-        effort = "" if self.effort == "normal" else f"; effort {self.effort}"
+        effort = "" if self.effort == "auto" else f"; effort {self.effort}"
         return f"requests {order}{limited}; {memory}{started}{effort}"
 
 

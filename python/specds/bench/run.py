@@ -66,7 +66,7 @@ class ReplayOptions:
     warm_memory: bool = True
     limit: int | None = None
     weights: str | None = None
-    effort: Effort = "normal"
+    effort: Effort = "auto"
     rivals_python: Path | None = None
 
 

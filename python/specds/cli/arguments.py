@@ -78,6 +78,7 @@ Weights = Annotated[
 class EffortName(str, Enum):
     """The efforts of the fused drafter."""
 
+    AUTO = "auto"
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"
@@ -87,7 +88,8 @@ EffortOption = Annotated[
     EffortName,
     typer.Option(
         help="How much of its sources the fused drafter reads: more is accepted, and drafts take "
-        "longer; `high` pays where the model takes 30 ms or more."
+        "longer; `high` pays where the model takes 30 ms or more. auto: what pays, by the measured "
+        "time of a step; normal where there is none."
     ),
 ]
 

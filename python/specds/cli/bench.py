@@ -65,7 +65,7 @@ def replay(
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
-    effort: EffortOption = EffortName.NORMAL,
+    effort: EffortOption = EffortName.AUTO,
     rivals_python: Annotated[
         Path | None, typer.Option(help="The interpreter that rivals are installed for.")
     ] = None,
@@ -143,7 +143,7 @@ def generate(
     ] = None,
     drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
     weights: Weights = None,
-    effort: EffortOption = EffortName.NORMAL,
+    effort: EffortOption = EffortName.AUTO,
     baseline: Annotated[
         str | None,
         typer.Option(

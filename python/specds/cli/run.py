@@ -70,7 +70,7 @@ def generate(
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
     weights: Weights = None,
-    effort: EffortOption = EffortName.NORMAL,
+    effort: EffortOption = EffortName.AUTO,
     memory: Annotated[
         Path | None,
         typer.Option(help="A file that keeps what was written; it need not be there yet."),

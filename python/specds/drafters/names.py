@@ -117,7 +117,7 @@ class DrafterInputs:
     model_tables: bool = False
     weights: bytes | None = None
     recycled: bool = True
-    effort: Effort = "normal"
+    effort: Effort = "auto"
 
 
 def require_inputs(

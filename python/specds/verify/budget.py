@@ -41,6 +41,8 @@ _SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
+# Most steps verify fewer nodes than that: more are drafted where they may pay.
+_FIRST_LOOK = 16
 _AVERAGING = 0.1
 _LONGEST_WAIT = 15
 
@@ -295,6 +297,8 @@ class AutoBudget:
         self._cost: CostModel | None = None
         self._max_nodes = MOST_NODES
         self._drafted: list[TokenTree | None] = []
+        # What the nodes drafted gain in all, and each further one at the most.
+        self._known = self._hope = 0.0
         self._num_nodes = 0
 
     def prepare(self) -> None:
@@ -314,22 +318,52 @@ class AutoBudget:
     def _draft(
         self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> None:
-        experience, start = self._experience, self._clock()
+        start = self._clock()
+        for session in sessions:
+            _tell(session, "pace", cost.seconds(0))
+        # What drafts by other models is not asked twice.
+        is_soon_done = all(hasattr(session, "draft_until") for session in sessions)
+        most = min(_FIRST_LOOK, self._max_nodes) if is_soon_done else self._max_nodes
+        profit = self._look(cost, sessions, max_depths, most)
+        if most < self._max_nodes and self._may_pay(cost, most, profit):
+            profit = self._look(cost, sessions, max_depths, self._max_nodes)
+        seconds = self._experience.draft_time(self._clock() - start)
+        self._experience.judge(profit - seconds / cost.seconds(0))
+
+    def _look(
+        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int], most: int
+    ) -> float:
+        """Drafts so many nodes, chooses how many are verified, and returns what these gain."""
+        trust = self._experience.trust
         # What is less likely seldom pays, wherever it stands.
-        least = min(cost.least_worth / experience.trust.most, 1.0)
-        drafts = [_draft_until(session, least, self._max_nodes) for session in sessions]
+        least = min(cost.least_worth / trust.most, 1.0)
+        drafts = [_draft_until(session, least, most) for session in sessions]
         trees = [
-            within(draft, self._max_nodes, max_depth)
+            within(draft, most, max_depth)
             for draft, max_depth in zip(drafts, max_depths, strict=True)
         ]
-        gains = [experience.trust.gains(tree) for tree in trees]
+        gains = [trust.gains(tree) for tree in trees]
         self._num_nodes, profit = best_size(gains, cost.relative(max(map(len, trees))))
+        self._known = sum(map(sum, gains))
+        self._hope = sum(
+            min(_promises(tree)[-1] * trust.most, 1.0) for tree in trees if len(tree) == most
+        )
         for session, draft, tree in zip(sessions, drafts, trees, strict=True):
             if len(tree) > self._num_nodes:
-                _cut(session, _num_before(draft, tree, self._num_nodes))
+                _tell(session, "cut", _num_before(draft, tree, self._num_nodes))
         self._drafted = [_or_none(tree) for tree in trees]
-        seconds = experience.draft_time(self._clock() - start)
-        experience.judge(profit - seconds / cost.seconds(0))
+        return profit
+
+    def _may_pay(self, cost: CostModel, most: int, profit: float) -> bool:
+        """Whether nodes beyond the first `most` might gain more, were each as likely as the last."""
+        plain = cost.seconds(0)
+        rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
+        # Between the numbers that were measured the curve is straight: the best is one of these.
+        return any(
+            1.0 + (self._known + (size - most) * self._hope) / len(self._drafted) > rate * seconds / plain
+            for size, seconds in cost.curve().items()
+            if size > most
+        )
 
     @property
     def pauses(self) -> bool:
@@ -376,11 +410,11 @@ def _num_before(draft: TokenTree, tree: TokenTree, num_nodes: int) -> int:
     return 1 + int(left[num_nodes - 1])
 
 
-def _cut(session: Session, num_nodes: int) -> None:
-    """Tells a session that learns from what comes how much of its draft is verified."""
-    cut: Any = getattr(session, "cut", None)
-    if cut is not None:
-        cut(num_nodes)
+def _tell(session: Session, what: str, number: float) -> None:
+    """Tells a session what it can make use of, such as how much of its draft is verified."""
+    method: Any = getattr(session, what, None)
+    if method is not None:
+        method(number)
 
 
 def _or_none(tree: TokenTree) -> TokenTree | None:

@@ -84,7 +84,7 @@ class GenerateOptions:
     tokenizer: str | None = None
     drafters: Sequence[str] = ("fused",)
     weights: str | None = None
-    effort: Effort = "normal"
+    effort: Effort = "auto"
     baselines: Sequence[str] | None = None
     budgets: Sequence[int | Literal["auto"]] = ("auto",)
     modes: Sequence[str] = ("greedy", "sampled")
