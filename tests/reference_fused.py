@@ -284,7 +284,6 @@ def nexts(passages):
 # How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
 # parent, how many places are enough, and how many of the latest are looked at.
 EFFORTS = {
-    "auto": (0.1, 0.5, 16, 512),
     "low": (float("inf"), 0.5, 4, 512),
     "normal": (0.1, 0.5, 16, 512),
     "high": (0.02, 0.8, 64, 2048),
@@ -302,7 +301,7 @@ class Request:
         vocab_size=4,
         tables=None,
         trigrams=None,
-        effort="auto",
+        effort="normal",
     ):
         self.likely, self.hope, *self.reading = EFFORTS[effort]
         self.weights = Weights()

@@ -209,6 +209,77 @@ def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
         assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
 
 
+class Listed:
+    """Drafts nodes of these probabilities, side by side, and notes what it is asked and told."""
+
+    def __init__(self, probs):
+        self.probs = np.array(probs)
+        self.asked, self.told = [], []
+
+    def draft_until(self, min_gain, max_nodes):
+        self.asked.append(max_nodes)
+        probs = self.probs[self.probs >= min_gain][:max_nodes]
+        return specds.TokenTree(np.arange(len(probs)), [-1] * len(probs), probs)
+
+    def pace(self, step_seconds):
+        self.told.append(step_seconds)
+
+    def draft(self, max_nodes):
+        return self.draft_until(0.0, max_nodes)
+
+
+@given(
+    drafts=st.lists(
+        st.lists(st.floats(1e-3, 1), min_size=1, max_size=64).map(lambda p: sorted(p)[::-1]),
+        min_size=1,
+        max_size=3,
+    ),
+    increments=st.lists(st.floats(0, 0.3), min_size=7, max_size=7),
+)
+def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
+    seconds = np.cumsum([1.0, *increments])
+    cost = CostModel(dict(zip(SIZES, seconds, strict=True)))
+    sessions = [Listed(probs) for probs in drafts]
+    budget = AutoBudget(lambda: cost, Experience(may_pause=False))
+    budget.prepare()
+    trees = budget.draft(sessions, [9] * len(sessions))
+    gains = [tree.probs.tolist() for tree in (Listed(p).draft(64) for p in drafts)]
+    expected, _ = best_size(gains, cost.relative(MOST_NODES))
+    verified = max(0 if tree is None else len(tree) for tree in trees)
+    assert verified == min(expected, max(map(len, drafts)))
+
+
+def test_more_is_drafted_only_where_it_might_pay():
+    sure, unsure = Listed([0.9] * 64), Listed([0.9] * 3 + [0.01] * 61)
+    for session, asked in ((sure, [16, 64]), (unsure, [16])):
+        budget = auto(World(LINEAR, lambda _: 0.5))
+        budget.prepare()
+        budget.draft([session], [9])
+        assert session.asked == asked
+
+
+def test_a_session_that_takes_its_time_is_asked_once():
+    class Slow:
+        def __init__(self):
+            self.asked = []
+
+        def draft(self, max_nodes):
+            self.asked.append(max_nodes)
+            return Listed([0.9] * 64).draft(max_nodes)
+
+    session, budget = Slow(), auto(World(FLAT, lambda _: 0.5))
+    budget.prepare()
+    budget.draft([session], [9])
+    assert session.asked == [MOST_NODES]
+
+
+def test_a_session_is_told_what_a_plain_step_takes():
+    session, budget = Listed([0.9]), auto(World(LINEAR, lambda _: 0.5))
+    budget.prepare()
+    budget.draft([session], [9])
+    assert session.told == [pytest.approx(LINEAR[0])]
+
+
 def test_trust_follows_what_came_by_depth():
     trust = Trust()
     tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])

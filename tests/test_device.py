@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
@@ -22,9 +23,10 @@ from models import (
 )
 from specds.generation import generate
 from specds.verify import FastRunner, TreeCache
-from specds.verify.device import Chooser, decisions, follow, report
+from specds.verify.device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
 from specds.verify.inputs import Inputs
 
+SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
 GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
 
 
@@ -263,3 +265,25 @@ def test_memory_that_runs_out_costs_nodes_and_no_text(monkeypatch):
 
 class Wide:
     token_ids = torch.empty(1, 99)
+
+
+@given(
+    scores=arrays(np.float32, st.tuples(st.integers(0, 5), st.integers(1, 300)), elements=SCORES),
+    k=st.integers(0, 9),
+    known=st.integers(1, 300),
+)
+def test_the_likeliest_on_the_host_are_those_of_torch(scores, k, known):
+    expected = likeliest(torch.from_numpy(scores), k, known)
+    found = likeliest_on_host(torch.from_numpy(scores), k, known)
+    assert found.dtype == np.int64
+    assert found.shape == tuple(expected.shape)
+    # Of equal scores either may be told.
+    rows = np.arange(len(scores))[:, None]
+    assert np.array_equal(scores[rows, found], scores[rows, expected.numpy()])
+    assert all(len(set(row)) == len(row) for row in found.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_likeliest_of_other_dtypes_are_those_of_torch(dtype):
+    scores = torch.arange(12).reshape(2, 6).to(dtype)
+    assert likeliest_on_host(scores, 2, 5).tolist() == [[4, 3], [4, 3]]

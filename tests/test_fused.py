@@ -29,6 +29,7 @@ from stores import build
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
+BY_PACE = {None: "normal", 0.001: "low", 0.01: "normal", 0.1: "high"}
 PROBS = [0.5, 0.3, 0.0]
 
 
@@ -56,9 +57,10 @@ def sources_of(tree):
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
     effort=st.sampled_from(get_args(Effort)),
+    pace=st.sampled_from([None, 0.001, 0.01, 0.1]),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes, effort
+    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes, effort, pace
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -78,7 +80,7 @@ def test_every_draft_is_that_of_a_naive_twin(
         remembered,
         tables=tables,
         trigrams=Matrix(documents, separator, 4) if documents else None,
-        effort=effort,
+        effort=BY_PACE[pace] if effort == "auto" else effort,
     )
     drafter = FusedDrafter(
         store,
@@ -88,6 +90,8 @@ def test_every_draft_is_that_of_a_naive_twin(
         trigrams=Trigrams.build(store) if documents else None,
     )
     session = drafter.session(pieces[0])
+    if pace is not None:
+        session.pace(pace)
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(max_nodes)

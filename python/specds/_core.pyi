@@ -718,6 +718,19 @@ def rest_session(
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 
+def likeliest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """The places of the largest scores of each row, the largest first, of equal ones the first.
+
+    Some µs a row of some thousand scores, where `torch.topk` takes some 20 on a CPU.
+
+    Args:
+        scores: Shape `(num_rows, num_scores)`.
+        k: How many of each row, or all where they are fewer.
+
+    Returns:
+        Shape `(num_rows, min(k, num_scores))`.
+    """
+
 @final
 class FusedState:
     """What the sessions of a fused drafter share: its sources, and what each proved to be worth."""

@@ -15,7 +15,7 @@ from specds._core import TokenTree
 from specds.drafters.protocol import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
 from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
-from specds.verify.device import Asked, likeliest
+from specds.verify.device import Asked, likeliest_on_host
 from specds.verify.fast import FastRunner
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Decoding:
             return [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
-        told = likeliest(joined, most, self._limits.known_tokens).cpu().numpy()
+        told = likeliest_on_host(joined, most, self._limits.known_tokens)
         ends = accumulate(map(len, logits))
         parts = zip(rows, logits, ends, strict=True)
         return [told[end - len(of_row) : end, : row.num_predictions] for row, of_row, end in parts]

@@ -12,6 +12,7 @@
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
 //!   [`fused`] from all sources, [`aded`] from [`trigram`]s that learn ([`adaptation`]),
 //!   [`n_grammys`] and [`prompt_lookup`] without any data.
+//! * [`likeliest`]: what the target model predicts, of all that it scores.
 //! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
 //! * [`model_tables`]: what the target model itself predicts after one token, or after none.
@@ -79,6 +80,7 @@ mod index;
 mod indexer;
 mod latest;
 mod lightweight;
+pub mod likeliest;
 mod manifest;
 mod mcts;
 pub mod memory;

@@ -8,6 +8,7 @@ mod datastore;
 mod draft;
 mod error;
 mod fused;
+mod likeliest;
 mod memory;
 mod model_tables;
 mod tree;
@@ -34,6 +35,8 @@ mod _core {
     use super::error::FormatError;
     #[pymodule_export]
     use super::fused::{FusedState, fit_weights};
+    #[pymodule_export]
+    use super::likeliest::likeliest;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

@@ -14,6 +14,8 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
+from specds import _core
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import LogitsProcessorList
@@ -127,6 +129,16 @@ def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> 
     """The likeliest of the known tokens, `(..., num_predictions)`, or all where they are fewer."""
     known = logits[..., :known_tokens]
     return known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
+
+
+def likeliest_on_host(
+    logits: torch.Tensor, num_predictions: int, known_tokens: int
+) -> NDArray[np.int64]:
+    """What `likeliest` gives of `(num_rows, vocab_size)`, on the host: soon, where that has them."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return _core.likeliest(logits[:, :known_tokens].numpy(), num_predictions)
+    told: NDArray[np.int64] = likeliest(logits, num_predictions, known_tokens).cpu().numpy()
+    return told
 
 
 def report(
