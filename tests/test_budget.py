@@ -243,17 +243,20 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     budget = AutoBudget(lambda: cost, Experience(may_pause=False))
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
-    gains = [tree.probs.tolist() for tree in (Listed(p).draft(64) for p in drafts)]
+    # What no size makes worth its while is left out in any case.
+    trees_of_all = [Listed(probs).draft_until(cost.least_worth, 64) for probs in drafts]
+    gains = [tree.probs.tolist() for tree in trees_of_all]
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
-    assert verified == min(expected, max(map(len, drafts)))
+    assert verified == expected
 
 
 def test_more_is_drafted_only_where_it_might_pay():
     sure, unsure = Listed([0.9] * 64), Listed([0.9] * 3 + [0.01] * 61)
-    for session, asked in ((sure, [16, 64]), (unsure, [16])):
+    for session, asked in ((sure, [8, 32, 64, 64]), (unsure, [8, 8])):
         budget = auto(World(LINEAR, lambda _: 0.5))
         budget.prepare()
+        budget.draft([session], [9])
         budget.draft([session], [9])
         assert session.asked == asked
 

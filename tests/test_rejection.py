@@ -318,6 +318,15 @@ def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(seed, w
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_where_torch_draws_other_numbers_they_are_left_to_it(monkeypatch):
+    monkeypatch.setattr(rejection, "_are_of_uniforms", lambda: False)
+    probs = torch.full((1, 500), 0.002)
+    torch.manual_seed(3)
+    expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(50)]
+    torch.manual_seed(3)
+    assert [rejection.draw(probs) for _ in range(50)] == expected
+
+
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, 0.0])
 def test_nothing_is_drawn_from_what_is_no_distribution(wrong):
     with pytest.raises(RuntimeError, match="prob"):

@@ -18,11 +18,9 @@ pub fn likeliest(scores: &[f32], k: usize) -> Vec<u32> {
     let blocks = rest.chunks(BLOCK).zip((k..).step_by(BLOCK));
     for (block, start) in blocks {
         let least = best.least();
-        // Without a branch, so that the processor compares many at a time.
-        if block
-            .iter()
-            .fold(false, |any, &score| any | (score > least))
-        {
+        // All of them, so that the processor compares many at a time.
+        let above = block.iter().map(|&score| u8::from(score > least));
+        if above.fold(0, |any, is_above| any | is_above) > 0 {
             for (&score, place) in block.iter().zip(start..) {
                 if score > best.least() {
                     best.add(score, place);

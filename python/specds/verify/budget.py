@@ -41,8 +41,8 @@ _SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
-# Most steps verify fewer nodes than that: more are drafted where they may pay.
-_FIRST_LOOK = 16
+# At first so many nodes are drafted: more where they may pay.
+_LEAST_LOOK = 8
 _AVERAGING = 0.1
 _LONGEST_WAIT = 15
 
@@ -160,6 +160,11 @@ class Trust:
         factors = self._factors[_row(promises)]
         nodes = zip(promises, tree.depths().tolist(), strict=True)
         return [promise * factors[min(depth, _DEPTHS)] for promise, depth in nodes]
+
+    def hope(self, tree: TokenTree) -> float:
+        """The most tokens to expect of a node that is no likelier than the last of a tree."""
+        promises = _promises(tree)
+        return min(promises[-1] * max(self._factors[_row(promises)][1:]), 1.0)
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
@@ -297,6 +302,7 @@ class AutoBudget:
         self._cost: CostModel | None = None
         self._max_nodes = MOST_NODES
         self._drafted: list[TokenTree | None] = []
+        self._first_look = _LEAST_LOOK
         # What the nodes drafted gain in all, and each further one at the most.
         self._known = self._hope = 0.0
         self._num_nodes = 0
@@ -323,10 +329,13 @@ class AutoBudget:
             _tell(session, "pace", cost.seconds(0))
         # What drafts by other models is not asked twice.
         is_soon_done = all(hasattr(session, "draft_until") for session in sessions)
-        most = min(_FIRST_LOOK, self._max_nodes) if is_soon_done else self._max_nodes
+        most = min(self._first_look, self._max_nodes) if is_soon_done else self._max_nodes
         profit = self._look(cost, sessions, max_depths, most)
-        if most < self._max_nodes and self._may_pay(cost, most, profit):
-            profit = self._look(cost, sessions, max_depths, self._max_nodes)
+        while most < self._max_nodes and self._may_pay(cost, most, profit):
+            most = min(4 * most, self._max_nodes)
+            profit = self._look(cost, sessions, max_depths, most)
+        # Steps are like the one before: half of what is drafted then is left over.
+        self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
         seconds = self._experience.draft_time(self._clock() - start)
         self._experience.judge(profit - seconds / cost.seconds(0))
 
@@ -345,9 +354,7 @@ class AutoBudget:
         gains = [trust.gains(tree) for tree in trees]
         self._num_nodes, profit = best_size(gains, cost.relative(max(map(len, trees))))
         self._known = sum(map(sum, gains))
-        self._hope = sum(
-            min(_promises(tree)[-1] * trust.most, 1.0) for tree in trees if len(tree) == most
-        )
+        self._hope = sum(trust.hope(tree) for tree in trees if len(tree) == most)
         for session, draft, tree in zip(sessions, drafts, trees, strict=True):
             if len(tree) > self._num_nodes:
                 _tell(session, "cut", _num_before(draft, tree, self._num_nodes))
@@ -355,12 +362,13 @@ class AutoBudget:
         return profit
 
     def _may_pay(self, cost: CostModel, most: int, profit: float) -> bool:
-        """Whether nodes beyond the first `most` might gain more, were each as likely as the last."""
+        """Whether nodes beyond the first `most` might pay, were each as likely as the last."""
         plain = cost.seconds(0)
         rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
         # Between the numbers that were measured the curve is straight: the best is one of these.
         return any(
-            1.0 + (self._known + (size - most) * self._hope) / len(self._drafted) > rate * seconds / plain
+            1.0 + (self._known + (size - most) * self._hope) / len(self._drafted)
+            > rate * seconds / plain
             for size, seconds in cost.curve().items()
             if size > most
         )
