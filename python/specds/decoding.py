@@ -177,7 +177,8 @@ class Decoding:
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
         for row, tree, predictions in zip(rows, trees, told, strict=True):
             row.observe(tree, predictions)
-        self._budget.record([None if row.emitter.finished else row.new for row in rows])
+        new = [None if row.emitter.finished else row.new for row in rows]
+        self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")
 
     def _walk(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
@@ -283,6 +284,9 @@ class _Stopwatch:
         now = self._clock()
         setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
         self._last = now
+
+    def since_lap(self) -> float:
+        return self._clock() - self._last
 
     def stop(self) -> None:
         self._stats.total_s += self._clock() - self._start

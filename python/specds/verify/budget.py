@@ -68,10 +68,13 @@ class Budget(Protocol):
         """
         ...
 
-    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
-        """Takes the tokens that each sequence emitted, when all work of the step is done.
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
+        """Takes what came of a step, when all its work is done.
 
-        None for a sequence that the step ended: its next tokens are not known.
+        Args:
+            emitted: The tokens of each sequence; None for one that the step ended: its next tokens
+                are not known.
+            learning_s: How long its sessions took to learn from it.
         """
         ...
 
@@ -115,7 +118,7 @@ class FixedBudget:
         most = self._max_nodes
         return _or_none(within(session.draft(most), most, max_depth))
 
-    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """Changes nothing."""
 
     @property
@@ -273,10 +276,10 @@ class Experience:
     def judge(self, profit: float) -> None:
         """Takes what a draft gained, its own time paid for, in tokens of a sequence.
 
-        After drafts that lose, pauses grow; the first one that gains ends them.
+        While drafts lose on average pauses grow, also where one of them gains a little.
         """
         self._worth += _AVERAGING * (profit - self._worth)
-        loses = self._may_pause and profit <= 0 and self._worth <= 0
+        loses = self._may_pause and self._worth <= 0
         self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
         self._wait = self._period
 
@@ -303,6 +306,7 @@ class AutoBudget:
         self._max_nodes = MOST_NODES
         self._drafted: list[TokenTree | None] = []
         self._first_look = _LEAST_LOOK
+        self._learning_s = 0.0
         # What the nodes drafted gain in all, and each further one at the most.
         self._known = self._hope = 0.0
         self._num_nodes = 0
@@ -336,7 +340,8 @@ class AutoBudget:
             profit = self._look(cost, sessions, max_depths, most)
         # Steps are like the one before: half of what is drafted then is left over.
         self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
-        seconds = self._experience.draft_time(self._clock() - start)
+        # What the model predicted is told, and learned, only where it will be drafted from.
+        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         self._experience.judge(profit - seconds / cost.seconds(0))
 
     def _look(
@@ -387,10 +392,11 @@ class AutoBudget:
         """As `Budget.limit`."""
         self._max_nodes = min(self._max_nodes, max_nodes)
 
-    def record(self, emitted: Sequence[Sequence[int] | None]) -> None:
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """As `Budget.record`."""
         if self._cost is None:
             return
+        self._learning_s = learning_s
         self._cost.record(self._num_nodes, self._clock() - self._start)
         for tree, tokens in zip(self._drafted, emitted, strict=True):
             if tree is not None and tokens is not None:
