@@ -12,7 +12,6 @@ from math import exp, floor, log, log2
 
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
-SLACK = 0.4
 # What a source's evidence counts before anything is learned.
 OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0, "echo": 0.0}
 
@@ -282,11 +281,12 @@ def nexts(passages):
 
 
 # How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
-# parent, how many places are enough, and how many of the latest are looked at.
+# parent, how likely a candidate is of what fits, how many places are enough, and how many of the
+# latest are looked at.
 EFFORTS = {
-    "low": (float("inf"), 0.5, 4, 512),
-    "normal": (0.1, 0.5, 16, 512),
-    "high": (0.02, 0.8, 64, 2048),
+    "low": (float("inf"), 0.5, 0.4, 4, 512),
+    "normal": (0.1, 0.5, 0.0, 16, 512),
+    "high": (0.02, 0.8, 0.0, 64, 2048),
 }
 
 
@@ -303,7 +303,7 @@ class Request:
         trigrams=None,
         effort="normal",
     ):
-        self.likely, self.hope, *self.reading = EFFORTS[effort]
+        self.likely, self.hope, self.slack, *self.reading = EFFORTS[effort]
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
@@ -358,7 +358,7 @@ class Request:
             last.append(prob)
             if is_hopeful and path[-1] != self.separator and len(path) < 20:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
-                self.expand(path, prob, pending, max(MIN_PROB, SLACK * least))
+                self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))
         self.pending = pending
         return self.tree
 

@@ -53,18 +53,21 @@ impl Effort {
                 hope: 0.5,
                 enough_places: 4,
                 reach: 512.0,
+                slack: 0.4,
             },
             Self::Auto | Self::Normal => Reading {
                 likely: 0.1,
                 hope: 0.5,
                 enough_places: 16,
                 reach: 512.0,
+                slack: 0.0,
             },
             Self::High => Reading {
                 likely: 0.02,
                 hope: 0.8,
                 enough_places: 64,
                 reach: 2048.0,
+                slack: 0.0,
             },
         }
     }
@@ -82,4 +85,7 @@ pub(crate) struct Reading {
     pub(crate) enough_places: usize,
     /// How many of the latest places of a text are looked at, at a node that is sure to come.
     pub(crate) reach: f32,
+    /// What experts hold to be less than this times as likely as the least likely path that fits is no
+    /// candidate: what is known besides seldom doubles it.
+    pub(crate) slack: f32,
 }

@@ -25,10 +25,6 @@ pub(crate) const MAX_DEPTH: u32 = 20;
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// What experts hold to be less than this times as likely as the least likely path that fits is no
-/// candidate: what is known besides seldom doubles it.
-const SLACK: f32 = 0.4;
-
 /// Kinds of texts.
 const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 
@@ -147,7 +143,7 @@ impl Growth {
             self.pending.drain(..surplus);
             if self.may_have_children(sources, next, limits, free) {
                 let least = self.least_of(free).unwrap_or(0.0);
-                let min_prob = MIN_PROB.max(SLACK * least);
+                let min_prob = MIN_PROB.max(sources.reading.slack * least);
                 self.look_up(sources, Some(next.node), index, next.prob, min_prob);
                 self.looked_up.pop();
                 self.looked_up.push(Some(self.nodes.len() - 1));
