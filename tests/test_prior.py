@@ -171,6 +171,21 @@ def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
     assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"
 
 
+def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
+    drafter = FusedDrafter()
+    nothing = len(drafter.prior())
+    session = drafter.session([1])
+    for result in range(10, 30):
+        session.draft(4)
+        session.observe([2, result, 3, result, 4])
+    assert len(drafter.prior()) == nothing < len(drafter.weights())
+    assert (
+        FusedDrafter(weights=drafter.prior()).weights() == drafter.prior() != fit_weights(None, [])
+    )
+    documents = [[2, result, 3, result, 4] * 4 for result in range(10, 30)]
+    assert len(fit_weights(None, documents)) == nothing
+
+
 def test_fit_needs_no_datastore(folder, tmp_path, run):
     learn = ("fit", "--transcripts", folder / "answers.jsonl", "--out", tmp_path / "a.weights")
     code, _, err = run(*learn)

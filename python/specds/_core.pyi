@@ -753,6 +753,8 @@ class FusedState:
         """Starts a request."""
     def weights(self) -> bytes:
         """What is learned so far."""
+    def prior(self) -> bytes:
+        """What of it holds for other texts too: what drafters of these may start from."""
     def accepted(self) -> list[int]:
         """How many tokens of each source were accepted, in the order of `SOURCES`."""
 

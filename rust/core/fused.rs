@@ -147,6 +147,11 @@ impl FusedDrafter {
             .clone()
     }
 
+    /// What of it holds for other texts too: what drafters of these may start from.
+    pub fn prior(&self) -> Weights {
+        self.weights().without_anchors()
+    }
+
     /// How many tokens of each of [`Source::ALL`] were accepted.
     pub fn accepted(&self) -> [u64; Source::ALL.len()] {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
@@ -450,7 +455,7 @@ pub fn fit<D: AsRef<[u32]>>(
         let session = FusedSession::new(Arc::clone(&drafter), "")?;
         learn_from(session, document.as_ref())?;
     }
-    Ok(drafter.weights().without_anchors())
+    Ok(drafter.prior())
 }
 
 /// Drafts for a document as if a model had written it, but for its first tokens.

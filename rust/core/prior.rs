@@ -88,7 +88,7 @@ fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Resu
         learn_from(session.without(hidden), &tokens)?;
     }
     report(Stage::Prior, num_tokens, num_tokens)?;
-    Ok((drafter.weights().without_anchors(), num_done))
+    Ok((drafter.prior(), num_done))
 }
 
 /// The numbers below `count`, each once, so that the first of them lie evenly among all: those whose

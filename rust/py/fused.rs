@@ -92,6 +92,12 @@ impl FusedState {
         PyBytes::new(py, &bytes)
     }
 
+    /// What of it holds for other texts too, as bytes.
+    fn prior<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes = py.detach(|| self.0.prior().to_bytes());
+        PyBytes::new(py, &bytes)
+    }
+
     /// How many tokens of each source were accepted, in the order of `SOURCES`.
     fn accepted(&self) -> [u64; Source::ALL.len()] {
         self.0.accepted()

@@ -213,6 +213,10 @@ class FusedDrafter:
         """What was learned so far."""
         return self._state.weights()
 
+    def prior(self) -> bytes:
+        """What of it holds for other texts too: what drafters of these may start from."""
+        return self._state.prior()
+
     def save(self, path: str | PathLike[str]) -> None:
         """Writes memory and weights to one file, in one step, for `resume`.
 
