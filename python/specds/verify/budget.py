@@ -173,20 +173,19 @@ class Trust:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
         promises = _promises(tree)
         row = _row(promises)
-        promised, came = self._promised[row], self._came[row]
-        for depth in range(1, _DEPTHS + 1):
-            promised[depth] *= _KEPT
-            came[depth] *= _KEPT
+        promised = self._promised[row] = [_KEPT * number for number in self._promised[row]]
+        came = self._came[row] = [_KEPT * number for number in self._came[row]]
         path = _path(tree, emitted)
         nodes = zip(tree.parents.tolist(), tree.depths().tolist(), promises, strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
             if parent < num_verified:
                 promised[min(depth, _DEPTHS)] += promise
                 came[min(depth, _DEPTHS)] += node in path
-        factors = [1.0]
+        factor, factors = 1.0, [1.0]
         for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
-            factors.append((came_here + _FAITH * factors[-1]) / (promised_here + _FAITH))
-        self._factors[row] = [min(factor, _MOST_TRUST) for factor in factors]
+            factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
+            factors.append(factor if factor < _MOST_TRUST else _MOST_TRUST)
+        self._factors[row] = factors
 
 
 def _row(promises: list[float]) -> int:
@@ -227,8 +226,9 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
         0 and 0 where that is less than promises and costs are good for.
     """
     total, best, best_tokens = 0.0, 0, 1.0
-    for size, of_nodes in enumerate(zip_longest(*gains, fillvalue=0.0), start=1):
-        total += sum(of_nodes)
+    sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
+    for size, of_nodes in enumerate(sums, start=1):
+        total += of_nodes
         tokens = 1.0 + total / len(gains)
         if tokens * costs[best] > best_tokens * costs[size]:
             best, best_tokens = size, tokens
