@@ -81,12 +81,8 @@ class CostModel:
 
     def relative(self, most_nodes: int) -> list[float]:
         """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
-        least, plain = self._least, self._least[0]
-        # Without a call for each: this is done in every step.
-        return [
-            (least[index] + share * (least[index + 1] - least[index])) / plain
-            for index, share in _PLACES[: 1 + most_nodes]
-        ]
+        plain = self._least[0]
+        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
 
     @property
     def least_worth(self) -> float:
