@@ -20,7 +20,8 @@ from transformers import (
 
 from models import prompt, random_tree
 from reference import TokenTree
-from specds.verify import Emitter, Sampler, accept_greedy, walk
+from specds.verify import Emitter, Sampler, accept, accept_drawn, accept_greedy, walk
+from specds.verify.rejection import Proposal
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text
@@ -284,6 +285,40 @@ def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(process
         assert torch.multinomial(scores.softmax(dim=-1), num_samples=1).item() == token
     assert torch.equal(logits, before)
     assert len(set(sampled)) > 3
+
+
+@pytest.mark.parametrize("few_logits", [0, 1 << 15])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("processors", [[], WARPERS[:1], WARPERS])
+@pytest.mark.parametrize("seed", range(8))
+def test_drawing_and_walk_agree_on_random_trees(seed, processors, dtype, few_logits, monkeypatch):
+    monkeypatch.setattr(accept, "_FEW_LOGITS", few_logits)
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, int(rng.integers(12)), vocab_size=6)
+    logits = torch.from_numpy(rng.normal(size=(len(tree) + 1, 6))).to(dtype)
+    before = logits.clone()
+    limit = MaxLengthCriteria(4 + int(rng.integers(1, 6)))
+    sampler = Sampler(LogitsProcessorList(processors), do_sample=True)
+    assert sampler.is_draw
+    nodes = [node for node in range(-1, len(tree)) if rng.random() < 0.5]
+    own = torch.softmax(torch.from_numpy(rng.normal(size=(len(nodes), 6))), dim=-1)
+    tokens = rng.integers(6, size=len(nodes)).tolist()
+    proposals = dict(zip(nodes, map(Proposal, tokens, own), strict=True))
+    outcomes = []
+    for follow in (walk, accept_drawn):
+        torch.manual_seed(seed)
+        emitter = emitter_for([limit])
+        path = follow(logits, tree, emitter, sampler, proposals)
+        outcomes.append((path, emitter.emitted, emitter.finished, torch.get_rng_state().tolist()))
+    assert outcomes[0] == outcomes[1]
+    assert torch.equal(logits, before)
+
+
+def test_what_is_more_than_a_draw_is_left_to_the_walk():
+    warpers = LogitsProcessorList(WARPERS)
+    assert not Sampler(warpers, do_sample=False).is_draw
+    assert not Sampler(warpers, do_sample=True, keep_scores=True).is_draw
+    assert not Sampler(LogitsProcessorList([*WARPERS, InPlace()]), do_sample=True).is_draw
 
 
 def test_kept_scores_are_no_views_of_the_logits():

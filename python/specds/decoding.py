@@ -14,7 +14,7 @@ import torch
 from specds._core import TokenTree
 from specds.drafters.protocol import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
-from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
+from specds.verify.accept import Emitter, Sampler, accept_drawn, accept_greedy, walk
 from specds.verify.device import Asked, likeliest_on_host
 from specds.verify.fast import FastRunner
 
@@ -86,7 +86,8 @@ class Row:
             path = accept_greedy(logits, tree, self.emitter)
         else:
             proposals = None if self._proposing is None else self._proposing.proposals
-            path = walk(logits, tree, self.emitter, self.sampler, proposals)
+            accept = accept_drawn if self.sampler.is_draw else walk
+            path = accept(logits, tree, self.emitter, self.sampler, proposals)
         self._note(num_before, len(path))
         return path
 

@@ -6,7 +6,7 @@ faster), `batched` (a tree as a batch of rows), `accept` (what is emitted), and 
 which models all of this is right).
 """
 
-from specds.verify.accept import Emitter, Sampler, accept_greedy, walk
+from specds.verify.accept import Emitter, Sampler, accept_drawn, accept_greedy, walk
 from specds.verify.batched import BatchedRunner
 from specds.verify.cache import TreeCache
 from specds.verify.fast import FastRunner
@@ -26,6 +26,7 @@ __all__ = [
     "Support",
     "TreeCache",
     "UnsupportedModelError",
+    "accept_drawn",
     "accept_greedy",
     "check_model",
     "walk",

@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.verify.device import is_rowwise
+from specds.verify.device import is_rowwise, is_scaling
 from specds.verify.rejection import accept_or_redraw, draw
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.verify.rejection import Proposal
+
+# So many logits are worth processing at once, even where only some of their rows are visited.
+_FEW_LOGITS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,9 @@ class Sampler:
         do_sample: Sample from the processed scores; otherwise take the largest.
         keep_scores: Keep the processed scores of each call in `scores`.
         keep_logits: Keep the logits of each call in `logits`.
+
+    Attributes:
+        is_scaling: Whether processors scale scores and no more.
     """
 
     def __init__(
@@ -155,6 +161,7 @@ class Sampler:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
         self._is_rowwise = is_rowwise(logits_processor)
+        self.is_scaling = is_scaling(logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
 
@@ -167,6 +174,11 @@ class Sampler:
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
         return not self._do_sample and len(self.logits_processor) == 0 and not self.keeps
+
+    @property
+    def is_draw(self) -> bool:
+        """Whether a call is a draw by its row of logits alone, so that `accept_drawn` does."""
+        return self._do_sample and self._is_rowwise and not self.keeps
 
     def __call__(
         self, token_ids: torch.Tensor, logits: torch.Tensor, proposal: Proposal | None = None
@@ -185,9 +197,13 @@ class Sampler:
         if self.logits is not None:
             self.logits.append(row)
         if self._do_sample:
-            probs = torch.nn.functional.softmax(scores, dim=-1)
-            return draw(probs) if proposal is None else accept_or_redraw(probs[0], proposal)
+            return _drawn(torch.nn.functional.softmax(scores, dim=-1)[0], proposal)
         return int(scores.argmax(dim=-1))
+
+    def probs(self, token_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """What calls draw from where `is_draw`, for logits `(num_rows, vocab_size)`."""
+        scores = self._processed(token_ids, logits.to(token_ids.device, torch.float32))
+        return torch.nn.functional.softmax(scores, dim=-1)
 
     def _processed(self, token_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if not self._is_rowwise:
@@ -196,6 +212,10 @@ class Sampler:
         for processor in self.logits_processor:
             scores = processor(token_ids, scores)
         return scores
+
+
+def _drawn(probs: torch.Tensor, proposal: Proposal | None) -> int:
+    return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
@@ -256,6 +276,33 @@ def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter
         return _follow(tree, emitter, lambda node: int(logits[node + 1].float().numpy().argmax()))
     choices = logits.float().argmax(dim=-1).tolist()
     return _follow(tree, emitter, lambda node: choices[node + 1])
+
+
+def accept_drawn(
+    logits: torch.Tensor,
+    tree: TokenTree | None,
+    emitter: Emitter,
+    sampler: Sampler,
+    proposals: Mapping[int, Proposal] | None = None,
+) -> list[int]:
+    """`walk` for a sampler that `is_draw`: same arguments, result, and random numbers.
+
+    What a temperature makes of a few rows is computed at once: of eight in less time than of two
+    one after the other, and 1.8 are visited (4,096 tokens). Other processors sort or search.
+    """
+    token_ids = emitter.token_ids
+    is_cheap = sampler.is_scaling and logits.numel() <= _FEW_LOGITS
+    at_once = sampler.probs(token_ids, logits) if is_cheap else None
+
+    def choice_after(node: int) -> int:
+        row = node + 1
+        if at_once is not None:
+            probs = at_once[row]
+        else:
+            probs = sampler.probs(token_ids, logits[row : row + 1])[0]
+        return _drawn(probs, proposals.get(node) if proposals else None)
+
+    return _follow(tree, emitter, choice_after)
 
 
 def _follow(

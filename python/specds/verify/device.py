@@ -37,6 +37,11 @@ def is_rowwise(processors: LogitsProcessorList) -> bool:
     return all(type(processor) in _OF_A_ROW for processor in processors)
 
 
+def is_scaling(processors: LogitsProcessorList) -> bool:
+    """Whether processors scale scores and no more, which costs next to nothing."""
+    return all(type(processor) is TemperatureLogitsWarper for processor in processors)
+
+
 class Chooser:
     """Chooses a next token at every place of a pass: the argmax, or an independent sample.
 
