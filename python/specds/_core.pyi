@@ -718,6 +718,20 @@ def rest_session(
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 
+def draw(probs: NDArray[np.float32], uniforms: NDArray[np.float64]) -> int | None:
+    """The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number.
+
+    It is what `torch.multinomial` draws from `probs` where its random numbers are these.
+
+    Args:
+        probs: Shape `(num_tokens,)`; they need not sum to one.
+        uniforms: Shape `(num_tokens,)`, from 0 on and below 1.
+
+    Returns:
+        None where two are closer than rounding can tell, and where there is nothing to draw from: a
+        probability is infinite, or none is above 0.
+    """
+
 def likeliest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """The places of the largest scores of each row, the largest first, of equal ones the first.
 

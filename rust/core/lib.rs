@@ -12,7 +12,7 @@
 //! * [`draft`]: one request; it observes the context and drafts from it: [`rest`] from a datastore,
 //!   [`fused`] from all sources, [`aded`] from [`trigram`]s that learn ([`adaptation`]),
 //!   [`n_grammys`] and [`prompt_lookup`] without any data.
-//! * [`likeliest`]: what the target model predicts, of all that it scores.
+//! * [`likeliest`] and [`drawing`]: what the target model predicts, and what a sample of that is.
 //! * [`history`]: a text that grows, and where its last tokens came before.
 //! * [`memory`]: what earlier requests said, by tenant, within a number of bytes.
 //! * [`model_tables`]: what the target model itself predicts after one token, or after none.
@@ -64,6 +64,7 @@ mod complete;
 mod cover;
 pub mod datastore;
 pub mod draft;
+pub mod drawing;
 mod duplicates;
 pub mod edit;
 pub mod effort;

@@ -6,6 +6,7 @@ mod arrays;
 mod builder;
 mod datastore;
 mod draft;
+mod drawing;
 mod error;
 mod fused;
 mod likeliest;
@@ -31,6 +32,8 @@ mod _core {
     use super::draft::{
         DraftSession, draft_batch, n_grammys_session, prompt_lookup_session, rest_session,
     };
+    #[pymodule_export]
+    use super::drawing::draw;
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]

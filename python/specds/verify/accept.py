@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # So many logits are worth processing at once, even where only some of their rows are visited.
 _FEW_LOGITS = 1 << 15
+# For processors that look at a row of scores alone.
+_NO_TOKENS = torch.empty((1, 0), dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Emitter:
     def length(self) -> int:
         """Number of tokens, prompt included."""
         return self._prompt_length + len(self.emitted)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tokens are, and so the random numbers of a draw."""
+        return self._buffer.device
 
     @property
     def token_ids(self) -> torch.Tensor:
@@ -200,9 +207,9 @@ class Sampler:
             return _drawn(torch.nn.functional.softmax(scores, dim=-1)[0], proposal)
         return int(scores.argmax(dim=-1))
 
-    def probs(self, token_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    def probs(self, logits: torch.Tensor, device: torch.device) -> torch.Tensor:
         """What calls draw from where `is_draw`, for logits `(num_rows, vocab_size)`."""
-        scores = self._processed(token_ids, logits.to(token_ids.device, torch.float32))
+        scores = self._processed(_NO_TOKENS, logits.to(device, torch.float32))
         return torch.nn.functional.softmax(scores, dim=-1)
 
     def _processed(self, token_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -290,16 +297,15 @@ def accept_drawn(
     What a temperature makes of a few rows is computed at once: of eight in less time than of two
     one after the other, and 1.8 are visited (4,096 tokens). Other processors sort or search.
     """
-    token_ids = emitter.token_ids
     is_cheap = sampler.is_scaling and logits.numel() <= _FEW_LOGITS
-    at_once = sampler.probs(token_ids, logits) if is_cheap else None
+    at_once = sampler.probs(logits, emitter.device) if is_cheap else None
 
     def choice_after(node: int) -> int:
         row = node + 1
         if at_once is not None:
             probs = at_once[row]
         else:
-            probs = sampler.probs(token_ids, logits[row : row + 1])[0]
+            probs = sampler.probs(logits[row : row + 1], emitter.device)[0]
         return _drawn(probs, proposals.get(node) if proposals else None)
 
     return _follow(tree, emitter, choice_after)

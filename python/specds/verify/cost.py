@@ -13,6 +13,7 @@ import math
 import os
 from contextlib import suppress
 from itertools import accumulate, pairwise
+from operator import mul
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,8 @@ class CostModel:
     def __init__(self, seconds: dict[int, float]) -> None:
         known = sorted(seconds)
         at_sizes = np.interp(_SIZES, known, [seconds[size] for size in known])
-        self._logs: list[float] = np.log(at_sizes).tolist()
-        self._evaluate()
+        self._taken: list[float] = at_sizes.tolist()
+        self._least = _never_more_for_fewer(self._taken)
 
     def curve(self) -> dict[int, float]:
         """Seconds by number of nodes, at the numbers between which the curve is straight."""
@@ -102,15 +103,19 @@ class CostModel:
         # would be found again in each of them, and be learned by all sizes above.
         expected = _between(self._taken, index, share)
         surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
-        for place in range(len(_SIZES)):
-            is_from = 1.0 - share if place == index else float(place > index)
-            self._logs[place] += surprise * (_SHARED_RATE + _LOCAL_RATE * is_from)
-        self._evaluate()
-
-    def _evaluate(self) -> None:
         # In Python, as numpy takes 80 us for this where it has just not been used.
-        self._taken = [math.exp(value) for value in self._logs]
-        self._least = [*accumulate(reversed(self._taken), min)][::-1]
+        below, at, above = (
+            math.exp(surprise * (_SHARED_RATE + _LOCAL_RATE * is_from))
+            for is_from in (0.0, 1.0 - share, 1.0)
+        )
+        factors = [below] * index + [at] + [above] * (len(_SIZES) - 1 - index)
+        self._taken = [*map(mul, self._taken, factors)]
+        self._least = _never_more_for_fewer(self._taken)
+
+
+def _never_more_for_fewer(seconds: list[float]) -> list[float]:
+    """The least that so many nodes take, or more of them."""
+    return [*accumulate(reversed(seconds), min)][::-1]
 
 
 def _places() -> Iterator[tuple[int, float]]:
