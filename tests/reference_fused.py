@@ -148,14 +148,14 @@ class Passages:
     def suffix(self, tail, order):
         return self.occurrences(tail[-order:]) if order <= len(tail) else []
 
-    def look_up(self, tail):
+    def look_up(self, tail, most):
         longest = 3
         while longest < len(ORDERS) and self.suffix(tail, ORDERS[longest]):
             longest += 1
         groups = []
         for order in reversed(ORDERS[1:longest]):
             found = self.suffix(tail, order)
-            if len(found) > (groups[-1][1] if groups else 0) and len(groups) < 3:
+            if len(found) > (groups[-1][1] if groups else 0) and len(groups) < most:
                 groups.append((order, len(found), found))
         return groups
 
@@ -284,9 +284,9 @@ def nexts(passages):
 # parent, how likely a candidate is of what fits, how many places are enough, and how many of the
 # latest are looked at.
 EFFORTS = {
-    "low": (float("inf"), 0.5, 0.4, 4, 512),
-    "normal": (0.1, 0.5, 0.0, 16, 512),
-    "high": (0.02, 0.8, 0.0, 64, 2048),
+    "low": (3, float("inf"), 0.5, 0.4, 4, 512),
+    "normal": (3, 0.1, 0.5, 0.0, 16, 512),
+    "high": (4, 0.02, 0.8, 0.0, 64, 2048),
 }
 
 
@@ -303,7 +303,7 @@ class Request:
         trigrams=None,
         effort="normal",
     ):
-        self.likely, self.hope, self.slack, *self.reading = EFFORTS[effort]
+        self.matches, self.likely, self.hope, self.slack, *self.reading = EFFORTS[effort]
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
@@ -391,7 +391,7 @@ class Request:
             if self.separator in tail:
                 within = tail[len(tail) - tail[::-1].index(self.separator) :]
             if parent is None:
-                groups = self.passages.look_up(within)
+                groups = self.passages.look_up(within, self.matches)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
                 groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
@@ -437,8 +437,8 @@ class Request:
         for expert in experts:
             favourites.setdefault(expert.kind, expert.top)
         for expert in experts:
-            expert.keys = self.expert_keys(expert, favourites, tail[-1])
-        raw = [exp(sum(self.weights[key] for key in expert.keys[:3])) for expert in experts]
+            *expert.keys, expert.trust_key = self.expert_keys(expert, favourites, tail[-1])
+        raw = [exp(sum(self.weights[key] for key in expert.keys)) for expert in experts]
         total = 1 + sum(raw)
         shares = Counter()
         for expert, weight in zip(experts, raw, strict=True):
@@ -454,7 +454,7 @@ class Request:
         scores = {}
         for token, share in chosen.items():
             score = sum(self.weights[key] for key in keys[token])
-            score += sum(self.weights[e.keys[3]] * e.ratio(token, share) for e in experts)
+            score += sum(self.trust(e, token) * e.ratio(token, share) for e in experts)
             scores[token] = share * exp(score)
         rest = max(1 - sum(chosen.values()), 1e-6)
         norm = rest + sum(scores.values())
@@ -466,6 +466,11 @@ class Request:
             "keys": keys,
             "probs": probs,
         }
+
+    def trust(self, expert, token):
+        """What an expert's opinion on a token is worth: more is known of it where he names it."""
+        of_token = self.weights["token-trust", expert.kind, token] if token in expert.counts else 0
+        return self.weights[expert.trust_key] + of_token
 
     def expert_keys(self, expert, favourites, last):
         size = log2(expert.num_matches)
@@ -482,6 +487,7 @@ class Request:
             ("order", expert.kind, order, min(floor(size / 2), 7), spread),
             ("agreement", expert.kind, min(expert.rank, 4), *compared, is_alone),
             ("last", expert.kind, last),
+            ("favourite", expert.kind, expert.top, spread),
             ("trust", expert.kind, min(expert.rank, 2), order, min(floor(size / 1.5), 3)),
         )
 
@@ -495,6 +501,7 @@ class Request:
             ("use", use, min(frequency // 2, 12), unlikeliness // 4, is_favourite),
             ("token", token),
             ("recent", place, unlikeliness),
+            ("pair", tail[-1], token),
         )
 
     def learn(self, tokens):
@@ -512,7 +519,7 @@ class Request:
         total = node["none"] * 1e-3 + sum(shares)
         for expert, share in zip(experts, shares, strict=True):
             gradient = share / total - expert.weight
-            for key, rate in zip(expert.keys, (0.3, 0.09, 0.09), strict=False):
+            for key, rate in zip(expert.keys, (0.3, 0.09, 0.09, 0.09), strict=True):
                 weights.add(key, rate * gradient)
         gradients = {t: (t == token) - prob for t, prob in node["probs"].items()}
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
@@ -520,8 +527,10 @@ class Request:
             for key in node["keys"][candidate]:
                 weights.add(key, 0.03 * gradient)
         for expert in experts:
-            ratios = (g * expert.ratio(t, node["shares"][t]) for t, g in gradients.items())
-            weights.add(expert.keys[3], 0.006 * sum(ratios))
+            ratios = {t: g * expert.ratio(t, node["shares"][t]) for t, g in gradients.items()}
+            weights.add(expert.trust_key, 0.006 * sum(ratios.values()))
+            for t in ratios.keys() & expert.counts.keys():
+                weights.add(("token-trust", expert.kind, t), 0.009 * ratios[t])
 
     def learn_calibration(self, tokens):
         weights, total, changes = self.weights, 0.0, Counter()

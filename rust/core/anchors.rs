@@ -9,8 +9,10 @@
 use crate::error::{Error, Result};
 use crate::evidence::{Evidence, Kind, Matched};
 use crate::history::History;
+use crate::numeric::hash;
 
-const NUM_SLOTS: usize = 4096;
+const SLOT_BITS: u32 = 12;
+const NUM_SLOTS: usize = 1 << SLOT_BITS;
 const NUM_ANCHORS: usize = 11;
 
 /// So many of the latest places of a token are looked at, and so many anchors learned from them.
@@ -217,7 +219,7 @@ fn confidence(share: f32) -> usize {
 }
 
 fn index(token: u32) -> usize {
-    (token.wrapping_mul(0x9E37_79B1) >> 20) as usize % NUM_SLOTS
+    hash::<SLOT_BITS>(token)
 }
 
 /// The tokens whose latest follower in the text is `token`.

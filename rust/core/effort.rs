@@ -49,6 +49,9 @@ impl Effort {
     pub(crate) fn reading(self) -> Reading {
         match self {
             Self::Low => Reading {
+                candidates: 32,
+                matches: 3,
+                passages: 64,
                 likely: f32::INFINITY,
                 hope: 0.5,
                 enough_places: 4,
@@ -56,6 +59,9 @@ impl Effort {
                 slack: 0.4,
             },
             Self::Auto | Self::Normal => Reading {
+                candidates: 32,
+                matches: 3,
+                passages: 64,
                 likely: 0.1,
                 hope: 0.5,
                 enough_places: 16,
@@ -63,6 +69,9 @@ impl Effort {
                 slack: 0.0,
             },
             Self::High => Reading {
+                candidates: 64,
+                matches: 4,
+                passages: 128,
                 likely: 0.02,
                 hope: 0.8,
                 enough_places: 64,
@@ -76,6 +85,11 @@ impl Effort {
 /// What is read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
+    /// How many of the likeliest tokens of a node are corrected.
+    pub(crate) candidates: usize,
+    /// How many of the longest matches of the context are read from, and how many passages of each.
+    pub(crate) matches: usize,
+    pub(crate) passages: usize,
     /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
     pub(crate) likely: f32,
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::numeric::small;
+use crate::numeric::{hash, small};
 use crate::tree::Source;
 
 /// Stands for the end of a text, where no token comes next.
@@ -75,7 +75,7 @@ pub(crate) struct Expert {
     /// The place of its most frequent token.
     pub(crate) top: usize,
     /// Where its weights are.
-    pub(crate) keys: [usize; 3],
+    pub(crate) keys: [usize; 4],
     pub(crate) trust_key: usize,
     /// Its share of the mixture.
     pub(crate) weight: f32,
@@ -106,7 +106,7 @@ pub(crate) struct Candidate {
     pub(crate) token: u32,
     pub(crate) place: usize,
     /// Where its weights are.
-    pub(crate) keys: [usize; 3],
+    pub(crate) keys: [usize; 4],
     pub(crate) prob: f32,
     pub(crate) source: Source,
 }
@@ -188,7 +188,7 @@ impl Evidence {
             counts: first..self.counts.len(),
             total: total.unwrap_or(listed),
             top: top.place as usize,
-            keys: [0; 3],
+            keys: [0; 4],
             trust_key: 0,
             weight: 0.0,
         });
@@ -236,7 +236,8 @@ pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u
     })
 }
 
-const NUM_ENTRIES: usize = 1024;
+const ENTRIES_BITS: u32 = 10;
+const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 
 /// The most tokens of a node: those named later are left out.
 pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
@@ -282,7 +283,7 @@ impl Places {
 
     /// The entry of a token; a new one has the place `num_named`. Nothing where there is no room.
     fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Entry> {
-        let mut index = (token.wrapping_mul(0x9E37_79B1) >> 22) as usize;
+        let mut index = hash::<ENTRIES_BITS>(token);
         loop {
             let entry = &self.entries[index];
             if entry.epoch != self.epoch {

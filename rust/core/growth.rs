@@ -268,6 +268,7 @@ impl Growth {
             uses: sources.uses,
             frequencies: sources.frequencies,
             min_share,
+            max_candidates: sources.reading.candidates,
         };
         let known = mixer::predict(sources.weights, &mut self.evidence, &request);
         self.nodes.push(Node {
@@ -300,7 +301,7 @@ impl Growth {
                 self.passages.refresh(datastore, document, &found)
             }
         } else {
-            self.passages.look_up(datastore, document)
+            self.passages.look_up(datastore, document, sources.reading)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
         self.passages.count_followers(

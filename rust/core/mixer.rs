@@ -10,18 +10,19 @@
 //! expert's opinion has been worth as a factor:
 //!
 //! ```text
-//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + sum over e of trust(e) x(e, t))
+//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + pair(t) + sum over e of trust(e, t) x(e, t))
 //! x(e, t) = ln of (c(e, t) + s p(t)) / ((N(e) + s) p(t)), within -3..=3       s = 0.3 D(e), e's tokens
 //! ```
 //!
-//! Every weight moves by the gradient of the log likelihood of the token that came.
+//! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
+//! moves by the gradient of the log likelihood of the token that came.
 
-use crate::evidence::{Candidate, Evidence, Expert, Kind, Known, MAX_NAMED};
-use crate::numeric::{exp, ln, log2};
+use crate::evidence::{Candidate, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
+use crate::numeric::{exp, hash, hash_of_two, ln, log2, small};
 use crate::weights::{
-    AGREEMENT, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LAST_TOKENS, NUM_LEVELS, NUM_PLACES,
-    NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TOKENS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, RECENT,
-    TOKEN, TRUST, USE, Weights,
+    AGREEMENT, FAVOURITE, KIND_BITS, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS,
+    NUM_PLACES, NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR,
+    PAIR_BITS, RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE, Weights,
 };
 
 /// How fast the weights of experts learn: those of what they matched, and those beside.
@@ -30,10 +31,10 @@ const EXPERT_RATE: f32 = 0.09;
 /// How fast those of candidates learn, and of what experts are worth as factors.
 const CANDIDATE_RATE: f32 = 0.03;
 const TRUST_RATE: f32 = 0.006;
+const TOKEN_TRUST_RATE: f32 = 0.009;
 
 /// The part of the vocabulary that a token is of which no expert names.
 const UNNAMED: f32 = 1e-3;
-const MAX_CANDIDATES: usize = 32;
 const MAX_SCORE: f32 = 20.0;
 /// The largest log ratio that an expert's opinion counts.
 const MAX_RATIO: f32 = 3.0;
@@ -47,6 +48,8 @@ pub(crate) struct Request<'a> {
     pub(crate) frequencies: &'a [u8],
     /// What is less likely is no candidate.
     pub(crate) min_share: f32,
+    /// The most candidates, at least 1.
+    pub(crate) max_candidates: usize,
 }
 
 /// About how often a request used each token: tokens that share a place are taken for each other.
@@ -60,25 +63,22 @@ impl Default for Uses {
 }
 
 impl Uses {
-    const NUM_SLOTS: usize = 4096;
+    const BITS: u32 = 12;
+    const NUM_SLOTS: usize = 1 << Self::BITS;
 
     pub(crate) fn add(&mut self, token: u32, times: u8) {
-        let slot = &mut self.0[Self::slot(token)];
+        let slot = &mut self.0[hash::<{ Self::BITS }>(token)];
         *slot = slot.saturating_add(times);
     }
 
     fn level(&self, token: u32) -> usize {
-        match self.0[Self::slot(token)] {
+        match self.0[hash::<{ Self::BITS }>(token)] {
             0 => 0,
             1..=2 => 1,
             3..=6 => 2,
             7..=15 => 3,
             _ => 4,
         }
-    }
-
-    fn slot(token: u32) -> usize {
-        (token.wrapping_mul(0x9E37_79B1) >> 20) as usize
     }
 }
 
@@ -94,7 +94,8 @@ pub(crate) fn predict(weights: &Weights, evidence: &mut Evidence, request: &Requ
 
 fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>) {
     let last = request.tail.last().copied().unwrap_or(0);
-    let last_token = (last.wrapping_mul(40_503) >> 3) as usize % NUM_LAST_TOKENS;
+    let last_token = hash::<KIND_BITS>(last);
+    let named = &evidence.named[known.named.clone()];
     let experts = &mut evidence.experts[known.experts.clone()];
     let mut favourites = [None; Kind::COUNT];
     for expert in experts.iter().rev() {
@@ -119,10 +120,13 @@ fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>
         let is_alone = usize::from(favourites[kind] != Some(expert.top));
         let rank = kind * NUM_RANKS + matched.rank.min(NUM_RANKS - 1);
         let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
+        let spread = spread(expert);
+        let favourite = named[expert.top].token.wrapping_mul(4) + small(spread);
         expert.keys = [
-            ORDER.key(order_index * NUM_SPREADS + spread(expert)),
+            ORDER.key(order_index * NUM_SPREADS + spread),
             AGREEMENT.key(agreement),
-            LAST_TOKEN.key(kind * NUM_LAST_TOKENS + last_token),
+            LAST_TOKEN.key((kind << KIND_BITS) + last_token),
+            FAVOURITE.key((kind << KIND_BITS) + hash::<KIND_BITS>(favourite)),
         ];
         let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
         let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
@@ -184,15 +188,16 @@ fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
         .extend(likely.map(|(place, named)| Candidate {
             token: named.token,
             place,
-            keys: [0; 3],
+            keys: [0; 4],
             prob: named.share,
             source: named.kind.source(),
         }));
     let likelier_first =
         |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
-    if evidence.candidates.len() - first > MAX_CANDIDATES {
-        evidence.candidates[first..].select_nth_unstable_by(MAX_CANDIDATES - 1, likelier_first);
-        evidence.candidates.truncate(first + MAX_CANDIDATES);
+    let most = request.max_candidates;
+    if evidence.candidates.len() - first > most {
+        evidence.candidates[first..].select_nth_unstable_by(most - 1, likelier_first);
+        evidence.candidates.truncate(first + most);
     }
     known.candidates = first..evidence.candidates.len();
     let candidates = &mut evidence.candidates[first..];
@@ -215,13 +220,15 @@ fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &R
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
     let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
+    let last_token = request.tail.last().copied().unwrap_or(0);
     let last = request.tail.iter().rev().take(NUM_PLACES - 1);
     let place = last.zip(1..).find(|&(&other, _)| other == token);
     let place = place.map_or(0, |(_, place)| place);
     candidate.keys = [
         USE.key(used),
-        TOKEN.key(token.wrapping_mul(7919).wrapping_add(13) as usize % NUM_TOKENS),
+        TOKEN.key(hash::<TOKEN_BITS>(token)),
         RECENT.key(place * NUM_LEVELS + unlikeliness),
+        PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
     ];
 }
 
@@ -237,11 +244,14 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     for expert in &evidence.experts[known.experts.clone()] {
         let trust = weights.get(expert.trust_key);
         let opinion = Opinion::of(expert);
-        all += trust * opinion.absent;
+        let absent = trust * opinion.absent;
+        all += absent;
         for count in &evidence.counts[expert.counts.clone()] {
-            let share = named[count.place as usize].share;
+            let Named { token, share, .. } = named[count.place as usize];
             if share >= least {
-                scores[count.place as usize] += trust * opinion.beside_absent(count.count, share);
+                let trust = trust + weights.get(token_trust_key(expert, token));
+                let opinion = opinion.on(count.count, share);
+                scores[count.place as usize] += trust * opinion - absent;
             }
         }
     }
@@ -256,6 +266,12 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     for candidate in candidates {
         candidate.prob /= sum;
     }
+}
+
+/// Where the weight of an expert's opinion on a token that it names is.
+fn token_trust_key(expert: &Expert, token: u32) -> usize {
+    let kind = expert.matched.kind as usize;
+    TOKEN_TRUST.key((kind << KIND_BITS) + hash::<KIND_BITS>(token))
 }
 
 /// How much likelier than the mixture an expert holds a token to be.
@@ -278,10 +294,10 @@ impl Opinion {
         }
     }
 
-    /// The log ratio for a token that it names, less that for others.
-    fn beside_absent(&self, count: f32, share: f32) -> f32 {
+    /// The log ratio for a token that it names.
+    fn on(&self, count: f32, share: f32) -> f32 {
         let ratio = (count / share + self.smoothing) * self.scale;
-        ln(ratio).clamp(-MAX_RATIO, MAX_RATIO) - self.absent
+        ln(ratio).clamp(-MAX_RATIO, MAX_RATIO)
     }
 }
 
@@ -303,10 +319,11 @@ fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &Known, toke
     let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
     for expert in experts {
         let gradient = share(expert) / total - expert.weight;
-        let [order, agreement, last_token] = expert.keys;
+        let [order, others @ ..] = expert.keys;
         weights.add(order, ORDER_RATE * gradient);
-        weights.add(agreement, EXPERT_RATE * gradient);
-        weights.add(last_token, EXPERT_RATE * gradient);
+        for key in others {
+            weights.add(key, EXPERT_RATE * gradient);
+        }
     }
 }
 
@@ -332,8 +349,11 @@ fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, t
         for count in &evidence.counts[expert.counts.clone()] {
             let gradient = gradients[count.place as usize];
             if gradient != 0.0 {
-                let share = named[count.place as usize].share;
-                change += gradient * opinion.beside_absent(count.count, share);
+                let Named { token, share, .. } = named[count.place as usize];
+                let change_here = gradient * opinion.on(count.count, share);
+                change += change_here - gradient * opinion.absent;
+                let key = token_trust_key(expert, token);
+                weights.add(key, TOKEN_TRUST_RATE * change_here);
             }
         }
         weights.add(expert.trust_key, TRUST_RATE * change);

@@ -1,4 +1,4 @@
-//! Exponentials and logarithms that are the same on every machine, and small numbers.
+//! Exponentials, logarithms and hashes that are the same on every machine, and small numbers.
 
 /// e to the power of `x`, for |x| below 80; relative error below 1e-6.
 pub(crate) fn exp(x: f32) -> f32 {
@@ -36,6 +36,21 @@ pub(crate) fn log2(x: f32) -> f32 {
 /// A place or a number of a draft, of which there are few.
 pub(crate) fn small(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// A number below 2 to the power of `BITS` that depends on all bits of a token, or of several mixed.
+pub(crate) fn hash<const BITS: u32>(token: u32) -> usize {
+    (mixed(token) >> (32 - BITS)) as usize
+}
+
+/// The same for two tokens in their order.
+pub(crate) fn hash_of_two<const BITS: u32>(first: u32, second: u32) -> usize {
+    hash::<BITS>(mixed(first) ^ second)
+}
+
+/// Times 2 to the power of 32 over the golden ratio: nearby numbers lie far apart.
+fn mixed(token: u32) -> u32 {
+    token.wrapping_mul(0x9E37_79B1)
 }
 
 #[cfg(test)]

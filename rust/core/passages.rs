@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
+use crate::effort::Reading;
 use crate::evidence::{END, Evidence, Kind, Matched, runs};
 use crate::followers::{AllFollowers, look_up_elsewhere};
 use crate::hidden::Hidden;
@@ -13,15 +14,11 @@ use crate::stride::Stride;
 /// How many tokens of a passage are read.
 const LENGTH: usize = 8;
 
-/// How many passages are read of a match of the context, and of a likely node's.
-const MAX_PASSAGES: usize = 64;
+/// How many passages are read of a match of a likely node's.
 const MAX_PASSAGES_OF_NODE: usize = 32;
 
 /// So many passages of a parent's are enough to say what follows its child.
 const ENOUGH: usize = 16;
-
-/// How many of the longest matches are read from.
-const MAX_MATCHES: usize = 3;
 
 /// The lengths of context suffixes that are looked up.
 const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
@@ -66,7 +63,12 @@ impl Passages {
     }
 
     /// Reads what followed the longest matches of `tail`, of two tokens or more.
-    pub(crate) fn look_up(&mut self, datastore: &Datastore, tail: &[u32]) -> Found {
+    pub(crate) fn look_up(
+        &mut self,
+        datastore: &Datastore,
+        tail: &[u32],
+        reading: Reading,
+    ) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
         let search = |found: &mut Match, order: usize| {
@@ -91,9 +93,9 @@ impl Passages {
                 last_count = count;
                 let last = self.groups[start..].last();
                 let num_longer = last.map_or(0.0, |group| group.num_matches);
-                self.read(datastore, index, MAX_PASSAGES, num_longer);
+                self.read(datastore, index, reading.passages, num_longer);
             }
-            if self.groups.len() - start == MAX_MATCHES {
+            if self.groups.len() - start == reading.matches {
                 break;
             }
         }

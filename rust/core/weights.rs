@@ -15,11 +15,14 @@ pub(crate) const NUM_SIZES: usize = 8;
 pub(crate) const NUM_SPREADS: usize = 3;
 /// How many ranks of experts are told apart where they are compared.
 pub(crate) const NUM_RANKS: usize = 5;
-pub(crate) const NUM_LAST_TOKENS: usize = 2048;
+/// Tokens are told apart by so many bits of a hash: where a kind of expert has weights for each, and
+/// where they are one weight each, alone and by the token before.
+pub(crate) const KIND_BITS: u32 = 11;
+pub(crate) const TOKEN_BITS: u32 = 14;
+pub(crate) const PAIR_BITS: u32 = 14;
 pub(crate) const NUM_USES: usize = 5;
 pub(crate) const NUM_FREQUENCIES: usize = 13;
 pub(crate) const NUM_LEVELS: usize = 16;
-pub(crate) const NUM_TOKENS: usize = 1 << 14;
 /// How many of the last tokens are told apart, and none of them.
 pub(crate) const NUM_PLACES: usize = 9;
 pub(crate) const NUM_TRUST_RANKS: usize = 3;
@@ -60,20 +63,26 @@ pub(crate) const ORDER: Table =
 /// Of experts, by kind, rank, and who else has the same favourite.
 pub(crate) const AGREEMENT: Table = Table::after(ORDER, Kind::COUNT * NUM_RANKS * 3 * 3 * 2);
 /// Of experts, by kind and the last token.
-pub(crate) const LAST_TOKEN: Table = Table::after(AGREEMENT, Kind::COUNT * NUM_LAST_TOKENS);
+pub(crate) const LAST_TOKEN: Table = Table::after(AGREEMENT, Kind::COUNT << KIND_BITS);
+/// Of experts, by kind, their favourite, and how many tokens followed.
+pub(crate) const FAVOURITE: Table = Table::after(LAST_TOKEN, Kind::COUNT << KIND_BITS);
 /// Of candidates, by how often the request used them, how frequent they are, and how likely.
-pub(crate) const USE: Table = Table::after(LAST_TOKEN, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
+pub(crate) const USE: Table = Table::after(FAVOURITE, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
 /// Of candidates, by token.
-pub(crate) const TOKEN: Table = Table::after(USE, NUM_TOKENS);
+pub(crate) const TOKEN: Table = Table::after(USE, 1 << TOKEN_BITS);
 /// Of candidates, by how long ago they came last, and how likely they are.
 pub(crate) const RECENT: Table = Table::after(TOKEN, NUM_PLACES * NUM_LEVELS);
+/// Of candidates, by the last token and their own.
+pub(crate) const PAIR: Table = Table::after(RECENT, 1 << PAIR_BITS);
 /// Of an expert's opinion on a candidate, by kind, rank, length, and number of matches.
 pub(crate) const TRUST: Table = Table::after(
-    RECENT,
+    PAIR,
     Kind::COUNT * NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES,
 );
+/// Of the opinion of a kind of expert on a candidate that it names, by the token.
+pub(crate) const TOKEN_TRUST: Table = Table::after(TRUST, Kind::COUNT << KIND_BITS);
 /// Of how likely a path is, by how much the tree was expected to accept and how likely the path.
-pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
+pub(crate) const CALIBRATION: Table = Table::after(TOKEN_TRUST, NUM_SUMS * NUM_KNOTS);
 const NUM_WEIGHTS: usize = CALIBRATION.start + CALIBRATION.len;
 
 /// What a fused drafter has learned of its sources: numbers that every session reads and changes.
@@ -123,7 +132,7 @@ impl Default for Weights {
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x05";
+const MAGIC: [u8; 8] = *b"specdsw\x06";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
