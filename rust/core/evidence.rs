@@ -98,6 +98,8 @@ pub(crate) struct Named {
     /// The most that one expert gives it, and which.
     pub(crate) largest: f32,
     pub(crate) kind: Kind,
+    /// What experts' opinions come to, beside that of those which do not name it.
+    pub(crate) opinions: f32,
 }
 
 /// One of the likeliest tokens of a node.
@@ -195,6 +197,8 @@ impl Evidence {
         true
     }
 
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    #[inline(always)]
     fn count(&mut self, token: u32, count: f32) {
         let num_experts = self.places.num_experts;
         let num_named = self.named.len() - self.first_named;

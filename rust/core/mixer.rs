@@ -233,13 +233,12 @@ fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &R
 }
 
 fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
-    let named = &evidence.named[known.named.clone()];
+    let named = &mut evidence.named[known.named.clone()];
     let candidates = &mut evidence.candidates[known.candidates.clone()];
     let least = candidates
         .iter()
         .map(|candidate| candidate.prob)
         .fold(1.0, f32::min);
-    let mut scores = [0.0; MAX_NAMED];
     let mut all = 0.0;
     for expert in &evidence.experts[known.experts.clone()] {
         let trust = weights.get(expert.trust_key);
@@ -247,19 +246,19 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
         let absent = trust * opinion.absent;
         all += absent;
         for count in &evidence.counts[expert.counts.clone()] {
-            let Named { token, share, .. } = named[count.place as usize];
-            if share >= least {
-                let trust = trust + weights.get(token_trust_key(expert, token));
-                let opinion = opinion.on(count.count, share);
-                scores[count.place as usize] += trust * opinion - absent;
+            let named = &mut named[count.place as usize];
+            if named.share >= least {
+                let trust = trust + weights.get(token_trust_key(expert, named.token));
+                let opinion = opinion.on(count.count, named.share);
+                named.opinions += trust * opinion - absent;
             }
         }
     }
-    let named: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
-    let mut sum = (1.0 - named).max(1e-6);
+    let all_candidates: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
+    let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
         let score: f32 = candidate.keys.iter().map(|&key| weights.get(key)).sum();
-        let score = score + all + scores[candidate.place];
+        let score = score + all + named[candidate.place].opinions;
         candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += candidate.prob;
     }

@@ -7,6 +7,9 @@
 use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::positions::DECAY;
 
+/// So many places are enough.
+pub(crate) const MAX_SKIPPED: usize = 32;
+
 /// What followed in one source.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
@@ -43,6 +46,10 @@ impl Skips {
 }
 
 impl Skipped {
+    pub(crate) fn is_full(&self) -> bool {
+        self.tokens.len() == MAX_SKIPPED
+    }
+
     /// Adds what a match of `order` tokens goes on with, after the token that is skipped.
     pub(crate) fn add(&mut self, order: usize, token: u32) {
         if token != END {
