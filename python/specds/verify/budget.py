@@ -44,7 +44,7 @@ _MARGIN = 0.03
 # At first so many nodes are drafted: more where they may pay.
 _LEAST_LOOK = 8
 _AVERAGING = 0.1
-_LONGEST_WAIT = 15
+_LONGEST_WAIT = 31
 
 
 class Budget(Protocol):
