@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 import specds
 from pages import Page
 from replays import build_tiny, patient, transcript
-from specds import FusedDrafter, RestDrafter, TokenTree, cli
-from specds.bench.engines import Engine, check_names
+from specds import Datastore, FusedDrafter, RestDrafter, TokenTree, cli
+from specds.bench.engines import Engine, check_names, engines_of
 from specds.bench.measure import measure
 from specds.bench.replay import Trace, replay
 from specds.bench.report import figures, rows_of
+from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
+from specds.drafters import DrafterInputs
 from specds.loading import load_tokenizer
 from specds.tokenization import vocab_size
 
@@ -402,6 +404,18 @@ def run(capsys, monkeypatch):
     return run
 
 
+def test_a_drafter_can_start_with_a_memory_of_the_datastore(files):
+    datastore = Datastore.open(files / "large.specds")
+    own = DrafterInputs(datastore=datastore)
+    rivals = RivalInputs(datastore.vocab_size, [], None)
+    for num_tokens in (0, 5, 40):
+        [engine] = engines_of(["fused"], [datastore], own, rivals, files, num_tokens)
+        with engine.open() as make:
+            first, second = make(), make()
+        assert first.memory.num_tokens == second.memory.num_tokens == num_tokens
+        assert first.memory is not second.memory
+
+
 def test_the_command_prints_a_row_for_each_cell(run, files):
     code, out, _ = run(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
@@ -413,6 +427,7 @@ def test_the_command_prints_a_row_for_each_cell(run, files):
     assert code == 0
     about = {"order": "shuffled", "seed": 3, "warm_memory": False, "limit": None}
     assert about.items() <= report.items()
+    assert report["memory_tokens"] == 0
     rows = report["rows"]
     cells = [(r["drafter"], r["datastore"], r["budget"]) for r in rows if r["transcripts"] == "all"]
     # Prompt lookup takes no datastore; tokengrams is absent from each.

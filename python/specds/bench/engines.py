@@ -12,6 +12,7 @@ from specds.bench.rivals.corpus import RivalCorpus
 from specds.drafters import (
     DrafterInputs,
     DrafterName,
+    FusedDrafter,
     make_drafter,
     require_inputs,
     with_trigrams,
@@ -20,6 +21,9 @@ from specds.drafters import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from specds._core import Datastore
     from specds.drafters import Drafter
@@ -69,6 +73,7 @@ def engines_of(
     own: DrafterInputs,
     rivals: RivalInputs,
     folder: Path,
+    memory_tokens: int = 0,
 ) -> list[Engine]:
     """Each name with each datastore, or once where it takes none.
 
@@ -78,6 +83,8 @@ def engines_of(
         own: What drafters of this package are made of besides.
         rivals: What rivals are started with; what they index is added here.
         folder: Where rivals keep their indexes.
+        memory_tokens: So many tokens of the datastore are in the memory of a new drafter that has
+            one.
     """
     engines = []
     corpora = [_corpus(datastore, folder / str(n)) for n, datastore in enumerate(datastores)]
@@ -91,14 +98,37 @@ def engines_of(
                     _open_rival, name, rivals, None if datastore is None else corpora[number]
                 )
             else:
-                start = partial(_open_own, DrafterName(name), replace(own, datastore=datastore))
+                inputs = replace(own, datastore=datastore)
+                start = partial(_open_own, DrafterName(name), inputs, memory_tokens)
             engines.append(Engine(name, datastore, start))
     return engines
 
 
 @contextmanager
-def _open_own(name: DrafterName, inputs: DrafterInputs) -> Iterator[Callable[[], Drafter]]:
-    yield partial(make_drafter, name, with_trigrams(name, inputs))
+def _open_own(
+    name: DrafterName, inputs: DrafterInputs, memory_tokens: int
+) -> Iterator[Callable[[], Drafter]]:
+    inputs = with_trigrams(name, inputs)
+    earlier = [*_documents(inputs.datastore, memory_tokens)]
+
+    def make() -> Drafter:
+        drafter = make_drafter(name, inputs)
+        if isinstance(drafter, FusedDrafter) and drafter.memory is not None:
+            for tokens in earlier:
+                drafter.memory.insert("", tokens)
+        return drafter
+
+    yield make
+
+
+def _documents(datastore: Datastore | None, num_tokens: int) -> Iterator[NDArray[np.int64]]:
+    """So many tokens of a datastore, document by document from its middle on, or all behind it."""
+    position = 0 if datastore is None else datastore.num_tokens // 2
+    while datastore is not None and num_tokens > 0 and position < datastore.num_tokens:
+        document = datastore.document(position)
+        yield document.token_ids[:num_tokens]
+        num_tokens -= len(document.token_ids)
+        position = document.start + len(document.token_ids) + 1
 
 
 def _corpus(datastore: Datastore, folder: Path) -> Callable[[], RivalCorpus]:

@@ -58,6 +58,7 @@ class Settings:
         order: Of the requests.
         seed: Of the order, where it is a shuffled one.
         warm_memory: Whether a drafter keeps what earlier requests taught it.
+        memory_tokens: So many tokens were in the fused drafter's memory when it started.
         limit: The most requests of a file; None is all.
         weights: The file of weights that the fused drafter started from, or ``none``; None is the
             datastore's prior.
@@ -70,6 +71,7 @@ class Settings:
     seed: int
     warm_memory: bool
     limit: int | None
+    memory_tokens: int = 0
     weights: str | None = None
     effort: str = "auto"
 
@@ -77,6 +79,7 @@ class Settings:
         """The mode of the run, for people."""
         order = "in file order" if self.order == "file" else f"shuffled by seed {self.seed}"
         memory = "one drafter for all requests" if self.warm_memory else "a new drafter for each"
+        memory += f", {self.memory_tokens:,} tokens in its memory" if self.memory_tokens else ""
         limited = "" if self.limit is None else f", {self.limit} a file at most"
         started = "" if self.weights is None else f"; fused from {self.weights}"
         effort = "" if self.effort == "auto" else f"; effort {self.effort}"

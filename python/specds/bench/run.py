@@ -48,6 +48,8 @@ class ReplayOptions:
         order: Of the requests.
         seed: Of the order, where it is a shuffled one.
         warm_memory: Whether a drafter keeps what earlier requests taught it.
+        memory_tokens: So many tokens of the datastore are in the memory of the fused drafter when
+            it starts, so that its time is that of a server which has run for a while.
         limit: The most requests of a file.
         effort: How much of its sources the fused drafter reads.
         weights: A file of weights that the fused drafter starts from, or ``none``; None is the
@@ -64,6 +66,7 @@ class ReplayOptions:
     order: Order = "file"
     seed: int = 0
     warm_memory: bool = True
+    memory_tokens: int = 0
     limit: int | None = None
     weights: str | None = None
     effort: Effort = "auto"
@@ -104,7 +107,9 @@ def run_replay(
     )
     inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
     with tempfile.TemporaryDirectory() as folder:
-        engines = engines_of(options.drafters, datastores, own, inputs, Path(folder))
+        engines = engines_of(
+            options.drafters, datastores, own, inputs, Path(folder), options.memory_tokens
+        )
         total = len(engines) * len(options.budgets) * len(requests)
         cells = measure(
             engines,
@@ -121,6 +126,7 @@ def run_replay(
         order=options.order,
         seed=options.seed,
         warm_memory=options.warm_memory,
+        memory_tokens=options.memory_tokens,
         limit=options.limit,
         weights=options.weights,
         effort=options.effort,

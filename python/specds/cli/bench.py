@@ -63,6 +63,13 @@ def replay(
             help="Whether one drafter serves all requests and keeps what they taught it.",
         ),
     ] = True,
+    memory_tokens: Annotated[
+        int,
+        typer.Option(
+            parser=size,
+            help="So many tokens of the datastore are in the memory of `fused` at first: 1M.",
+        ),
+    ] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
     effort: EffortOption = EffortName.AUTO,
@@ -101,6 +108,7 @@ def replay(
         order=order.value,
         seed=seed,
         warm_memory=warm_memory,
+        memory_tokens=memory_tokens,
         limit=limit,
         weights=weights,
         effort=effort.value,
