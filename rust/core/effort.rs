@@ -19,9 +19,9 @@ impl Effort {
     /// All of them, the least first after the one that chooses.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Low, Self::Normal, Self::High];
 
-    /// Normal effort accepts 0.7 % more than low with 16 nodes, for some 30 µs; high 0.4 % more than
-    /// that with 64, for some 100.
-    const NORMAL_FROM_S: f64 = 0.004;
+    /// Normal effort accepts 0.5 % more than low, for some 40 µs, and several times that between two
+    /// passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some 200.
+    const NORMAL_FROM_S: f64 = 0.008;
     const HIGH_FROM_S: f64 = 0.03;
 
     /// What pays where a step of the target model takes so many seconds.

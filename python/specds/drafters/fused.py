@@ -51,7 +51,7 @@ class FusedConfig:
         effort: How much of its sources a draft reads. Normal accepts 1 % more than low and takes
             some tens of microseconds longer; high another half for some hundred, which pays where
             the model takes 30 ms or more. Auto is what pays by the measured time of a step: low
-            below 4 ms, high from 30 ms on; normal where no step is measured.
+            below 8 ms, high from 30 ms on; normal where no step is measured.
     """
 
     datastore: bool = True
