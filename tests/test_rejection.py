@@ -318,6 +318,17 @@ def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(seed, w
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_what_was_first_drawn_in_inference_mode_goes_on_outside_of_it():
+    probs = torch.full((777,), 1 / 777)
+    torch.manual_seed(4)
+    expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(4)]
+    torch.manual_seed(4)
+    with torch.inference_mode():
+        drawn = [rejection.draw(probs), rejection.draw(probs * 2)]
+    drawn += [rejection.draw(probs), rejection.draw(probs)]
+    assert drawn == expected
+
+
 def test_where_torch_draws_other_numbers_they_are_left_to_it(monkeypatch):
     monkeypatch.setattr(rejection, "_are_of_uniforms", lambda: False)
     probs = torch.full((1, 500), 0.002)
