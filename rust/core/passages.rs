@@ -8,7 +8,7 @@ use crate::evidence::{END, Evidence, Kind, Matched, runs};
 use crate::followers::{AllFollowers, look_up_elsewhere};
 use crate::hidden::Hidden;
 use crate::numeric::small;
-use crate::skips::{MAX_SKIPPED, Skipped};
+use crate::skips::Skipped;
 use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
@@ -220,9 +220,7 @@ impl Passages {
         let Some(group) = groups.find(|group| group.order > 1 && group.rows.len() >= ENOUGH) else {
             return;
         };
-        // Passages are sorted: an even part of them says the same.
-        let stride = group.rows.len().div_ceil(MAX_SKIPPED);
-        for &row in self.rows[group.rows.clone()].iter().step_by(stride) {
+        for &row in &self.rows[group.rows.clone()] {
             if let [next, after, ..] = self.tokens[row as usize..]
                 && next != END
                 && next != token

@@ -221,7 +221,7 @@ impl Places {
         for place in &self.0[found.range.clone()] {
             if place.token != END && place.token != token {
                 skipped.add(place.length as usize, place.after);
-                if skipped.is_full() {
+                if skipped.is_enough_of_text() {
                     break;
                 }
             }

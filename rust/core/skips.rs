@@ -7,8 +7,8 @@
 use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::positions::DECAY;
 
-/// So many places are enough.
-pub(crate) const MAX_SKIPPED: usize = 32;
+/// So many places of a text are enough.
+const MAX_PLACES: usize = 32;
 
 /// What followed in one source.
 #[derive(Debug, Default, Clone)]
@@ -46,8 +46,8 @@ impl Skips {
 }
 
 impl Skipped {
-    pub(crate) fn is_full(&self) -> bool {
-        self.tokens.len() == MAX_SKIPPED
+    pub(crate) fn is_enough_of_text(&self) -> bool {
+        self.tokens.len() == MAX_PLACES
     }
 
     /// Adds what a match of `order` tokens goes on with, after the token that is skipped.
