@@ -20,9 +20,9 @@
 use crate::evidence::{Candidate, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
 use crate::numeric::{exp, hash, hash_of_two, ln, log2, small};
 use crate::weights::{
-    AGREEMENT, FAVOURITE, KIND_BITS, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS,
-    NUM_PLACES, NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR,
-    PAIR_BITS, RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE, Weights,
+    AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
+    NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
+    RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE, Weights,
 };
 
 /// How fast the weights of experts learn: those of what they matched, and those beside.
@@ -94,7 +94,6 @@ pub(crate) fn predict(weights: &Weights, evidence: &mut Evidence, request: &Requ
 
 fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>) {
     let last = request.tail.last().copied().unwrap_or(0);
-    let last_token = hash::<KIND_BITS>(last);
     let named = &evidence.named[known.named.clone()];
     let experts = &mut evidence.experts[known.experts.clone()];
     let mut favourites = [None; Kind::COUNT];
@@ -125,8 +124,8 @@ fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>
         expert.keys = [
             ORDER.key(order_index * NUM_SPREADS + spread),
             AGREEMENT.key(agreement),
-            LAST_TOKEN.key((kind << KIND_BITS) + last_token),
-            FAVOURITE.key((kind << KIND_BITS) + hash::<KIND_BITS>(favourite)),
+            LAST_TOKEN.key_of(matched.kind, last),
+            FAVOURITE.key_of(matched.kind, favourite),
         ];
         let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
         let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
@@ -248,7 +247,8 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
         for count in &evidence.counts[expert.counts.clone()] {
             let named = &mut named[count.place as usize];
             if named.share >= least {
-                let trust = trust + weights.get(token_trust_key(expert, named.token));
+                let trust =
+                    trust + weights.get(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
                 let opinion = opinion.on(count.count, named.share);
                 named.opinions += trust * opinion - absent;
             }
@@ -265,12 +265,6 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     for candidate in candidates {
         candidate.prob /= sum;
     }
-}
-
-/// Where the weight of an expert's opinion on a token that it names is.
-fn token_trust_key(expert: &Expert, token: u32) -> usize {
-    let kind = expert.matched.kind as usize;
-    TOKEN_TRUST.key((kind << KIND_BITS) + hash::<KIND_BITS>(token))
 }
 
 /// How much likelier than the mixture an expert holds a token to be.
@@ -351,7 +345,7 @@ fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, t
                 let Named { token, share, .. } = named[count.place as usize];
                 let change_here = gradient * opinion.on(count.count, share);
                 change += change_here - gradient * opinion.absent;
-                let key = token_trust_key(expert, token);
+                let key = TOKEN_TRUST.key_of(expert.matched.kind, token);
                 weights.add(key, TOKEN_TRUST_RATE * change_here);
             }
         }

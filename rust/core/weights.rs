@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::anchors::Anchors;
 use crate::error::{Error, Result};
 use crate::evidence::Kind;
+use crate::numeric::hash;
 
 /// The longest match that has weights of its own.
 pub(crate) const MAX_ORDER: usize = 8;
@@ -17,7 +18,7 @@ pub(crate) const NUM_SPREADS: usize = 3;
 pub(crate) const NUM_RANKS: usize = 5;
 /// Tokens are told apart by so many bits of a hash: where a kind of expert has weights for each, and
 /// where they are one weight each, alone and by the token before.
-pub(crate) const KIND_BITS: u32 = 11;
+const KIND_BITS: u32 = 11;
 pub(crate) const TOKEN_BITS: u32 = 14;
 pub(crate) const PAIR_BITS: u32 = 14;
 pub(crate) const NUM_USES: usize = 5;
@@ -49,6 +50,11 @@ impl Table {
 
     pub(crate) const fn key(self, index: usize) -> usize {
         self.start + index
+    }
+
+    /// The key of a token, where each kind of expert has weights for tokens.
+    pub(crate) fn key_of(self, kind: Kind, token: u32) -> usize {
+        self.key(((kind as usize) << KIND_BITS) + hash::<KIND_BITS>(token))
     }
 
     pub(crate) const fn range(self) -> Range<usize> {

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from specds.bench.rivals import RIVALS, RivalInputs
-from specds.bench.rivals.corpus import RivalCorpus
+from specds.bench.rivals.corpus import RivalCorpus, documents
 from specds.drafters import (
     DrafterInputs,
     DrafterName,
@@ -21,9 +21,6 @@ from specds.drafters import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from specds._core import Datastore
     from specds.drafters import Drafter
@@ -109,26 +106,25 @@ def _open_own(
     name: DrafterName, inputs: DrafterInputs, memory_tokens: int
 ) -> Iterator[Callable[[], Drafter]]:
     inputs = with_trigrams(name, inputs)
-    earlier = [*_documents(inputs.datastore, memory_tokens)]
 
     def make() -> Drafter:
         drafter = make_drafter(name, inputs)
-        if isinstance(drafter, FusedDrafter) and drafter.memory is not None:
-            for tokens in earlier:
-                drafter.memory.insert("", tokens)
+        if isinstance(drafter, FusedDrafter):
+            _remember(drafter, memory_tokens)
         return drafter
 
     yield make
 
 
-def _documents(datastore: Datastore | None, num_tokens: int) -> Iterator[NDArray[np.int64]]:
-    """So many tokens of a datastore, document by document from its middle on, or all behind it."""
-    position = 0 if datastore is None else datastore.num_tokens // 2
-    while datastore is not None and num_tokens > 0 and position < datastore.num_tokens:
-        document = datastore.document(position)
-        yield document.token_ids[:num_tokens]
-        num_tokens -= len(document.token_ids)
-        position = document.start + len(document.token_ids) + 1
+def _remember(drafter: FusedDrafter, num_tokens: int) -> None:
+    """Puts so many tokens of the datastore, from its middle on, into the drafter's memory."""
+    if drafter.memory is None or drafter.datastore is None:
+        return
+    for token_ids in documents(drafter.datastore, drafter.datastore.num_tokens // 2):
+        if num_tokens <= 0:
+            return
+        drafter.memory.insert("", token_ids[:num_tokens])
+        num_tokens -= len(token_ids)
 
 
 def _corpus(datastore: Datastore, folder: Path) -> Callable[[], RivalCorpus]:

@@ -11,11 +11,22 @@ import numpy as np
 from specds.bench.rivals.answers import random_patterns, scan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from specds._core import Datastore
 
 _PATTERNS = 24
+
+
+def documents(datastore: Datastore, position: int = 0) -> Iterator[NDArray[np.int64]]:
+    """The tokens of each document of a datastore, from the one at `position` on."""
+    while position < datastore.num_tokens:
+        document = datastore.document(position)
+        yield document.token_ids
+        position = document.start + len(document.token_ids) + 1
 
 
 @dataclass(frozen=True)
@@ -36,13 +47,10 @@ class RivalCorpus:
     def of(cls, datastore: Datastore, path: Path) -> RivalCorpus:
         """Writes the text of a datastore to `path`."""
         corpus = cls(path, datastore.vocab_size, datastore.separator)
-        position = 0
         with path.open("wb") as file:
-            while position < datastore.num_tokens:
-                document = datastore.document(position)
-                ended = np.append(document.token_ids, corpus.separator)
+            for token_ids in documents(datastore):
+                ended = np.append(token_ids, corpus.separator)
                 ended.astype(f"<u{corpus.token_bytes}").tofile(file)
-                position = document.start + len(ended)
         return corpus
 
     @property
