@@ -24,6 +24,7 @@ from specds.verify.budget import (
     FixedBudget,
     Trust,
     _num_before,
+    _shares,
     best_size,
 )
 from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
@@ -137,7 +138,21 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
         num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
-    assert not FixedBudget(0).pauses
+    assert FixedBudget(0).pauses
+    assert not FixedBudget(1).pauses
+
+
+def test_a_pause_that_was_announced_is_not_ended_by_another_request():
+    world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
+    experience = Experience()
+    budget, other = auto(world, experience=experience), auto(world, experience=experience)
+    while not budget.pauses:
+        world.decode(budget, 1)
+    world.decode(other, 50)
+    before = world.num_drafts
+    assert budget.pauses
+    world.decode(budget, 1)
+    assert world.num_drafts == before
 
 
 @pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])
@@ -249,6 +264,46 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
     assert verified == expected
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=6))
+def test_rows_that_have_most_to_write_count_most(max_depths):
+    shares = _shares(max_depths)
+    assert np.mean(shares) == pytest.approx(1)
+    in_order = sorted(zip(max_depths, shares, strict=True))
+    for (depth, share), (next_depth, next_share) in pairwise(in_order):
+        assert share < next_share if depth < next_depth else share == next_share
+
+
+@pytest.mark.parametrize(("behind", "verified"), [(0, 1), (1, 1), (20, 0)])
+def test_a_row_that_is_ahead_of_the_others_verifies_nothing_by_itself(behind, verified):
+    # What one row gains of two pays for both where both end together.
+    sessions = [Listed([0.9]), Listed([])]
+    budget = auto(World(LINEAR, lambda _: 0.5))
+    budget.prepare()
+    trees = budget.draft(sessions, [30, 30 + behind])
+    assert [0 if tree is None else len(tree) for tree in trees] == [verified, 0]
+    turned = auto(World(LINEAR, lambda _: 0.5))
+    turned.prepare()
+    assert turned.draft(sessions, [30 + behind, 30])[0] is not None
+
+
+def test_verified_nodes_are_judged_by_what_came_of_them():
+    """Nodes of half the promised worth, of which the verified ones are worth nothing."""
+
+    def chosen(step):
+        return 0.95 if step % 4 == 0 else 1e-9
+
+    pausing = World(LINEAR, lambda _: 1e-9, chosen, draft_s=1e-3)
+    budget = auto(pausing)
+    pausing.decode(budget, 400)
+    assert budget._experience.kept < 0.5
+    assert pausing.num_drafts < 80
+    kept = World(LINEAR, lambda _: 0.8)
+    budget = auto(kept)
+    kept.decode(budget, 400)
+    assert budget._experience.kept > 0.8
+    assert kept.num_drafts == 400
 
 
 def test_more_is_drafted_only_where_it_might_pay():

@@ -63,6 +63,7 @@ class Row:
         session: Drafts them.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
+        unseen: The tokens that the session has not observed yet.
     """
 
     prompt_ids: torch.Tensor
@@ -71,6 +72,7 @@ class Row:
     session: Session
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
+    unseen: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # To ask what a session can costs as much as to observe.
@@ -111,11 +113,35 @@ class Row:
         """How many of the target's likeliest tokens the session wants to know at every node."""
         return 0 if self._recycling is None else self._recycling.num_predictions
 
-    def observe(self, tree: TokenTree | None, predictions: NDArray[np.int64] | None) -> None:
-        """Tells the session what was emitted and, if it wants to know, predicted at every node."""
+    def observe(
+        self, tree: TokenTree | None, predictions: NDArray[np.int64] | None, *, later: bool
+    ) -> None:
+        """Tells the session what was emitted and, if it wants to know, predicted at every node.
+
+        Args:
+            tree: What was verified.
+            predictions: What is told of it; None where nothing is.
+            later: The session drafts nothing in the next step: what was emitted is told with what
+                comes after it, since each call costs some ten microseconds between two passes.
+        """
         if self._recycling is not None and predictions is not None and predictions.size:
+            self._catch_up()
             self._recycling.recycle(_EMPTY_TREE if tree is None else tree, predictions)
-        self.session.observe(self.new)
+        self.unseen += self.new
+        if not later:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self.unseen:
+            self.session.observe(self.unseen)
+            self.unseen = []
+
+    def finish(self) -> None:
+        """Ends the session, which knows all tokens then."""
+        try:
+            self._catch_up()
+        finally:
+            self.session.finish()
 
 
 class Decoding:
@@ -167,7 +193,8 @@ class Decoding:
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        row.observe(None, self._predictions([row], [logits])[0])
+        told = self._predictions([row], [logits])[0]
+        row.observe(None, told, later=self._budget.pauses)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -177,7 +204,7 @@ class Decoding:
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
         for row, tree, predictions in zip(rows, trees, told, strict=True):
-            row.observe(tree, predictions)
+            row.observe(tree, predictions, later=self._budget.pauses)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")

@@ -268,7 +268,7 @@ def _run(
         stats, cache, step_seconds = decode(rows, limits, generation_config)
     finally:
         for row in rows:
-            row.session.finish()
+            row.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
     scores, logits = samplers[0].scores, samplers[0].logits

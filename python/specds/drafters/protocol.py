@@ -28,7 +28,10 @@ class Session(Protocol):
         ...
 
     def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
-        """Appends the tokens that the target model emitted (accepted ones and the bonus token)."""
+        """Appends what the target model emitted since the last call: accepted and bonus tokens.
+
+        Called before the next draft, or the end: where none is made for some steps, once for all.
+        """
         ...
 
     def finish(self) -> None:
@@ -48,7 +51,7 @@ class RecyclingSession(Session, Protocol):
     def recycle(self, tree: TokenTree, predictions: np.ndarray) -> None:
         """Takes what the target predicts, before `observe` tells what it emitted.
 
-        Not called where an automatic budget lets drafts pause in the next step.
+        Not called where there is no draft in the next step, as in pauses of an automatic budget.
 
         Args:
             tree: The draft that was verified.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from itertools import zip_longest
+from math import exp, sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -39,6 +40,8 @@ _DEPTHS = 16
 # Drafts are told apart by the probability of their likeliest node.
 _SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
+# A row this many times the root of what it has left ahead of another is worth a third of it.
+_PATIENCE = 0.5
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
 # At first so many nodes are drafted: more where they may pay.
@@ -80,7 +83,10 @@ class Budget(Protocol):
 
     @property
     def pauses(self) -> bool:
-        """Whether the next step is one of a pause: without drafts, whatever comes of this one."""
+        """Whether the next step is one of a pause: without drafts, whatever comes of this one.
+
+        Its sessions are asked nothing: they need not have observed what was emitted so far.
+        """
         ...
 
     def limit(self, max_nodes: int) -> None:
@@ -123,8 +129,8 @@ class FixedBudget:
 
     @property
     def pauses(self) -> bool:
-        """As `Budget.pauses`: no step is left out."""
-        return False
+        """As `Budget.pauses`: no step is left out, unless all are."""
+        return self._max_nodes == 0
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
@@ -237,6 +243,22 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
     return best, best_tokens - costs[best]
 
 
+def _shares(max_depths: Sequence[int]) -> list[float]:
+    """What a token of each row of a batch is worth; 1 on average.
+
+    A batch takes as long as the row that ends last, which is likely to be one that has most left to
+    write: by how much that must be told apart grows with what is still to come, as the way of a
+    random walk does.
+    """
+    if len(max_depths) == 1:
+        return [1.0]
+    most = max(max_depths)
+    scale = _PATIENCE * sqrt(most + 1)
+    worth = [exp((depth - most) / scale) for depth in max_depths]
+    mean = sum(worth) / len(worth)
+    return [of_row / mean for of_row in worth]
+
+
 class Experience:
     """What a drafter has been worth, over all requests that it drafted for.
 
@@ -247,20 +269,14 @@ class Experience:
     def __init__(self, *, may_pause: bool = True) -> None:
         self.trust = Trust()
         self._may_pause = may_pause
+        # Tokens that were expected of the nodes verified, and how many came.
+        self._expected = self._came = 0.0
         self._worth = 0.0
         self._draft_s: float | None = None
         self._period = self._wait = 0
 
-    @property
-    def pauses(self) -> bool:
-        """Whether the next step is without drafts: most are where these were not worth their time.
-
-        Other requests may end the pause before it comes.
-        """
-        return self._wait > 0
-
     def is_time_to_draft(self) -> bool:
-        """Whether to draft in this step, which counts as one of a pause where it is not."""
+        """Whether to draft in a step, which counts as one of a pause where it is not."""
         if self._wait == 0:
             return True
         self._wait -= 1
@@ -272,6 +288,20 @@ class Experience:
         # A draft that was interrupted says little of the next one.
         self._draft_s = usual + _AVERAGING * (min(seconds, 3 * usual) - usual)
         return self._draft_s
+
+    def verified(self, expected: float, came: int) -> None:
+        """Takes how many tokens were expected of the nodes of a step, and how many came."""
+        self._expected = _KEPT * self._expected + expected
+        self._came = _KEPT * self._came + came
+
+    @property
+    def kept(self) -> float:
+        """The share of the tokens expected of verified nodes that came.
+
+        It is below that of all nodes: the nodes verified are those that most was expected of, and
+        of some of them it was too much.
+        """
+        return min((self._came + _FAITH) / (self._expected + _FAITH), 1.0)
 
     def judge(self, profit: float) -> None:
         """Takes what a draft gained, its own time paid for, in tokens of a sequence.
@@ -304,7 +334,10 @@ class AutoBudget:
         self._clock = clock
         self._cost: CostModel | None = None
         self._max_nodes = MOST_NODES
+        self._drafts = False
+        self._pauses = not experience.is_time_to_draft()
         self._drafted: list[TokenTree | None] = []
+        self._gains: list[list[float]] = []
         self._first_look = _LEAST_LOOK
         self._learning_s = 0.0
         # What the nodes drafted gain in all, and each further one at the most.
@@ -313,15 +346,19 @@ class AutoBudget:
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
-        self._cost = self._costs()
+        if not self._pauses:
+            self._cost = self._costs()
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
         self._drafted, self._num_nodes = [None] * len(sessions), 0
-        if self._cost is not None and max(max_depths) > 0 and self._experience.is_time_to_draft():
+        self._drafts = not self._pauses and max(max_depths) > 0
+        if self._cost is not None and self._drafts:
             self._draft(self._cost, sessions, max_depths)
+        # Decided now, so that all that is done until then can count on it.
+        self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
         return [self._cut(tree) for tree in self._drafted]
 
@@ -342,13 +379,16 @@ class AutoBudget:
         self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
         # What the model predicted is told, and learned, only where it will be drafted from.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        self._experience.judge(profit - seconds / cost.seconds(0))
+        extra = profit + cost.seconds(self._num_nodes) / cost.seconds(0) - 1.0
+        shortfall = (1.0 - self._experience.kept) * extra
+        self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
 
     def _look(
         self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int], most: int
     ) -> float:
         """Drafts so many nodes, chooses how many are verified, and returns what these gain."""
         trust = self._experience.trust
+        shares = _shares(max_depths)
         # What is less likely seldom pays, wherever it stands.
         least = min(cost.least_worth / trust.most, 1.0)
         drafts = [_draft_until(session, least, most) for session in sessions]
@@ -356,10 +396,18 @@ class AutoBudget:
             within(draft, most, max_depth)
             for draft, max_depth in zip(drafts, max_depths, strict=True)
         ]
-        gains = [trust.gains(tree) for tree in trees]
+        self._gains = [trust.gains(tree) for tree in trees]
+        gains = [
+            [share * gain for gain in of_tree]
+            for share, of_tree in zip(shares, self._gains, strict=True)
+        ]
         self._num_nodes, profit = best_size(gains, cost.relative(max(map(len, trees))))
         self._known = sum(map(sum, gains))
-        self._hope = sum(trust.hope(tree) for tree in trees if len(tree) == most)
+        self._hope = sum(
+            share * trust.hope(tree)
+            for share, tree in zip(shares, trees, strict=True)
+            if len(tree) == most
+        )
         for session, draft, tree in zip(sessions, drafts, trees, strict=True):
             if len(tree) > self._num_nodes:
                 _tell(session, "cut", _num_before(draft, tree, self._num_nodes))
@@ -381,7 +429,7 @@ class AutoBudget:
     @property
     def pauses(self) -> bool:
         """As `Budget.pauses`."""
-        return self._experience.pauses
+        return self._pauses
 
     def _cut(self, tree: TokenTree | None) -> TokenTree | None:
         if tree is None or self._num_nodes == 0:
@@ -394,12 +442,15 @@ class AutoBudget:
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """As `Budget.record`."""
-        if self._cost is None:
+        if self._cost is None or not self._drafts:
             return
         self._learning_s = learning_s
         self._cost.record(self._num_nodes, self._clock() - self._start)
-        for tree, tokens in zip(self._drafted, emitted, strict=True):
+        for index, (tree, tokens) in enumerate(zip(self._drafted, emitted, strict=True)):
             if tree is not None and tokens is not None:
+                if self._num_nodes:
+                    expected = sum(self._gains[index][: self._num_nodes])
+                    self._experience.verified(expected, len(tokens) - 1)
                 self._experience.trust.learn(tree, self._num_nodes, tokens)
 
     def step_seconds(self) -> dict[int, float] | None:
