@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES = 4 << 20
 _SAMPLED_PARTS = 8
 
-_PRIOR_S = 35e-6
+_PRIOR_S = 20e-6
 """Time to fit the prior to a token, measured on 60 M tokens."""
 
 _PRIOR_SHARE = 16

@@ -438,6 +438,20 @@ fn num_known(texts: &Reader<'_>, prompt: &[u32]) -> usize {
     known
 }
 
+/// A drafter that learns a prior: with little effort, which is soon done, and drafters that take more
+/// accept as much from it as from one of their own effort.
+///
+/// # Errors
+///
+/// As [`FusedDrafter::new`].
+pub(crate) fn learner(datastore: Option<Arc<Datastore>>, weights: Weights) -> Result<FusedDrafter> {
+    let config = FusedConfig {
+        effort: Effort::Low,
+        ..FusedConfig::default()
+    };
+    FusedDrafter::new(datastore, None, config, weights)
+}
+
 /// Learns weights from documents, as if a model had written them: the prior of drafters with this
 /// datastore. The documents should not be in it. Some 20 µs a token.
 ///
@@ -449,8 +463,7 @@ pub fn fit<D: AsRef<[u32]>>(
     documents: &[D],
     weights: Weights,
 ) -> Result<Weights> {
-    let drafter = FusedDrafter::new(datastore, None, FusedConfig::default(), weights)?;
-    let drafter = Arc::new(drafter);
+    let drafter = Arc::new(learner(datastore, weights)?);
     for document in documents {
         let session = FusedSession::new(Arc::clone(&drafter), "")?;
         learn_from(session, document.as_ref())?;

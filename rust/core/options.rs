@@ -6,7 +6,7 @@ use crate::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::tokens::TokenWidth;
 
 /// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
-pub const DEFAULT_PRIOR_TOKENS: u64 = 50_000;
+pub const DEFAULT_PRIOR_TOKENS: u64 = 200_000;
 
 /// What may be at the path of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

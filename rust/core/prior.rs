@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::datastore::Datastore;
 use crate::error::{Error, Result};
 use crate::format::write_whole;
-use crate::fused::{FusedConfig, FusedDrafter, FusedSession, learn_from};
+use crate::fused::{FusedSession, learn_from, learner};
 use crate::hidden::Hidden;
 use crate::index::Stage;
 use crate::manifest::{Manifest, PriorEntry, ShardEntry};
@@ -66,13 +66,7 @@ pub(crate) fn put(
 
 /// Learns from documents that lie evenly in the datastore, however it is cut into shards.
 fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Result<(Weights, u64)> {
-    let drafter = FusedDrafter::new(
-        Some(Arc::clone(datastore)),
-        None,
-        FusedConfig::default(),
-        Weights::default(),
-    )?;
-    let drafter = Arc::new(drafter);
+    let drafter = Arc::new(learner(Some(Arc::clone(datastore)), Weights::default())?);
     let mut num_done = 0;
     for index in evenly(datastore.num_documents()) {
         report(Stage::Prior, num_done, num_tokens)?;
