@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _KEPT = 0.98
 # How many expected tokens it takes until what came of them counts as much as the drafter's word.
 _FAITH = 2.0
+# What is believed of a drafter that is not known yet: where nodes are cheap they are verified all
+# the same, and where they are not, its first tokens tell as much at no cost.
+_FIRST_TRUST = 0.3
 # Deeper nodes are trusted as the deepest of these.
 _DEPTHS = 16
 # Drafts are told apart by the probability of their likeliest node.
@@ -144,24 +147,29 @@ class Trust:
     """What is held of a drafter's probabilities: the share of the tokens promised that came.
 
     By how sure the drafter is of its likeliest node, since drafters exaggerate both ways, and by
-    depth. A depth with little evidence is trusted as the one above it, and the first one as the
-    drafter says. Nodes count whose outcome is sure to be known before it is: the verified ones and
-    their children. So a drafter is judged by the first token alone while none of its nodes is
-    verified, and can win back trust.
+    depth. A depth with little evidence is trusted as the one above it, and the first one as that of
+    all drafts, never more than the drafter says. Nodes count whose outcome is sure to be known
+    before it is: the verified ones and their children. So a drafter is judged by the first token
+    alone while none of its nodes is verified, and can win trust.
+
+    Args:
+        first: What is believed of a drafter that is not known yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: float = _FIRST_TRUST) -> None:
         # Lists: between two passes of a model, code is seldom in the processor's cache, and the
         # first few calls of numpy take 10 us each.
         rows, size = range(len(_SURENESS) + 1), _DEPTHS + 1
         self._promised = [[0.0] * size for _ in rows]
         self._came = [[0.0] * size for _ in rows]
-        self._factors = [[1.0] * size for _ in rows]
+        # Of the first tokens of all drafts, what was promised and what came.
+        self._of_all = [_FAITH, _FAITH * first]
+        self._factors = [[first] * size for _ in rows]
 
     @property
     def most(self) -> float:
         """The largest factor by which a probability may be too small."""
-        return max(map(max, self._factors))
+        return max(1.0, *map(max, self._factors))
 
     def gains(self, tree: TokenTree) -> list[float]:
         """Tokens to expect of each node of a tree."""
@@ -181,16 +189,25 @@ class Trust:
         row = _row(promises)
         promised = self._promised[row] = [_KEPT * number for number in self._promised[row]]
         came = self._came[row] = [_KEPT * number for number in self._came[row]]
+        first_promised, first_came = (_KEPT * number for number in self._of_all)
         path = _path(tree, emitted)
         nodes = zip(tree.parents.tolist(), tree.depths().tolist(), promises, strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
             if parent < num_verified:
                 promised[min(depth, _DEPTHS)] += promise
                 came[min(depth, _DEPTHS)] += node in path
-        factor, factors = 1.0, [1.0]
+                if parent < 0:
+                    first_promised += promise
+                    first_came += node in path
+        self._of_all = [first_promised, first_came]
+        factor = min(first_came / first_promised, 1.0)
+        factors = [factor]
         for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
             factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
             factors.append(factor if factor < _MOST_TRUST else _MOST_TRUST)
+        for other, of_row in enumerate(self._promised):
+            if of_row[1] == 0.0:
+                self._factors[other] = factors[:1] * len(factors)
         self._factors[row] = factors
 
 
@@ -264,10 +281,11 @@ class Experience:
 
     Args:
         may_pause: Whether drafts that lose are followed by steps without any.
+        trust: In what it promises.
     """
 
-    def __init__(self, *, may_pause: bool = True) -> None:
-        self.trust = Trust()
+    def __init__(self, *, may_pause: bool = True, trust: Trust | None = None) -> None:
+        self.trust = Trust() if trust is None else trust
         self._may_pause = may_pause
         # Tokens that were expected of the nodes verified, and how many came.
         self._expected = self._came = 0.0
