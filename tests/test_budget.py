@@ -352,6 +352,13 @@ def test_a_drafter_that_is_not_known_is_soon_trusted_where_it_is_right():
     assert trust.most == 1.0
 
 
+def test_drafts_that_promise_next_to_nothing_are_never_trusted():
+    trust, tree = Trust(), TokenTree([1, 2], [-1, 0], [0.0, 0.5])
+    trust._of_all = [0.0, 0.0]
+    trust.learn(tree, 0, [3])
+    assert trust.gains(tree) == [0.0, 0.0]
+
+
 def test_trust_follows_what_came_by_depth():
     trust = Trust(1.0)
     tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])

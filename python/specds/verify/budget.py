@@ -43,7 +43,8 @@ _DEPTHS = 16
 # Drafts are told apart by the probability of their likeliest node.
 _SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
-# A row this many times the root of what it has left ahead of another is worth a third of it.
+# A row that is ahead of the last one by this many times the root of what that one has left is worth
+# a third of it.
 _PATIENCE = 0.5
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
@@ -200,7 +201,7 @@ class Trust:
                     first_promised += promise
                     first_came += node in path
         self._of_all = [first_promised, first_came]
-        factor = min(first_came / first_promised, 1.0)
+        factor = first_came / max(first_promised, first_came) if first_came else 0.0
         factors = [factor]
         for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
             factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
@@ -241,7 +242,8 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
     A tree of fewer nodes is verified whole: a row of a batch is padded to the longest.
 
     Args:
-        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.
+        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them, times
+            what a token of its row is worth.
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
 
     Returns:
