@@ -165,7 +165,7 @@ fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
             .iter_mut()
             .map(|decoder| &mut decoder.session)
             .collect();
-        draft_batch(&mut sessions, 16, Some(num_threads))
+        draft_batch(&mut sessions, 0.0, 16, Some(num_threads))
     });
 }
 

@@ -3,13 +3,8 @@
 Time is that of a simulated clock, so that nothing depends on the machine.
 """
 
-import json
-from itertools import pairwise
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +12,10 @@ import specds
 from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
 from reference import TokenTree
 from specds.drafters.protocol import within
-from specds.verify import cost
-from specds.verify.budget import (
-    AutoBudget,
-    Experience,
-    FixedBudget,
-    Trust,
-    _num_before,
-    _shares,
-    best_size,
-)
-from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
+from specds.verify.budget import AutoBudget, FixedBudget, _num_before
+from specds.verify.cost import MOST_NODES, CostModel
+from specds.verify.experience import Experience, Trust
+from specds.verify.sizes import best_size
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
@@ -137,25 +125,24 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
     budget = auto(world)
     announced, num_before = [], 0
     for _ in range(200):
-        announced.append(budget.pauses)
+        announced.append(budget.num_asked(1) == 0)
         world.decode(budget, 1)
         assert (world.num_drafts == num_before) == announced[-1]
         num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
-    assert FixedBudget(0).pauses
-    assert not FixedBudget(1).pauses
+    assert [FixedBudget(number).num_asked(3) for number in (0, 1)] == [0, 3]
 
 
 def test_a_pause_that_was_announced_is_not_ended_by_another_request():
     world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     experience = Experience()
     budget, other = auto(world, experience=experience), auto(world, experience=experience)
-    while not budget.pauses:
+    while budget.num_asked(1):
         world.decode(budget, 1)
     world.decode(other, 50)
     before = world.num_drafts
-    assert budget.pauses
+    assert budget.num_asked(1) == 0
     world.decode(budget, 1)
     assert world.num_drafts == before
 
@@ -210,25 +197,6 @@ def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
 
 
-rows = st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4)
-
-
-@given(rows, st.lists(st.floats(0, 1), min_size=6, max_size=6))
-def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
-    costs = np.cumsum([1.0, *increments])
-
-    def emitted(size):
-        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
-
-    size, gained = best_size(probs, costs)
-    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
-    if best < 1.03:  # for less, nothing is verified
-        assert (size, gained) == (0, 0)
-    else:
-        assert emitted(size) / costs[size] == pytest.approx(best)
-        assert gained == pytest.approx(emitted(size) - costs[size], abs=1e-9)
-
-
 class Listed:
     """Drafts nodes of these probabilities, side by side, and notes what it is asked and told."""
 
@@ -269,15 +237,6 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
     assert verified == expected
-
-
-@given(st.lists(st.integers(0, 500), min_size=1, max_size=6))
-def test_rows_that_have_most_to_write_count_most(max_depths):
-    shares = _shares(max_depths)
-    assert np.mean(shares) == pytest.approx(1)
-    in_order = sorted(zip(max_depths, shares, strict=True))
-    for (depth, share), (next_depth, next_share) in pairwise(in_order):
-        assert share < next_share if depth < next_depth else share == next_share
 
 
 @pytest.mark.parametrize(("behind", "verified"), [(0, 1), (1, 1), (20, 0)])
@@ -343,110 +302,6 @@ def test_a_session_is_told_what_a_plain_step_takes():
     assert session.told == [pytest.approx(LINEAR[0])]
 
 
-def test_a_drafter_that_is_not_known_is_soon_trusted_where_it_is_right():
-    tree, other = (TokenTree([1], [-1], [prob]) for prob in (0.95, 0.3))
-    for came, trusted in ((True, 0.8), (False, 0.1)):
-        trust = Trust()
-        assert trust.gains(tree) == pytest.approx([0.3 * 0.95])
-        for _ in range(16):
-            trust.learn(tree, 0, [1 if came else 2])
-        # What is known of sure drafts holds for others until these are known.
-        for draft in (tree, other):
-            (share,) = trust.gains(draft) / np.array(draft.probs)
-            assert share > trusted if came else share < trusted
-    assert trust.most == 1.0
-
-
-def test_drafts_that_promise_next_to_nothing_are_never_trusted():
-    trust, tree = Trust(), TokenTree([1, 2], [-1, 0], [0.0, 0.5])
-    trust._of_all = [0.0, 0.0]
-    trust.learn(tree, 0, [3])
-    assert trust.gains(tree) == [0.0, 0.0]
-
-
-def test_trust_follows_what_came_by_depth():
-    trust = Trust(1.0)
-    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])
-    assert trust.gains(tree) == pytest.approx([0.4, 0.3, 0.4, 0.4])
-    for step in range(500):
-        # The first token comes as often as was promised, and nothing after it.
-        trust.learn(tree, 3, [1 if step % 10 < 7 else 8, 9])
-    gains = trust.gains(tree)
-    assert gains[0] + gains[1] == pytest.approx(0.7, abs=0.05)
-    assert gains[2] + gains[3] < 0.1
-
-
-def test_trust_differs_with_how_sure_the_drafter_is():
-    trust = Trust()
-    sure, unsure = (TokenTree([1], [-1], [prob]) for prob in (0.8, 0.15))
-    for step in range(500):
-        trust.learn(sure, 1, [1 if step % 10 < 5 else 0])
-        trust.learn(unsure, 1, [1 if step % 10 < 3 else 0])
-    assert trust.gains(sure) == pytest.approx([0.5], abs=0.05)
-    assert trust.gains(unsure) == pytest.approx([0.3], abs=0.06)
-    assert 1.5 < trust.most <= 2.0
-
-
-def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
-    trust = Trust()
-    tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
-    for _ in range(200):
-        trust.learn(tree, 0, [5])
-    assert sum(trust.gains(tree)) < 0.1
-    for _ in range(200):
-        trust.learn(tree, 0, [1])
-    assert trust.gains(tree)[0] > 0.8
-
-
-def test_a_drafter_without_probabilities_is_judged_by_what_comes():
-    trust = Trust(1.0)
-    tree = TokenTree([1, 2], [-1, -1], [0, 0])
-    assert trust.gains(tree) == [1.0, 1.0]
-    for _ in range(200):
-        trust.learn(tree, 2, [2])
-    assert sum(trust.gains(tree)) == pytest.approx(1.0, abs=0.05)
-    assert trust.gains(TokenTree([], [], [])) == []
-
-
-SECONDS = st.lists(st.floats(1e-3, 1.0), min_size=len(SIZES), max_size=len(SIZES))
-
-
-@given(SECONDS, st.integers(0, MOST_NODES))
-def test_costs_are_those_of_straight_lines_between_what_was_measured(seconds, most):
-    measured = dict(zip(SIZES, seconds, strict=True))
-    model = CostModel(measured)
-    least = [min(seconds[place:]) for place in range(len(SIZES))]
-    lines = np.interp(range(MOST_NODES + 1), SIZES, least)
-    assert [model.seconds(size) for size in range(MOST_NODES + 1)] == pytest.approx(lines)
-    assert model.relative(most) == pytest.approx(lines[: 1 + most] / lines[0])
-    beyond_first = (lines[2:] - lines[1]) / np.arange(1, MOST_NODES) / lines[0]
-    assert model.least_worth == pytest.approx(beyond_first.min(), abs=1e-12)
-
-
-def test_costs_never_fall_with_the_number_of_nodes():
-    model = CostModel({0: 4.0, 1: 2.0, 8: 3.0, 64: 9.0})
-    some = [model.seconds(size) for size in (0, 1, 8, 36, 64)]
-    assert some == pytest.approx([2.0, 2.0, 3.0, 6.0, 9.0], rel=0.05)
-    assert model.relative(64)[-1] == pytest.approx(4.5)
-    for num_nodes in (64, 3, 0, 500):
-        model.record(num_nodes, 1e-3)
-        assert all(less <= more for less, more in pairwise(map(model.seconds, range(65))))
-    before = model.curve()
-    model.record(4, 0.0)
-    assert model.curve() == before
-
-
-def test_what_is_faster_than_a_plain_step_is_learned_by_its_own_size_alone():
-    truth = {0: 10e-3, 1: 8e-3, 4: 12e-3, 8: 18e-3, 64: 90e-3}
-    model = CostModel(truth)
-    assert model.seconds(0) == model.seconds(1) == pytest.approx(8e-3)
-    for step in range(3000):
-        size = (0, 1, 1, 4)[step % 4]
-        model.record(size, truth[size])
-    learned = [model.seconds(size) for size in (0, 1, 4, 8, 64)]
-    assert learned == pytest.approx([8e-3, 8e-3, 12e-3, 18e-3, 90e-3])
-
-
 def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
     seconds = {size: LINEAR[max(size, 1)] for size in SIZES}
     world = World(seconds, lambda _: 0.5)
@@ -459,51 +314,6 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
     assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, 0.5)
 
 
-class Passes:
-    """A target whose passes take a known time, the first one of a size 0.2 s more."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-        self.now = 0.0
-        self.sizes = []
-
-    def clock(self):
-        return self.now
-
-    def __call__(self, num_nodes):
-        self.now += self.seconds * (1 + num_nodes / 64) + 0.2 * (num_nodes not in self.sizes)
-        self.sizes.append(num_nodes)
-
-
-def test_measuring_ignores_the_first_pass_of_a_size():
-    passes = Passes(1e-3)
-    measured = measure(passes, clock=passes.clock)
-    # The time that these take is none of the measuring's.
-    assert set(measured) == {0, 1, 2, 4, 8, 16, 32, 64}
-    assert min(map(passes.sizes.count, measured)) == 6
-    for size, seconds in measured.items():
-        assert seconds == pytest.approx(1e-3 * (1 + size / 64))
-
-
-def test_measuring_a_slow_model_ends_after_three_passes():
-    passes = Passes(30.0)
-    assert set(measure(passes, clock=passes.clock)) == {0, 8, 64} == set(passes.sizes)
-    assert len(passes.sizes) == 3
-
-
-def test_a_pass_that_memory_does_not_hold_is_not_measured():
-    passes = Passes(1e-3)
-
-    def verify(num_nodes):
-        if num_nodes > 20:
-            raise torch.OutOfMemoryError
-        passes(num_nodes)
-
-    measured = measure(verify, clock=passes.clock)
-    assert max(passes.sizes) == 16
-    assert set(measured) <= {0, 1, 2, 4, 8, 16, 64}
-
-
 def test_a_limit_bounds_all_later_drafts():
     world = World(FLAT, lambda _: 0.9)
     for budget in (auto(world), FixedBudget(32)):
@@ -511,83 +321,6 @@ def test_a_limit_bounds_all_later_drafts():
         budget.prepare()
         (tree,) = budget.draft([world], [100])
         assert len(tree) == 5
-
-
-def test_no_pass_is_larger_than_it_may_be():
-    passes = Passes(1e-3)
-    measured = measure(passes, 5, clock=passes.clock)
-    assert max(passes.sizes) == 4
-    assert measured[64] == measured[4]
-
-
-class Runner:
-    """The length of a context, and passes that are counted."""
-
-    def __init__(self, length, num_rows=1):
-        self.cache = SimpleNamespace(lengths=[length] * num_rows)
-        self.num_passes = 0
-
-    def verify_rows(self, token_ids, trees):
-        self.num_passes += 1
-        return [np.zeros((1, 1)) for _ in zip(token_ids, trees, strict=True)]
-
-
-@pytest.fixture
-def costs_of(tmp_path, monkeypatch):
-    """Costs for a context of a length, as in a new process; the number of passes measured."""
-
-    def measured(length=100, verification="tree", num_rows=1):
-        monkeypatch.setattr(cost, "_models", {})
-        runner = Runner(length, num_rows)
-        model = StepCosts(tiny_model("llama"), runner, verification, tmp_path).now()
-        assert set(model.curve()) == set(SIZES)
-        return runner.num_passes
-
-    return measured
-
-
-def test_costs_are_measured_once_for_a_model_and_a_range_of_lengths(costs_of):
-    assert costs_of() > 0
-    assert costs_of() == costs_of(1024) == 0
-    assert costs_of(1025) > 0
-    assert costs_of(2048) == 0
-    assert costs_of(100, "batched") > 0
-    assert costs_of(num_rows=3) > 0
-    assert costs_of(num_rows=4) == 0
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff",
-        b"7",
-        b'{"0": 1}',
-        b'{"0": 1, "64": null}',
-        b'{"0": 1, "64": NaN}',
-        b'{"0": 1, "64": -1}',
-        b'{"0": 1, "64": 2, "65": 3}',
-        b'{"x": 1, "0": 1, "64": 2}',
-    ],
-)
-def test_a_damaged_file_of_costs_is_measured_again(costs_of, tmp_path, damaged):
-    costs_of()
-    (path,) = tmp_path.iterdir()
-    kept = json.loads(path.read_text())
-    assert set(map(int, kept)) == set(SIZES)
-    path.write_bytes(damaged)
-    assert costs_of() > 0
-    assert costs_of() == 0
-
-
-def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(cost, "_models", {})
-    no_folder = tmp_path / "file"
-    no_folder.write_text("")
-    model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
-    assert model.seconds(0) > 0
 
 
 @pytest.mark.parametrize("verification", ["fast", "tree", "batched"])
@@ -629,3 +362,84 @@ class Rows:
 def test_a_session_is_told_of_its_own_draft_where_deep_nodes_were_left_out(num_nodes, expected):
     draft = specds.TokenTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
     assert _num_before(draft, within(draft, 9, 2), num_nodes) == expected
+
+
+def ragged(cost, experience=None):
+    budget = AutoBudget(
+        lambda: cost, experience or Experience(trust=Trust(1.0)), lambda: 0.0, is_ragged=True
+    )
+    budget.prepare()
+    return budget
+
+
+def test_each_row_of_a_batch_verifies_what_pays_of_its_own_draft():
+    # A node costs a quarter of a plain step of its row.
+    cost = CostModel({size: 1 + size / 4 for size in SIZES})
+    sessions = [Listed(probs) for probs in ([0.9, 0.8, 0.7, 0.05], [0.2, 0.1], [], [0.8])]
+    budget = ragged(cost)
+    trees = budget.draft(sessions, [9] * 4)
+    assert [0 if tree is None else len(tree) for tree in trees] == [3, 0, 0, 1]
+    before = cost.seconds(1)
+    budget.record([[1, 2], [1], [1], [1]])
+    assert cost.seconds(1) == before  # a clock that stands still
+    padded = AutoBudget(lambda: cost, Experience(trust=Trust(1.0)), lambda: 0.0)
+    padded.prepare()
+    # Padded, all would cost what the first does.
+    assert padded.draft(sessions, [9] * 4) != trees
+
+
+def test_rows_that_are_sure_of_more_are_asked_again_alone():
+    cost = CostModel({size: 1 + size / 100 for size in SIZES})
+    sure, unsure = Listed([0.9] * 64), Listed([0.9] * 3)
+    trees = ragged(cost).draft([sure, unsure], [9, 9])
+    assert (sure.asked, unsure.asked) == ([8, 32, 64], [8])
+    assert [len(tree) for tree in trees] == [64, 3]
+
+
+def test_a_step_of_own_sizes_is_learned_by_their_mean():
+    cost = CostModel({size: 1 + size / 4 for size in SIZES})
+    now = 0.0
+    budget = AutoBudget(lambda: cost, Experience(trust=Trust(1.0)), lambda: now, is_ragged=True)
+    budget.prepare()
+    budget.draft([Listed([0.9, 0.9]), Listed([]), Listed([]), Listed([])], [9] * 4)
+    now = cost.seconds(0.5)
+    before = cost.curve()
+    budget.record([[0, 5], [1], [1], [1]])
+    assert cost.curve() == pytest.approx(before)
+
+
+@pytest.mark.parametrize("is_ragged", [True, False])
+def test_few_rows_are_asked_where_drafts_have_not_proved_to_pay(is_ragged):
+    cost = CostModel(LINEAR)
+    experience = Experience()
+    now = 0.0
+
+    class Slow(Listed):
+        def draft_until(self, min_gain, max_nodes):
+            nonlocal now
+            now += 1e-4
+            return super().draft_until(min_gain, max_nodes)
+
+    sessions = [Slow([0.05]) for _ in range(20)]
+    budget = AutoBudget(lambda: cost, experience, lambda: now, is_ragged=is_ragged)
+    asked = []
+    for _ in range(60):
+        budget.prepare()
+        asked.append(budget.num_asked(20))
+        trees = budget.draft(sessions[: asked[-1]], [30] * 20)
+        assert trees == [None] * 20
+        budget.record([[9]] * 20)
+    assert asked[0] == 3
+    assert set(asked) == {0, 3}
+    assert asked.count(3) < 10
+    # All are asked as soon as the few say that it pays.
+    for session in sessions:
+        session.probs = np.array([0.9])
+    for _ in range(80):
+        budget.prepare()
+        asked.append(budget.num_asked(20))
+        trees = budget.draft(sessions[: asked[-1]], [30] * 20)
+        budget.record([[0] if tree is None else [0, 9] for tree in trees])
+        if asked[-1] == 20:
+            break
+    assert asked[-1] == 20

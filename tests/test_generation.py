@@ -501,14 +501,13 @@ class Pausing(FixedBudget):
         super().__init__(max_nodes)
         self.num_steps = 0
 
-    @property
-    def pauses(self):
-        return self.num_steps % 3 != 0
+    def num_asked(self, num_rows):
+        return num_rows if self.num_steps % 3 == 0 else 0
 
     def draft(self, sessions, max_depths):
-        pauses = self.pauses
+        assert len(sessions) == self.num_asked(len(max_depths))
         self.num_steps += 1
-        return [None] * len(sessions) if pauses else super().draft(sessions, max_depths)
+        return super().draft(sessions, max_depths)
 
 
 @pytest.mark.parametrize("make", [Session, Recycling])
@@ -535,7 +534,7 @@ def test_sessions_that_pause_know_all_tokens_before_they_draft(monkeypatch, make
 
     drafter = random_drafter()
     drafter.session = lambda prompt_ids: Checked(None, prompt_ids)
-    monkeypatch.setattr("specds.generation.make_budget", lambda *_: Pausing(4))
+    monkeypatch.setattr("specds.generation.make_budget", lambda *_, **__: Pausing(4))
     output = tree_generate(model, drafter, **mode)
     assert output.sequences.tolist() == [expected]
     # A token that was drafted and the one after it, and those of two steps of a pause: what is

@@ -30,8 +30,8 @@ from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
 from specds.verify import accept, cost
-from specds.verify.budget import experience_of
 from specds.verify.cost import CostModel
+from specds.verify.experience import experience_of
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 

@@ -50,7 +50,7 @@ MODELS = {
 
 
 def passes(model, *, lean):
-    """The logits of passes over one row and over two, and all states that these have left."""
+    """The logits of passes over one row and over two, and the states of what was committed."""
     runner = FastRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
     assert runner._lean is not None
     if not lean:
@@ -58,10 +58,15 @@ def passes(model, *, lean):
     for row in range(2):
         runner.prefill(prompt(21 - row, row), row=row)
     logits = [*runner.verify_rows([7, 8], [TREE, OTHER]), *runner.verify_rows([7, 8], [None, TREE])]
-    runner.commit_rows([[0], [1, 4]])
+    runner.commit_rows([[], [1, 4]])
+    states = [
+        block[:, row, :, :length].clone()
+        for block in runner.cache._blocks
+        for row, length in enumerate(runner.cache.lengths)
+    ]
     runner.leave(1)
     logits += [runner.verify(5, None), runner.verify(6, TREE)]
-    return torch.cat(logits), runner.cache._blocks
+    return torch.cat(logits), states
 
 
 @torch.no_grad()

@@ -22,8 +22,9 @@ from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, subtree
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
 from specds.verify import Emitter, Sampler, accept, rejection, walk
-from specds.verify.budget import AutoBudget, Experience, FixedBudget
+from specds.verify.budget import AutoBudget, FixedBudget
 from specds.verify.cost import CostModel
+from specds.verify.experience import Experience
 
 START = [0, 1]
 COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}

@@ -849,6 +849,7 @@ def draft_batch(
     sessions: Sequence[DraftSession],
     max_nodes: int,
     *,
+    min_gain: float = 0.0,
     num_threads: int | None = None,
 ) -> list[TokenTree]:
     """Drafts at most `max_nodes` nodes for each session, in several threads.
@@ -856,6 +857,7 @@ def draft_batch(
     Args:
         sessions: What the drafters' `session` returns, each at most once.
         max_nodes: As for one session.
+        min_gain: As for one session's `draft_until`.
         num_threads: The most threads that work at a time; all processors by default. The trees are
             the same with any number.
 

@@ -125,13 +125,14 @@ class Row:
                 comes after it, since each call costs some ten microseconds between two passes.
         """
         if self._recycling is not None and predictions is not None and predictions.size:
-            self._catch_up()
+            self.catch_up()
             self._recycling.recycle(_EMPTY_TREE if tree is None else tree, predictions)
         self.unseen += self.new
         if not later:
-            self._catch_up()
+            self.catch_up()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Tells the session what it has not observed yet."""
         if self.unseen:
             self.session.observe(self.unseen)
             self.unseen = []
@@ -139,7 +140,7 @@ class Row:
     def finish(self) -> None:
         """Ends the session, which knows all tokens then."""
         try:
-            self._catch_up()
+            self.catch_up()
         finally:
             self.session.finish()
 
@@ -177,7 +178,8 @@ class Decoding:
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
         for number, row in enumerate(rows):
-            self._prefill(number, row, chunk_size)
+            is_asked = number < self._budget.num_asked(len(rows))
+            self._prefill(number, row, chunk_size, is_asked=is_asked)
         active = list(rows)
         self._dismiss(active)
         while active:
@@ -188,13 +190,13 @@ class Decoding:
         for row in rows:
             self.stats.merge_levels(getattr(row.session, "level_stats", {}))
 
-    def _prefill(self, number: int, row: Row, chunk_size: int | None) -> None:
+    def _prefill(self, number: int, row: Row, chunk_size: int | None, *, is_asked: bool) -> None:
         logits = self._runner.prefill(row.prompt_ids, chunk_size, number)
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        told = self._predictions([row], [logits])[0]
-        row.observe(None, told, later=self._budget.pauses)
+        told = self._predictions([row], [logits])[0] if is_asked else None
+        row.observe(None, told, later=not is_asked)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -203,8 +205,10 @@ class Decoding:
         paths, told = (self._walk if self._accepts is None else self._take)(rows, trees)
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
-        for row, tree, predictions in zip(rows, trees, told, strict=True):
-            row.observe(tree, predictions, later=self._budget.pauses)
+        asked = self._budget.num_asked(len(rows))
+        for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+            predictions = told[number] if number < asked else None
+            row.observe(tree, predictions, later=number >= asked)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")
@@ -220,7 +224,8 @@ class Decoding:
         kept = zip(paths, rows, strict=True)
         self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._watch.lap("compact_s")
-        return paths, self._predictions(rows, logits)
+        asked = self._budget.num_asked(len(rows))
+        return paths, self._predictions(rows[:asked], logits)
 
     def _take(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
@@ -246,11 +251,12 @@ class Decoding:
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
-        most = max(row.num_predictions for row in rows)
-        # Where nothing is drafted next, it would cost as much as all else that is not the model's.
-        if most == 0 or self._budget.pauses:
+        """What is told of the first rows; for none it would cost as much as all but the model."""
+        most = max((row.num_predictions for row in rows), default=0)
+        if most == 0:
             return [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
+        logits = logits[: len(rows)]
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
         told = likeliest_on_host(joined, most, self._limits.known_tokens)
         ends = accumulate(map(len, logits))
@@ -264,7 +270,10 @@ class Decoding:
         if max(max_depths) > 0:
             self._budget.prepare()
         self._watch.lap("measure_s")
-        trees = self._budget.draft([row.session for row in rows], max_depths)
+        asked = rows[: self._budget.num_asked(len(rows))]
+        for row in asked:
+            row.catch_up()
+        trees = self._budget.draft([row.session for row in asked], max_depths)
         for tree in trees:
             if tree is not None:
                 refuse_tokens_beyond(self._limits.vocab_size, int(tree.token_ids.max()))

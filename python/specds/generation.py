@@ -331,7 +331,8 @@ def _decode(
         try:
             clock = clock_of(model.device, options.profile)
             costs = StepCosts(model, runner, verification)
-            budget = make_budget(num_nodes, options.drafter, costs.now)
+            is_ragged = runner.is_ragged
+            budget = make_budget(num_nodes, options.drafter, costs.now, is_ragged=is_ragged)
             for row in batch:
                 _join(row, model, generation_config, costs.now)
             decoding = Decoding(runner, limits, budget, chooser, clock)

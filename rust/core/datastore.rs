@@ -3,10 +3,12 @@
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::checks::check_tokens;
 use crate::error::{Error, Result};
+use crate::followers::AllFollowers;
 use crate::prior;
 use crate::shard::Shard;
 use crate::split::{Node, Splitter};
@@ -38,6 +40,8 @@ pub struct Datastore {
     manifest: Manifest,
     shards: Vec<Shard>,
     prior: Option<Weights>,
+    /// What is found of single tokens serves all that draft.
+    followers: OnceLock<AllFollowers>,
 }
 
 /// Where the longest suffix of a context occurs in a datastore.
@@ -182,6 +186,7 @@ impl Datastore {
             manifest: manifest.clone(),
             shards: opened.collect::<Result<_>>()?,
             prior: None,
+            followers: OnceLock::new(),
         })
     }
 
@@ -231,6 +236,11 @@ impl Datastore {
     /// Tokens are below this.
     pub fn vocab_size(&self) -> u32 {
         self.manifest.vocab_size
+    }
+
+    /// What follows each single token. O(vocabulary) when it is first asked for.
+    pub(crate) fn followers(&self) -> &AllFollowers {
+        self.followers.get_or_init(|| AllFollowers::new(self))
     }
 
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.

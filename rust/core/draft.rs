@@ -87,19 +87,22 @@ pub trait Session: Send {
     fn finish(&mut self) {}
 }
 
-/// Drafts for every session as its [`draft`](Session::draft) does, with up to `num_threads` threads
-/// of the global pool, or all of them. The trees are the same with any number.
+/// Drafts for every session as its [`draft_until`](Session::draft_until) does, with up to
+/// `num_threads` threads of the global pool, or all of them. The trees are the same with any number.
 ///
 /// # Errors
 ///
-/// As [`draft`](Session::draft), for the first session that has one; [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) where
+/// As [`draft_until`](Session::draft_until), for the first session that has one; [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) where
 /// `num_threads` is 0.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [&mut S],
+    min_gain: f32,
     max_nodes: usize,
     num_threads: Option<usize>,
 ) -> Result<Vec<TokenTree>> {
     let size = batch_size(sessions.len(), num_threads)?;
-    let trees = in_parallel(sessions, size, |session| session.draft(max_nodes));
+    let trees = in_parallel(sessions, size, |session| {
+        session.draft_until(min_gain, max_nodes)
+    });
     trees.into_iter().collect()
 }

@@ -25,15 +25,28 @@ pub(crate) struct Followers {
 ///
 /// Every node of a tree asks for its token's, and few tokens are most of a text.
 #[derive(Debug)]
-pub(crate) struct AllFollowers(Box<[OnceLock<Followers>]>);
+pub(crate) struct AllFollowers {
+    of_tokens: Box<[OnceLock<Followers>]>,
+    /// Of each token, half the logarithm of how often it occurs.
+    pub(crate) frequencies: Box<[u8]>,
+}
 
 impl AllFollowers {
-    pub(crate) fn new(vocab_size: u32) -> Self {
-        Self((0..vocab_size).map(|_| OnceLock::new()).collect())
+    /// O(vocabulary).
+    pub(crate) fn new(datastore: &Datastore) -> Self {
+        let tokens = 0..datastore.vocab_size();
+        let frequency = |token| {
+            let count = datastore.count(&[token]).unwrap_or(0);
+            u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
+        };
+        Self {
+            of_tokens: tokens.clone().map(|_| OnceLock::new()).collect(),
+            frequencies: tokens.map(frequency).collect(),
+        }
     }
 
     pub(crate) fn of(&self, datastore: &Datastore, token: u32) -> Option<&Followers> {
-        let followers = self.0.get(token as usize)?;
+        let followers = self.of_tokens.get(token as usize)?;
         Some(followers.get_or_init(|| look_up(datastore, token)))
     }
 }

@@ -10,7 +10,6 @@ use crate::draft::Session;
 use crate::effort::Effort;
 use crate::error::{Error, Result};
 use crate::evidence::TableSource;
-use crate::followers::AllFollowers;
 use crate::growth::{Growth, Limits, Sources};
 use crate::hidden::Hidden;
 use crate::history::History;
@@ -64,14 +63,11 @@ pub struct FusedDrafter {
     trigrams: Option<Arc<Trigrams>>,
     config: FusedConfig,
     weights: RwLock<Weights>,
-    followers: AllFollowers,
-    /// Of each token of the datastore, half the logarithm of how often it occurs.
-    frequencies: Box<[u8]>,
     accepted: [AtomicU64; Source::ALL.len()],
 }
 
 impl FusedDrafter {
-    /// A drafter of these sources, which starts from these weights. O(vocabulary).
+    /// A drafter of these sources, which starts from these weights.
     ///
     /// # Errors
     ///
@@ -82,25 +78,13 @@ impl FusedDrafter {
         config: FusedConfig,
         weights: Weights,
     ) -> Result<Self> {
-        let vocab_size = datastore
-            .as_ref()
-            .map_or(0, |datastore| datastore.vocab_size());
         if let (Some(datastore), Some(memory)) = (&datastore, &memory) {
             let (expected, found) = (datastore.vocab_size(), memory.options().vocab_size);
             if expected != found {
                 return Err(other_vocabulary("memory", expected, found));
             }
         }
-        let frequency = |datastore: &Datastore, token| {
-            let count = datastore.count(&[token]).unwrap_or(0);
-            u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
-        };
-        let frequencies = datastore
-            .iter()
-            .flat_map(|datastore| (0..vocab_size).map(move |token| frequency(datastore, token)));
         Ok(Self {
-            frequencies: frequencies.collect(),
-            followers: AllFollowers::new(vocab_size),
             datastore,
             memory,
             model_tables: None,
@@ -267,7 +251,7 @@ impl FusedSession {
         let sources = Sources {
             reading: self.effort.reading(),
             weights: &weights,
-            datastore: datastore.map(|datastore| (datastore, &drafter.followers)),
+            datastore,
             texts: [
                 drafter.config.context.then_some(&self.context),
                 texts.as_deref(),
@@ -282,7 +266,6 @@ impl FusedSession {
             ],
             tokens: self.context.tokens(),
             uses: &self.uses,
-            frequencies: &drafter.frequencies,
         };
         self.growth.grow(&sources, limits).clone()
     }

@@ -8,7 +8,6 @@ use crate::calibration;
 use crate::datastore::Datastore;
 use crate::effort::Reading;
 use crate::evidence::{Evidence, Kind, Known, TableSource};
-use crate::followers::AllFollowers;
 use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
@@ -32,13 +31,12 @@ const TEXTS: [Kind; 3] = [Kind::Context, Kind::Memory, Kind::Predicted];
 pub(crate) struct Sources<'a> {
     pub(crate) reading: Reading,
     pub(crate) weights: &'a Weights,
-    pub(crate) datastore: Option<(&'a Datastore, &'a AllFollowers)>,
+    pub(crate) datastore: Option<&'a Datastore>,
     /// In the order of [`TEXTS`].
     pub(crate) texts: [Option<&'a History>; 3],
     pub(crate) tables: [Option<&'a dyn TableSource>; 3],
     pub(crate) tokens: &'a [u32],
     pub(crate) uses: &'a Uses,
-    pub(crate) frequencies: &'a [u8],
 }
 
 /// How large a tree may grow.
@@ -182,7 +180,7 @@ impl Growth {
         let least = self.least_of(free);
         let is_end = sources
             .datastore
-            .is_some_and(|(datastore, _)| next.token == datastore.separator());
+            .is_some_and(|datastore| next.token == datastore.separator());
         free > 0
             && !is_end
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
@@ -263,10 +261,12 @@ impl Growth {
         for table in sources.tables.iter().flatten() {
             table.count(&self.tail, &mut self.evidence);
         }
+        let followers = sources.datastore.map(Datastore::followers);
+        let frequencies = followers.map_or(&[][..], |followers| &followers.frequencies);
         let request = Request {
             tail: &self.tail,
             uses: sources.uses,
-            frequencies: sources.frequencies,
+            frequencies,
             min_share,
             max_candidates: sources.reading.candidates,
         };
@@ -286,8 +286,7 @@ impl Growth {
         prob: f32,
         min_share: f32,
     ) -> passages::Found {
-        let (Some((datastore, followers)), Some(&token)) = (sources.datastore, self.tail.last())
-        else {
+        let (Some(datastore), Some(&token)) = (sources.datastore, self.tail.last()) else {
             return 0..0;
         };
         let separator = datastore.separator();
@@ -304,14 +303,8 @@ impl Growth {
             self.passages.look_up(datastore, document, sources.reading)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
-        self.passages.count_followers(
-            followers,
-            datastore,
-            token,
-            rank,
-            min_share,
-            &mut self.evidence,
-        );
+        self.passages
+            .count_followers(datastore, token, rank, min_share, &mut self.evidence);
         found
     }
 

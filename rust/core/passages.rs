@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::datastore::{Datastore, Match, Samples};
 use crate::effort::Reading;
 use crate::evidence::{END, Evidence, Kind, Matched, runs};
-use crate::followers::{AllFollowers, look_up_elsewhere};
+use crate::followers::look_up_elsewhere;
 use crate::hidden::Hidden;
 use crate::numeric::small;
 use crate::skips::Skipped;
@@ -240,7 +240,6 @@ impl Passages {
     /// that matters.
     pub(crate) fn count_followers(
         &self,
-        followers: &AllFollowers,
         datastore: &Datastore,
         token: u32,
         rank: usize,
@@ -251,7 +250,7 @@ impl Passages {
         let elsewhere = hidden.and_then(|hidden| look_up_elsewhere(datastore, token, hidden));
         let followers = elsewhere
             .as_ref()
-            .or_else(|| followers.of(datastore, token));
+            .or_else(|| datastore.followers().of(datastore, token));
         if let Some(followers) = followers {
             let matched = Matched {
                 kind: Kind::Datastore,

@@ -159,11 +159,12 @@ pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyRe
 
 /// Drafts for every session, in several threads.
 #[pyfunction]
-#[pyo3(signature = (sessions, max_nodes, *, num_threads = None))]
+#[pyo3(signature = (sessions, max_nodes, *, min_gain = 0.0, num_threads = None))]
 pub(crate) fn draft_batch(
     py: Python<'_>,
     sessions: Vec<Bound<'_, DraftSession>>,
     max_nodes: usize,
+    min_gain: f32,
     num_threads: Option<usize>,
 ) -> PyResult<Vec<TokenTree>> {
     let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
@@ -171,7 +172,7 @@ pub(crate) fn draft_batch(
         let mut guards = lock_all(&sessions)?;
         let mut sessions: Vec<&mut AnySession> =
             guards.iter_mut().map(|guard| &mut ***guard).collect();
-        draft::draft_batch(&mut sessions, max_nodes, num_threads).map_err(py_err)
+        draft::draft_batch(&mut sessions, min_gain, max_nodes, num_threads).map_err(py_err)
     })
     .map(|trees| trees.into_iter().map(TokenTree).collect())
 }

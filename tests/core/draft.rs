@@ -139,7 +139,7 @@ proptest! {
         let alone = contexts.iter().map(|context| start(context).draft(max_nodes).unwrap());
         let mut sessions: Vec<_> = contexts.iter().map(start).collect();
         let mut sessions: Vec<_> = sessions.iter_mut().collect();
-        let batch = draft_batch(&mut sessions, max_nodes, num_threads).unwrap();
+        let batch = draft_batch(&mut sessions, 0.0, max_nodes, num_threads).unwrap();
         prop_assert_eq!(batch, alone.collect::<Vec<_>>());
     }
 }
@@ -195,9 +195,9 @@ fn a_batch_may_mix_sessions_but_needs_a_thread() {
     rest.observe(&[1]).unwrap();
     fused.observe(&[1]).unwrap();
     let mut sessions: [&mut dyn Session; 2] = [&mut rest, &mut fused];
-    let trees = draft_batch(&mut sessions, 4, Some(2)).unwrap();
+    let trees = draft_batch(&mut sessions, 0.0, 4, Some(2)).unwrap();
     assert!(trees.iter().all(|tree| tree.token_ids() == [2]));
-    let error = draft_batch(&mut sessions, 4, Some(0)).unwrap_err();
+    let error = draft_batch(&mut sessions, 0.0, 4, Some(0)).unwrap_err();
     assert!(matches!(
         error,
         Error::InvalidArgument {

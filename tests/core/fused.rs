@@ -226,7 +226,7 @@ proptest! {
         let one_by_one: Vec<_> = sessions().map(|mut session| session.draft(16).unwrap()).collect();
         let mut sessions: Vec<_> = sessions().collect();
         let mut sessions: Vec<_> = sessions.iter_mut().collect();
-        prop_assert_eq!(draft_batch(&mut sessions, 16, num_threads).unwrap(), one_by_one);
+        prop_assert_eq!(draft_batch(&mut sessions, 0.0, 16, num_threads).unwrap(), one_by_one);
     }
 }
 

@@ -1,57 +1,37 @@
-"""How many nodes of a draft are verified?
+"""How many nodes of a draft are verified: so many in each step, or what pays by the clock.
 
-A step that verifies the first k nodes of its draft emits on average g(k) = 1 plus their
-probabilities, and costs c(k). Each step takes the k of the most tokens a second, g(k) / c(k); k = 0
-is a choice like any other. So which nodes are verified depends on the clock, and what is emitted
-does not.
-
-A gain could also be held against the tokens a second of all steps, g(k) - s c(k), which is best
-where one step says nothing of the next. But what is hard to draft comes in runs: there a token that
-is skipped would not have been followed by easier ones.
+So which nodes are verified depends on the clock, and what is emitted does not.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from math import exp, sqrt
+from math import ceil, inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
+from specds._core import DraftSession, TokenTree, draft_batch
 from specds.drafters.protocol import within
 from specds.verify.cost import MOST_NODES
+from specds.verify.experience import Experience, experience_of
+from specds.verify.sizes import best_size, best_sizes, worth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds._core import TokenTree
     from specds.drafters import Drafter, Session
     from specds.verify.cost import CostModel
+    from specds.verify.experience import Trust
+    from specds.verify.sizes import Worth
 
-# What happened fifty steps ago counts a third.
-_KEPT = 0.98
-# How many expected tokens it takes until what came of them counts as much as the drafter's word.
-_FAITH = 2.0
-# What is believed of a drafter that is not known yet: where nodes are cheap they are verified all
-# the same, and where they are not, its first tokens tell as much at no cost.
-_FIRST_TRUST = 0.3
-# Deeper nodes are trusted as the deepest of these.
-_DEPTHS = 16
-# Drafts are told apart by the probability of their likeliest node.
-_SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
-_MOST_TRUST = 2.0
-# A row that is ahead of the last one by this many times the root of what that one has left is worth
-# a third of it.
-_PATIENCE = 0.5
-# By how much a step is to be better than a plain one.
-_MARGIN = 0.03
 # At first so many nodes are drafted: more where they may pay.
 _LEAST_LOOK = 8
-_AVERAGING = 0.1
-_LONGEST_WAIT = 31
+# Of how many rows one is asked for a draft where drafts have not proved to pay.
+_PROBE = 8
+_EMPTY = TokenTree([], [])
 
 
 class Budget(Protocol):
@@ -61,17 +41,24 @@ class Budget(Protocol):
         """Comes before every draft; it may take a while to measure what a step costs."""
         ...
 
+    def num_asked(self, num_rows: int) -> int:
+        """How many of so many sequences the next step drafts for, the first ones: often all.
+
+        Other sessions need not have observed what was emitted so far.
+        """
+        ...
+
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
-        """Drafts for each session what is to be verified, in one step for all of them.
+        """Drafts what is to be verified, in one step for all sequences.
 
         Args:
-            sessions: One for each sequence of the step.
-            max_depths: How deep a node of each can be and still be emitted.
+            sessions: Of the first sequences, as many as `num_asked` says.
+            max_depths: How deep a node of each sequence can be and still be emitted.
 
         Returns:
-            For each session a tree, or None where there is nothing to verify.
+            For each sequence a tree, or None where there is nothing to verify.
         """
         ...
 
@@ -82,14 +69,6 @@ class Budget(Protocol):
             emitted: The tokens of each sequence; None for one that the step ended: its next tokens
                 are not known.
             learning_s: How long its sessions took to learn from it.
-        """
-        ...
-
-    @property
-    def pauses(self) -> bool:
-        """Whether the next step is one of a pause: without drafts, whatever comes of this one.
-
-        Its sessions are asked nothing: they need not have observed what was emitted so far.
         """
         ...
 
@@ -115,13 +94,18 @@ class FixedBudget:
     def prepare(self) -> None:
         """Needs nothing."""
 
+    def num_asked(self, num_rows: int) -> int:
+        """As `Budget.num_asked`: all, or none."""
+        return num_rows if self._max_nodes else 0
+
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
+        rows = zip_longest(sessions, max_depths)
         return [
-            self._draft(session, max_depth) if self._max_nodes and max_depth > 0 else None
-            for session, max_depth in zip(sessions, max_depths, strict=True)
+            None if session is None or max_depth <= 0 else self._draft(session, max_depth)
+            for session, max_depth in rows
         ]
 
     def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
@@ -131,11 +115,6 @@ class FixedBudget:
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """Changes nothing."""
 
-    @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`: no step is left out, unless all are."""
-        return self._max_nodes == 0
-
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
         self._max_nodes = min(self._max_nodes, max_nodes)
@@ -144,194 +123,46 @@ class FixedBudget:
         """Nothing was measured."""
 
 
-class Trust:
-    """What is held of a drafter's probabilities: the share of the tokens promised that came.
+@dataclass
+class _Drafted:
+    """What was drafted for one sequence of a step.
 
-    By how sure the drafter is of its likeliest node, since drafters exaggerate both ways, and by
-    depth. A depth with little evidence is trusted as the one above it, and the first one as that of
-    all drafts, never more than the drafter says. Nodes count whose outcome is sure to be known
-    before it is: the verified ones and their children. So a drafter is judged by the first token
-    alone while none of its nodes is verified, and can win trust.
-
-    Args:
-        first: What is believed of a drafter that is not known yet.
+    Attributes:
+        session: Drafts.
+        max_depth: As for `Budget.draft`.
+        worth: Of its tokens (see `worth_of`).
+        draft: All that was drafted.
+        tree: What of it can be emitted.
+        gains: Tokens to expect of its nodes.
+        values: What these are worth.
+        hope: The most tokens that further nodes can be worth; 0 where there are none.
+        size: How many nodes are verified.
     """
 
-    def __init__(self, first: float = _FIRST_TRUST) -> None:
-        # Lists: between two passes of a model, code is seldom in the processor's cache, and the
-        # first few calls of numpy take 10 us each.
-        rows, size = range(len(_SURENESS) + 1), _DEPTHS + 1
-        self._promised = [[0.0] * size for _ in rows]
-        self._came = [[0.0] * size for _ in rows]
-        # Of the first tokens of all drafts, what was promised and what came.
-        self._of_all = [_FAITH, _FAITH * first]
-        self._factors = [[first] * size for _ in rows]
+    session: Session
+    max_depth: int
+    worth: Worth
+    draft: TokenTree = _EMPTY
+    tree: TokenTree = _EMPTY
+    gains: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    hope: float = 0.0
+    size: int = 0
 
-    @property
-    def most(self) -> float:
-        """The largest factor by which a probability may be too small."""
-        return max(1.0, *map(max, self._factors))
+    def take(self, draft: TokenTree, most: int, trust: Trust) -> None:
+        """Takes a draft of at most so many nodes."""
+        self.draft, self.tree = draft, within(draft, most, self.max_depth)
+        self.gains = trust.gains(self.tree)
+        self.values = self.worth.of(self.tree, self.gains)
+        self.hope = self.worth.share * trust.hope(self.tree) if len(self.tree) == most else 0.0
 
-    def gains(self, tree: TokenTree) -> list[float]:
-        """Tokens to expect of each node of a tree."""
-        promises = _promises(tree)
-        factors = self._factors[_row(promises)]
-        nodes = zip(promises, tree.depths().tolist(), strict=True)
-        return [promise * factors[min(depth, _DEPTHS)] for promise, depth in nodes]
-
-    def hope(self, tree: TokenTree) -> float:
-        """The most tokens to expect of a node that is no likelier than the last of a tree."""
-        promises = _promises(tree)
-        return min(promises[-1] * max(self._factors[_row(promises)][1:]), 1.0)
-
-    def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
-        """Compares a draft, of which the first nodes were verified, with what was emitted."""
-        promises = _promises(tree)
-        row = _row(promises)
-        promised = self._promised[row] = [_KEPT * number for number in self._promised[row]]
-        came = self._came[row] = [_KEPT * number for number in self._came[row]]
-        first_promised, first_came = (_KEPT * number for number in self._of_all)
-        path = _path(tree, emitted)
-        nodes = zip(tree.parents.tolist(), tree.depths().tolist(), promises, strict=True)
-        for node, (parent, depth, promise) in enumerate(nodes):
-            if parent < num_verified:
-                promised[min(depth, _DEPTHS)] += promise
-                came[min(depth, _DEPTHS)] += node in path
-                if parent < 0:
-                    first_promised += promise
-                    first_came += node in path
-        self._of_all = [first_promised, first_came]
-        factor = first_came / max(first_promised, first_came) if first_came else 0.0
-        factors = [factor]
-        for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
-            factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
-            factors.append(factor if factor < _MOST_TRUST else _MOST_TRUST)
-        for other, of_row in enumerate(self._promised):
-            if of_row[1] == 0.0:
-                self._factors[other] = factors[:1] * len(factors)
-        self._factors[row] = factors
-
-
-def _row(promises: list[float]) -> int:
-    """How sure a drafter is, as a row of what is known of it."""
-    return bisect(_SURENESS, max(promises, default=0.0))
-
-
-def _promises(tree: TokenTree) -> list[float]:
-    """The probabilities of a tree; a drafter that gives none is taken to be sure."""
-    probs: list[float] = tree.probs.tolist()
-    return probs if any(probs) else [1.0] * len(probs)
-
-
-def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
-    """The nodes of a tree along the emitted tokens."""
-    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    nodes = {edge: node for node, edge in enumerate(edges)}
-    path: list[int] = []
-    for token in emitted:
-        node = nodes.get((path[-1] if path else -1, token))
-        if node is None:
-            break
-        path.append(node)
-    return path
-
-
-def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
-    """How many nodes of each of some trees to verify in one step, the same number of all.
-
-    A tree of fewer nodes is verified whole: a row of a batch is padded to the longest.
-
-    Args:
-        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them, times
-            what a token of its row is worth.
-        costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
-
-    Returns:
-        The number, and what each sequence gains over plain decoding in the same time, in tokens;
-        0 and 0 where that is less than promises and costs are good for.
-    """
-    total, best, best_tokens = 0.0, 0, 1.0
-    sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
-    for size, of_nodes in enumerate(sums, start=1):
-        total += of_nodes
-        tokens = 1.0 + total / len(gains)
-        if tokens * costs[best] > best_tokens * costs[size]:
-            best, best_tokens = size, tokens
-    if best_tokens < (1.0 + _MARGIN) * costs[best]:
-        return 0, 0.0
-    return best, best_tokens - costs[best]
-
-
-def _shares(max_depths: Sequence[int]) -> list[float]:
-    """What a token of each row of a batch is worth; 1 on average.
-
-    A batch takes as long as the row that ends last, which is likely to be one that has most left to
-    write: by how much that must be told apart grows with what is still to come, as the way of a
-    random walk does.
-    """
-    if len(max_depths) == 1:
-        return [1.0]
-    most = max(max_depths)
-    scale = _PATIENCE * sqrt(most + 1)
-    worth = [exp((depth - most) / scale) for depth in max_depths]
-    mean = sum(worth) / len(worth)
-    return [of_row / mean for of_row in worth]
-
-
-class Experience:
-    """What a drafter has been worth, over all requests that it drafted for.
-
-    Args:
-        may_pause: Whether drafts that lose are followed by steps without any.
-        trust: In what it promises.
-    """
-
-    def __init__(self, *, may_pause: bool = True, trust: Trust | None = None) -> None:
-        self.trust = Trust() if trust is None else trust
-        self._may_pause = may_pause
-        # Tokens that were expected of the nodes verified, and how many came.
-        self._expected = self._came = 0.0
-        self._worth = 0.0
-        self._draft_s: float | None = None
-        self._period = self._wait = 0
-
-    def is_time_to_draft(self) -> bool:
-        """Whether to draft in a step, which counts as one of a pause where it is not."""
-        if self._wait == 0:
-            return True
-        self._wait -= 1
-        return False
-
-    def draft_time(self, seconds: float) -> float:
-        """Takes how long a draft took, and returns what one usually takes."""
-        usual = seconds if self._draft_s is None else self._draft_s
-        # A draft that was interrupted says little of the next one.
-        self._draft_s = usual + _AVERAGING * (min(seconds, 3 * usual) - usual)
-        return self._draft_s
-
-    def verified(self, expected: float, came: int) -> None:
-        """Takes how many tokens were expected of the nodes of a step, and how many came."""
-        self._expected = _KEPT * self._expected + expected
-        self._came = _KEPT * self._came + came
-
-    @property
-    def kept(self) -> float:
-        """The share of the tokens expected of verified nodes that came.
-
-        It is below that of all nodes: the nodes verified are those that most was expected of, and
-        of some of them it was too much.
-        """
-        return min((self._came + _FAITH) / (self._expected + _FAITH), 1.0)
-
-    def judge(self, profit: float) -> None:
-        """Takes what a draft gained, its own time paid for, in tokens of a sequence.
-
-        While drafts lose on average pauses grow, also where one of them gains a little.
-        """
-        self._worth += _AVERAGING * (profit - self._worth)
-        loses = self._may_pause and self._worth <= 0
-        self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
-        self._wait = self._period
+    def cut(self) -> TokenTree | None:
+        """What is verified; the session is told how much of its draft that is."""
+        if len(self.tree) > self.size:
+            _tell(self.session, "cut", _num_before(self.draft, self.tree, self.size))
+        if self.size == 0:
+            return None
+        return self.tree if len(self.tree) <= self.size else self.tree.prefix(self.size)
 
 
 class AutoBudget:
@@ -341,6 +172,8 @@ class AutoBudget:
         costs: What steps cost at present.
         experience: What the drafter has been worth so far.
         clock: Seconds since some moment.
+        is_ragged: Whether a step of several rows costs what all their nodes do, so that each can
+            have its own number; else all have the same.
     """
 
     def __init__(
@@ -348,113 +181,132 @@ class AutoBudget:
         costs: Callable[[], CostModel],
         experience: Experience,
         clock: Callable[[], float] = perf_counter,
+        *,
+        is_ragged: bool = False,
     ) -> None:
         self._costs = costs
         self._experience = experience
         self._clock = clock
+        self._is_ragged = is_ragged
         self._cost: CostModel | None = None
         self._max_nodes = MOST_NODES
-        self._drafts = False
         self._pauses = not experience.is_time_to_draft()
-        self._drafted: list[TokenTree | None] = []
-        self._gains: list[list[float]] = []
+        self._rows: list[_Drafted] = []
+        self._num_rows = 0
+        # By which the step costs: nodes of each row, or where rows are ragged their mean.
+        self._num_nodes = 0.0
+        # What is expected of them, in tokens of a row.
+        self._expected = 0.0
         self._first_look = _LEAST_LOOK
         self._learning_s = 0.0
-        # What the nodes drafted gain in all, and each further one at the most.
-        self._known = self._hope = 0.0
-        self._num_nodes = 0
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
         if not self._pauses:
             self._cost = self._costs()
 
+    def num_asked(self, num_rows: int) -> int:
+        """As `Budget.num_asked`: a few, where drafts have not proved to pay."""
+        if self._pauses:
+            return 0
+        return num_rows if self._experience.pays else ceil(num_rows / _PROBE)
+
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._drafted, self._num_nodes = [None] * len(sessions), 0
-        self._drafts = not self._pauses and max(max_depths) > 0
-        if self._cost is not None and self._drafts:
-            self._draft(self._cost, sessions, max_depths)
+        self._rows, self._num_rows, self._num_nodes = [], len(max_depths), 0.0
+        trees: list[TokenTree | None] = [None] * len(max_depths)
+        if self._cost is not None and not self._pauses and max(max_depths) > 0:
+            drafted = zip(sessions, max_depths, worth_of(max_depths), strict=False)
+            self._rows = [_Drafted(*row) for row in drafted]
+            trees[: len(sessions)] = self._draft(self._cost)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
-        return [self._cut(tree) for tree in self._drafted]
+        return trees
 
-    def _draft(
-        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> None:
+    def _draft(self, cost: CostModel) -> list[TokenTree | None]:
         start = self._clock()
-        for session in sessions:
-            _tell(session, "pace", cost.seconds(0))
+        for row in self._rows:
+            # A draft is worth tokens of its own row, and all rows wait for it.
+            _tell(row.session, "pace", cost.seconds(0) / self._num_rows)
         # What drafts by other models is not asked twice.
-        is_soon_done = all(hasattr(session, "draft_until") for session in sessions)
+        is_soon_done = all(hasattr(row.session, "draft_until") for row in self._rows)
         most = min(self._first_look, self._max_nodes) if is_soon_done else self._max_nodes
-        profit = self._look(cost, sessions, max_depths, most)
-        while most < self._max_nodes and self._may_pay(cost, most, profit):
+        profit = self._look(cost, self._rows, most)
+        while most < self._max_nodes and (rows := self._worth_a_look(cost, most, profit)):
             most = min(4 * most, self._max_nodes)
-            profit = self._look(cost, sessions, max_depths, most)
+            profit = self._look(cost, rows, most)
+        trees = [row.cut() for row in self._rows]
         # Steps are like the one before: half of what is drafted then is left over.
-        self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
+        self._first_look = max(2 * ceil(self._num_nodes), _LEAST_LOOK)
         # What the model predicted is told, and learned, only where it will be drafted from.
-        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        extra = profit + cost.seconds(self._num_nodes) / cost.seconds(0) - 1.0
-        shortfall = (1.0 - self._experience.kept) * extra
+        seconds = self._clock() - start + self._learning_s
+        seconds = self._experience.draft_time(seconds * self._num_rows / len(self._rows))
+        shortfall = (1.0 - self._experience.kept) * self._expected
         self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
+        return trees
 
-    def _look(
-        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int], most: int
-    ) -> float:
-        """Drafts so many nodes, chooses how many are verified, and returns what these gain."""
+    def _look(self, cost: CostModel, rows: Sequence[_Drafted], most: int) -> float:
+        """Drafts so many nodes of some rows, and chooses how many are verified of each.
+
+        Returns:
+            What these gain, as `_choose` does.
+        """
         trust = self._experience.trust
-        shares = _shares(max_depths)
         # What is less likely seldom pays, wherever it stands.
         least = min(cost.least_worth / trust.most, 1.0)
-        drafts = [_draft_until(session, least, most) for session in sessions]
-        trees = [
-            within(draft, most, max_depth)
-            for draft, max_depth in zip(drafts, max_depths, strict=True)
-        ]
-        self._gains = [trust.gains(tree) for tree in trees]
-        gains = [
-            [share * gain for gain in of_tree]
-            for share, of_tree in zip(shares, self._gains, strict=True)
-        ]
-        self._num_nodes, profit = best_size(gains, cost.relative(max(map(len, trees))))
-        self._known = sum(map(sum, gains))
-        self._hope = sum(
-            share * trust.hope(tree)
-            for share, tree in zip(shares, trees, strict=True)
-            if len(tree) == most
-        )
-        for session, draft, tree in zip(sessions, drafts, trees, strict=True):
-            if len(tree) > self._num_nodes:
-                _tell(session, "cut", _num_before(draft, tree, self._num_nodes))
-        self._drafted = [_or_none(tree) for tree in trees]
-        return profit
+        drafts = _draft_all([row.session for row in rows], least, most)
+        for row, draft in zip(rows, drafts, strict=True):
+            row.take(draft, most, trust)
+        values = [row.values for row in self._rows]
+        return self._choose(values, cost.relative(max(map(len, values))))
 
-    def _may_pay(self, cost: CostModel, most: int, profit: float) -> bool:
-        """Whether nodes beyond the first `most` might pay, were each as likely as the last."""
-        plain = cost.seconds(0)
-        rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
-        # Between the numbers that were measured the curve is straight: the best is one of these.
-        return any(
-            1.0 + (self._known + (size - most) * self._hope) / len(self._drafted)
-            > rate * seconds / plain
-            for size, seconds in cost.curve().items()
-            if size > most
-        )
+    def _choose(self, values: list[list[float]], costs: list[float]) -> float:
+        """Chooses how many nodes of each row are verified.
+
+        Returns:
+            What they gain; where only a few rows were asked, what they would if all were like them.
+        """
+        unasked = self._num_rows - len(values)
+        if self._has_own_sizes:
+            sizes, judged = best_sizes(values, costs)
+            if unasked:
+                sizes, _ = best_sizes([*values, *[[]] * unasked], costs)
+            self._num_nodes = sum(sizes) / self._num_rows
+        else:
+            size, judged = best_size(values, costs)
+            # A row that was not asked would be padded.
+            self._num_nodes = 0 if unasked else size
+            sizes = [int(self._num_nodes)] * len(values)
+        for row, size in zip(self._rows, sizes, strict=False):
+            row.size = size
+        self._expected = judged.tokens
+        return judged.profit
 
     @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`."""
-        return self._pauses
+    def _has_own_sizes(self) -> bool:
+        return self._is_ragged and self._num_rows > 1
 
-    def _cut(self, tree: TokenTree | None) -> TokenTree | None:
-        if tree is None or self._num_nodes == 0:
-            return None
-        return tree if len(tree) <= self._num_nodes else tree.prefix(self._num_nodes)
+    def _worth_a_look(self, cost: CostModel, most: int, profit: float) -> list[_Drafted]:
+        """The rows of which more than `most` nodes might pay, were each as likely as the last."""
+        rows, plain = self._rows, cost.seconds(0)
+        start = self._num_nodes if self._has_own_sizes else most
+        rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
+        # Between the numbers that were measured the curve is straight: the best is one of these.
+        further = [(size, costs) for size, costs in cost.curve().items() if size > start]
+        if self._has_own_sizes:
+            slopes = ((costs - cost.seconds(start)) / (size - start) for size, costs in further)
+            least = rate * min(slopes, default=inf) / plain
+            return [row for row in rows if row.hope > least]
+        known = sum(sum(row.values) for row in rows)
+        hope = sum(row.hope for row in rows)
+        pays = any(
+            1.0 + (known + (size - most) * hope) / len(rows) > rate * costs / plain
+            for size, costs in further
+        )
+        return rows if pays else []
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
@@ -462,20 +314,26 @@ class AutoBudget:
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """As `Budget.record`."""
-        if self._cost is None or not self._drafts:
+        if self._cost is None or not self._rows:
             return
         self._learning_s = learning_s
         self._cost.record(self._num_nodes, self._clock() - self._start)
-        for index, (tree, tokens) in enumerate(zip(self._drafted, emitted, strict=True)):
-            if tree is not None and tokens is not None:
-                if self._num_nodes:
-                    expected = sum(self._gains[index][: self._num_nodes])
-                    self._experience.verified(expected, len(tokens) - 1)
-                self._experience.trust.learn(tree, self._num_nodes, tokens)
+        for row, tokens in zip(self._rows, emitted, strict=False):
+            if len(row.tree) and tokens is not None:
+                if row.size:
+                    self._experience.verified(sum(row.gains[: row.size]), len(tokens) - 1)
+                self._experience.trust.learn(row.tree, row.size, tokens)
 
     def step_seconds(self) -> dict[int, float] | None:
         """As `Budget.step_seconds`."""
         return None if self._cost is None else self._cost.curve()
+
+
+def _draft_all(sessions: Sequence[Session], min_gain: float, max_nodes: int) -> list[TokenTree]:
+    """As `_draft_until` for each; sessions of the core at the same time."""
+    if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
+        return draft_batch(cast("Sequence[DraftSession]", sessions), max_nodes, min_gain=min_gain)
+    return [_draft_until(session, min_gain, max_nodes) for session in sessions]
 
 
 def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree:
@@ -506,20 +364,12 @@ def _or_none(tree: TokenTree) -> TokenTree | None:
     return tree if len(tree) else None
 
 
-_experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
-
-
-def experience_of(drafter: Drafter) -> Experience:
-    """What a drafter has been worth so far; nothing is known of one that cannot be a key."""
-    new = Experience(may_pause=getattr(drafter, "may_pause", True))
-    try:
-        return _experiences.setdefault(drafter, new)
-    except TypeError:
-        return new
-
-
 def make_budget(
-    budget: int | Literal["auto"], drafter: Drafter, costs: Callable[[], CostModel]
+    budget: int | Literal["auto"],
+    drafter: Drafter,
+    costs: Callable[[], CostModel],
+    *,
+    is_ragged: bool = False,
 ) -> Budget:
     """The budget of a request.
 
@@ -527,9 +377,10 @@ def make_budget(
         budget: A number of nodes, or `auto`.
         drafter: What drafts.
         costs: What steps cost at present; measured when it is first called.
+        is_ragged: As for `AutoBudget`.
     """
     if budget == "auto":
-        return AutoBudget(costs, experience_of(drafter))
+        return AutoBudget(costs, experience_of(drafter), is_ragged=is_ragged)
     return FixedBudget(budget)
 
 

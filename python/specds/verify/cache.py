@@ -37,18 +37,20 @@ class _Place:
     Attributes:
         lengths: Committed slots of each row.
         row: The row that a pass without `slots` is of; its states go behind the committed ones.
-        slots: int64 `(num_rows, width)`, where the states of a pass over the first rows go.
-        rows: int64 `(num_rows, 1)`, in which rows these are.
-        end: Such a pass sees the slots before it.
+        slots: int64 `(num_tokens,)`, where the states of a pass over the first rows go.
+        rows: int64 `(num_tokens,)`, in which rows these are.
+        num_rows: Such a pass sees so many rows.
+        end: And the slots before this.
     """
 
-    __slots__ = ("end", "lengths", "row", "rows", "slots")
+    __slots__ = ("end", "lengths", "num_rows", "row", "rows", "slots")
 
     def __init__(self, num_rows: int) -> None:
         self.lengths = [0] * num_rows
         self.row = 0
         self.slots: torch.Tensor | None = None
         self.rows: torch.Tensor | None = None
+        self.num_rows = 0
         self.end = 0
 
     @property
@@ -93,11 +95,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def _scatter(
         self, key_states: torch.Tensor, value_states: torch.Tensor, slots: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        num_rows, end = len(slots), self._place.end
+        rows, num_rows, end = self._place.rows, self._place.num_rows, self._place.end
         seen = []
         for states, new in ((self.keys, key_states), (self.values, value_states)):
-            by_row = new[0].transpose(0, 1).view(*slots.shape, *states.shape[1::2])
-            states.transpose(1, 2)[self._place.rows, slots] = by_row
+            states.transpose(1, 2)[rows, slots] = new[0].transpose(0, 1)
             seen.append(states[:num_rows, :, :end])
         return seen[0], seen[1]
 
@@ -198,18 +199,20 @@ class TreeCache(Cache):
         self._place.row = row
         self._place.slots = self._place.rows = None
 
-    def place_rows(self, slots: torch.Tensor, end: int) -> None:
-        """The next pass is of the first rows, and its states go where `slots` says.
+    def place_rows(self, num_rows: int, rows: torch.Tensor, slots: torch.Tensor, end: int) -> None:
+        """The next pass is of the first rows, and its states go where `rows` and `slots` say.
 
-        The model sees one sequence, the rows' tokens one after the other; the attention gets the
-        states of each row up to slot `end`.
+        The model sees one sequence of the tokens of all rows; the attention gets the states of each
+        row up to slot `end`.
 
         Args:
-            slots: int64 `(num_rows, width)`.
+            num_rows: How many rows.
+            rows: int64 `(num_tokens,)`, the row of each token.
+            slots: int64 `(num_tokens,)`, and its slot there.
             end: More than any of `slots`.
         """
-        self._place.slots, self._place.end = slots, end
-        self._place.rows = torch.arange(len(slots), device=slots.device)[:, None]
+        place = self._place
+        place.num_rows, place.rows, place.slots, place.end = num_rows, rows, slots, end
         self.reserve(end)
 
     def update(

@@ -11,8 +11,10 @@ import hashlib
 import json
 import math
 import os
+from bisect import bisect
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from math import ceil
 from operator import mul
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +29,7 @@ from specds._core import TokenTree
 from specds.model_tables import cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
@@ -36,15 +38,19 @@ if TYPE_CHECKING:
 MOST_NODES = 64
 """The most nodes whose cost is measured, and so the most that an automatic budget verifies."""
 
-_SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
+# Where the cost of few nodes is measured, one of so many rows of a batch has one: the first nodes,
+# by which rows differ, cost more than the next ones.
+_ROWS_PER_NODE = 4
+_FEW = 1 / _ROWS_PER_NODE
+_SIZES = (0, _FEW, 1, 2, 4, 8, 16, 32, MOST_NODES)
 # Where time runs out, these have been measured first: a line through the most telling ones.
-_ORDER = (0, 64, 8, 1, 32, 4, 16, 2)
+_ORDER = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
 _MEASURING_S = 1.0
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
 # Raised where measuring or what passes take changes, so that what was kept before is not used.
-_VERSION = 3
+_VERSION = 4
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -66,39 +72,39 @@ class CostModel:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
     """
 
-    def __init__(self, seconds: dict[int, float]) -> None:
+    def __init__(self, seconds: Mapping[int, float] | Mapping[float, float]) -> None:
         known = sorted(seconds)
-        at_sizes = np.interp(_SIZES, known, [seconds[size] for size in known])
+        at_sizes = np.interp(_SIZES, known, [taken for _, taken in sorted(seconds.items())])
         self._taken: list[float] = at_sizes.tolist()
         self._least = _never_more_for_fewer(self._taken)
 
     def curve(self) -> dict[int, float]:
         """Seconds by number of nodes, at the numbers between which the curve is straight."""
-        return dict(zip(_SIZES, self._least, strict=True))
+        return {size: self.seconds(size) for size in sorted(_ORDER)}
 
-    def seconds(self, num_nodes: int) -> float:
-        """Seconds of a step that verifies so many nodes."""
-        return _between(self._least, *_PLACES[num_nodes])
+    def seconds(self, num_nodes: float) -> float:
+        """Seconds of a step that verifies so many nodes, which may be a mean of several rows'."""
+        return _between(self._least, *_place(num_nodes))
 
     def relative(self, most_nodes: int) -> list[float]:
         """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
         plain = self._least[0]
-        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
+        return [_between(self._least, *_place(number)) / plain for number in range(1 + most_nodes)]
 
     @property
     def least_worth(self) -> float:
         """What a node beyond the first costs at least on average, in plain steps."""
         # A first node may cost nothing, as passes of a single token have kernels of their own: that
         # says nothing of the others.
-        plain, first, *_ = self._least
-        costs = zip(_SIZES[2:], self._least[2:], strict=True)
-        return min((seconds - first) / (size - 1) for size, seconds in costs) / plain
+        plain, first = self.seconds(0), self.seconds(1)
+        costs = self.curve().items()
+        return min((taken - first) / (size - 1) for size, taken in costs if size > 1) / plain
 
-    def record(self, num_nodes: int, seconds: float) -> None:
+    def record(self, num_nodes: float, seconds: float) -> None:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
-        index, share = _PLACES[min(num_nodes, MOST_NODES)]
+        index, share = _place(num_nodes)
         # Against what steps of this size took, not against what is held of them: the difference
         # would be found again in each of them, and be learned by all sizes above.
         expected = _between(self._taken, index, share)
@@ -118,15 +124,11 @@ def _never_more_for_fewer(seconds: list[float]) -> list[float]:
     return [*accumulate(reversed(seconds), min)][::-1]
 
 
-def _places() -> Iterator[tuple[int, float]]:
-    """Where each number of nodes lies: after which of `_SIZES`, and how far to the next."""
-    for index, (size, next_size) in enumerate(pairwise(_SIZES)):
-        for number in range(size, next_size):
-            yield index, (number - size) / (next_size - size)
-    yield len(_SIZES) - 2, 1.0
-
-
-_PLACES = [*_places()]
+def _place(num_nodes: float) -> tuple[int, float]:
+    """Where a number of nodes lies: after which of `_SIZES`, and how far to the next."""
+    index = bisect(_SIZES, num_nodes, 1, len(_SIZES) - 1) - 1
+    size, next_size = _SIZES[index : index + 2]
+    return index, min((num_nodes - size) / (next_size - size), 1.0)
 
 
 def _between(values: list[float], index: int, share: float) -> float:
@@ -171,21 +173,28 @@ class StepCosts:
             known = self._known[key] = CostModel(self._measured(num_rows, length))
         return known
 
-    def _measured(self, num_rows: int, length: int) -> dict[int, float]:
+    def _measured(self, num_rows: int, length: int) -> dict[float, float]:
         key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
         kept = _read(path)
         if kept is None:
-            kept = measure(self._pass, self._most_nodes)
+            sizes: tuple[float, ...] = _ORDER
+            if self._runner.is_ragged and len(self._runner.cache.lengths) >= _ROWS_PER_NODE:
+                sizes = (*_ORDER[:4], _FEW, *_ORDER[4:])
+            kept = measure(self._pass, self._most_nodes, sizes)
             _write(path, kept)
         return kept
 
-    def _pass(self, num_nodes: int) -> None:
+    def _pass(self, num_nodes: float) -> None:
         """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
-        tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
+        size = ceil(num_nodes)
+        tree = TokenTree(range(size), [-1] * size) if size else None
         num_rows = len(self._runner.cache.lengths)
-        logits = self._runner.verify_rows([0] * num_rows, [tree] * num_rows)
+        trees = [tree] * num_rows
+        if num_nodes < size:
+            trees = [None if row % _ROWS_PER_NODE else tree for row in range(num_rows)]
+        logits = self._runner.verify_rows([0] * num_rows, trees)
         logits[0][0, 0].item()  # waits for the device
 
 
@@ -198,17 +207,20 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 
 
 def measure(
-    verify: Callable[[int], None],
+    verify: Callable[[float], None],
     most_nodes: int = MOST_NODES,
+    sizes: Sequence[float] = _ORDER,
     clock: Callable[[], float] = perf_counter,
-) -> dict[int, float]:
+) -> dict[float, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer.
+    Takes about a second, or three passes where these take longer. Where not all sizes can be timed
+    as often, smaller ones are: each gets as much of the time.
 
     Args:
         verify: Verifies so many nodes, and returns when that is done.
         most_nodes: What no pass may be larger than.
+        sizes: Numbers of nodes, the most telling ones first; a part is that of rows with one.
         clock: Seconds since some moment.
 
     Returns:
@@ -216,27 +228,29 @@ def measure(
         machine can only add to them, and what is taken for too fast is tried, and so put right.
     """
 
-    def timed(size: int) -> float:
+    def timed(size: float) -> float:
         start = clock()
         verify(size)
         return clock() - start
 
-    samples: dict[int, list[float]] = {}
+    samples: dict[float, list[float]] = {}
+    left = [size for size in sizes if size <= most_nodes]
     deadline = clock() + _MEASURING_S
-    for _ in range(_ROUNDS):
-        for size in (size for size in _ORDER if size <= most_nodes):
-            if clock() > deadline and len(samples) >= min(3, most_nodes):
-                break
-            try:
-                elapsed = timed(size)
-            except torch.OutOfMemoryError:
-                most_nodes = size - 1
-                continue
-            if size not in samples and elapsed < _MEASURING_S:
-                # The first pass of a size chooses kernels and allocates, or is recorded.
-                first, elapsed = elapsed, timed(size)
-                deadline += max(first - elapsed, 0.0)
-            samples.setdefault(size, []).append(elapsed)
+    while left and (clock() <= deadline or len(samples) < min(3, most_nodes)):
+        size = min(left, key=lambda size: sum(samples.get(size, ())))
+        try:
+            elapsed = timed(size)
+        except torch.OutOfMemoryError:
+            left = [smaller for smaller in left if smaller < size]
+            most_nodes = ceil(size) - 1
+            continue
+        if size not in samples and elapsed < _MEASURING_S:
+            # The first pass of a size chooses kernels and allocates, or is recorded.
+            first, elapsed = elapsed, timed(size)
+            deadline += max(first - elapsed, 0.0)
+        samples.setdefault(size, []).append(elapsed)
+        if len(samples[size]) == _ROUNDS:
+            left.remove(size)
     seconds = {size: min(taken) for size, taken in samples.items()}
     seconds.setdefault(MOST_NODES, seconds[max(seconds)])
     return seconds
@@ -262,17 +276,17 @@ def _fingerprint(model: PreTrainedModel) -> str:
     return " ".join(map(str, parts))
 
 
-def _read(path: Path) -> dict[int, float] | None:
+def _read(path: Path) -> dict[float, float] | None:
     """The costs of a file; None where there is none, or one that is damaged."""
     try:
-        kept = {int(size): float(s) for size, s in json.loads(path.read_text()).items()}
+        kept = {float(size): float(s) for size, s in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     is_whole = {0, MOST_NODES} <= set(kept) <= set(_SIZES)
     return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None
 
 
-def _write(path: Path, seconds: dict[int, float]) -> None:
+def _write(path: Path, seconds: dict[float, float]) -> None:
     """Writes beside the target and renames. What cannot be kept is measured again next time."""
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):

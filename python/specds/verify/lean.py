@@ -15,6 +15,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from specds.verify.attention import attend_packed
 from specds.verify.masks import layer_types
+from specds.verify.ragged import RaggedMask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from specds.verify.cache import TreeCache
 
     _Function = Callable[[torch.Tensor], torch.Tensor]
+    Mask = torch.Tensor | RaggedMask | None
 
 
 class _Block(NamedTuple):
@@ -236,7 +238,7 @@ class LeanForward:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        mask: torch.Tensor | dict[str, torch.Tensor] | None,
+        mask: Mask | dict[str, Mask],
         cache: TreeCache,
     ) -> torch.Tensor:
         """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache.
@@ -244,7 +246,8 @@ class LeanForward:
         Args:
             token_ids: int64 `(1, num_tokens)`.
             positions: int64 `(1, num_tokens)`.
-            mask: As `attend_packed` takes it, or one of these per type of layer.
+            mask: As `attend_packed` takes it, or of rows of different numbers of tokens, or one of
+                these per type of layer.
             cache: The states of the tokens before.
         """
         states = self._embed(token_ids)
@@ -277,7 +280,7 @@ def _attend(
     index: int,
     states: torch.Tensor,
     angles: tuple[torch.Tensor, torch.Tensor],
-    mask: torch.Tensor | None,
+    mask: Mask,
     cache: TreeCache,
 ) -> torch.Tensor:
     normed = layer.input_norm(states)
@@ -292,7 +295,10 @@ def _attend(
     keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
     query = query.transpose(0, 1)[None]
     scaling = layer.attention.scaling
-    attended, _ = attend_packed(layer.attention, query, keys, values, mask, scaling=scaling)
+    if isinstance(mask, RaggedMask):
+        attended = mask.attend(layer.attention, query, keys, values, scaling)
+    else:
+        attended, _ = attend_packed(layer.attention, query, keys, values, mask, scaling=scaling)
     return layer.output(attended.flatten(-2))
 
 

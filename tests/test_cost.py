@@ -1,0 +1,216 @@
+"""What a step costs: measured, kept, and learned from steps."""
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import tiny_model
+from specds.verify import cost
+from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
+
+SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+SECONDS = st.lists(st.floats(1e-3, 1.0), min_size=len(SIZES), max_size=len(SIZES))
+
+
+@given(SECONDS, st.integers(0, MOST_NODES))
+def test_costs_are_those_of_straight_lines_between_what_was_measured(seconds, most):
+    measured = dict(zip(SIZES, seconds, strict=True))
+    model = CostModel(measured)
+    least = [min(seconds[place:]) for place in range(len(SIZES))]
+    lines = np.interp(range(MOST_NODES + 1), SIZES, least)
+    assert [model.seconds(size) for size in range(MOST_NODES + 1)] == pytest.approx(lines)
+    assert model.relative(most) == pytest.approx(lines[: 1 + most] / lines[0])
+    beyond_first = (lines[2:] - lines[1]) / np.arange(1, MOST_NODES) / lines[0]
+    assert model.least_worth == pytest.approx(beyond_first.min(), abs=1e-12)
+
+
+def test_costs_never_fall_with_the_number_of_nodes():
+    model = CostModel({0: 4.0, 1: 2.0, 8: 3.0, 64: 9.0})
+    some = [model.seconds(size) for size in (0, 1, 8, 36, 64)]
+    assert some == pytest.approx([2.0, 2.0, 3.0, 6.0, 9.0], rel=0.05)
+    assert model.relative(64)[-1] == pytest.approx(4.5)
+    for num_nodes in (64, 3, 0, 500):
+        model.record(num_nodes, 1e-3)
+        assert all(less <= more for less, more in pairwise(map(model.seconds, range(65))))
+    before = model.curve()
+    model.record(4, 0.0)
+    assert model.curve() == before
+
+
+def test_what_is_faster_than_a_plain_step_is_learned_by_its_own_size_alone():
+    truth = {0: 10e-3, 1: 8e-3, 4: 12e-3, 8: 18e-3, 64: 90e-3}
+    model = CostModel(truth)
+    assert model.seconds(0) == model.seconds(1) == pytest.approx(8e-3)
+    for step in range(3000):
+        size = (0, 1, 1, 4)[step % 4]
+        model.record(size, truth[size])
+    learned = [model.seconds(size) for size in (0, 1, 4, 8, 64)]
+    assert learned == pytest.approx([8e-3, 8e-3, 12e-3, 18e-3, 90e-3])
+
+
+class Passes:
+    """A target whose passes take a known time, the first one of a size 0.2 s more."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.now = 0.0
+        self.sizes = []
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, num_nodes):
+        self.now += self.seconds * (1 + num_nodes / 64) + 0.2 * (num_nodes not in self.sizes)
+        self.sizes.append(num_nodes)
+
+
+def test_measuring_ignores_the_first_pass_of_a_size():
+    passes = Passes(1e-3)
+    measured = measure(passes, clock=passes.clock)
+    # The time that these take is none of the measuring's.
+    assert set(measured) == {0, 1, 2, 4, 8, 16, 32, 64}
+    assert min(map(passes.sizes.count, measured)) == 6
+    for size, seconds in measured.items():
+        assert seconds == pytest.approx(1e-3 * (1 + size / 64))
+
+
+def test_measuring_a_slow_model_ends_after_three_passes():
+    passes = Passes(30.0)
+    assert set(measure(passes, clock=passes.clock)) == {0, 8, 64} == set(passes.sizes)
+    assert len(passes.sizes) == 3
+
+
+def test_a_pass_that_memory_does_not_hold_is_not_measured():
+    passes = Passes(1e-3)
+
+    def verify(num_nodes):
+        if num_nodes > 20:
+            raise torch.OutOfMemoryError
+        passes(num_nodes)
+
+    measured = measure(verify, clock=passes.clock)
+    assert max(passes.sizes) == 16
+    assert set(measured) <= {0, 1, 2, 4, 8, 16, 64}
+
+
+def test_no_pass_is_larger_than_it_may_be():
+    passes = Passes(1e-3)
+    measured = measure(passes, 5, clock=passes.clock)
+    assert max(passes.sizes) == 4
+    assert measured[64] == measured[4]
+
+
+class Runner:
+    """The length of a context, and passes that are counted."""
+
+    def __init__(self, length, num_rows=1, *, is_ragged=False):
+        self.cache = SimpleNamespace(lengths=[length] * num_rows)
+        self.is_ragged = is_ragged
+        self.num_passes = 0
+        self.passes = []
+
+    def verify_rows(self, token_ids, trees):
+        self.num_passes += 1
+        self.passes.append([0 if tree is None else len(tree) for tree in trees])
+        return [np.zeros((1, 1)) for _ in zip(token_ids, trees, strict=True)]
+
+
+@pytest.fixture
+def costs_of(tmp_path, monkeypatch):
+    """Costs for a context of a length, as in a new process; the number of passes measured."""
+
+    def measured(length=100, verification="tree", num_rows=1):
+        monkeypatch.setattr(cost, "_models", {})
+        runner = Runner(length, num_rows)
+        model = StepCosts(tiny_model("llama"), runner, verification, tmp_path).now()
+        assert set(model.curve()) == set(SIZES)
+        return runner.num_passes
+
+    return measured
+
+
+def test_costs_are_measured_once_for_a_model_and_a_range_of_lengths(costs_of):
+    assert costs_of() > 0
+    assert costs_of() == costs_of(1024) == 0
+    assert costs_of(1025) > 0
+    assert costs_of(2048) == 0
+    assert costs_of(100, "batched") > 0
+    assert costs_of(num_rows=3) > 0
+    assert costs_of(num_rows=4) == 0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"7",
+        b'{"0": 1}',
+        b'{"0": 1, "64": null}',
+        b'{"0": 1, "64": NaN}',
+        b'{"0": 1, "64": -1}',
+        b'{"0": 1, "64": 2, "65": 3}',
+        b'{"x": 1, "0": 1, "64": 2}',
+    ],
+)
+def test_a_damaged_file_of_costs_is_measured_again(costs_of, tmp_path, damaged):
+    costs_of()
+    (path,) = tmp_path.iterdir()
+    kept = json.loads(path.read_text())
+    assert set(map(int, kept)) == set(SIZES)
+    path.write_bytes(damaged)
+    assert costs_of() > 0
+    assert costs_of() == 0
+
+
+def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "_models", {})
+    no_folder = tmp_path / "file"
+    no_folder.write_text("")
+    model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
+    assert model.seconds(0) > 0
+
+
+@pytest.mark.parametrize(("num_rows", "is_ragged"), [(8, True), (8, False), (2, True)])
+def test_few_nodes_of_many_rows_are_measured_where_rows_may_differ(tmp_path, num_rows, is_ragged):
+    runner = Runner(100, num_rows, is_ragged=is_ragged)
+    StepCosts(tiny_model("llama"), runner, "fast", tmp_path)._measured(num_rows, 1024)
+    (path,) = tmp_path.iterdir()
+    has_few = is_ragged and num_rows >= 4
+    assert ([1, 0, 0, 0, 1, 0, 0, 0] in runner.passes) == ("0.25" in path.read_text()) == has_few
+    assert cost._read(path).keys() == set(SIZES) | ({0.25} if has_few else set())
+
+
+def test_the_first_of_few_nodes_may_cost_more_than_the_next():
+    model = CostModel({0: 1.0, 0.25: 1.2, 1: 1.35, 64: 10.0})
+    assert model.seconds(0.125) == pytest.approx(1.1)
+    assert model.seconds(0.5) == pytest.approx(1.25)
+    assert list(model.curve()) == list(SIZES)
+    assert model.relative(1) == pytest.approx([1.0, 1.35])
+    for _ in range(200):
+        model.record(0.25, 1.6)
+        model.record(0, 1.0)
+    assert model.seconds(0.25) / model.seconds(0) == pytest.approx(1.6, rel=0.1)
+
+
+def test_where_time_is_short_small_passes_are_measured_more_often():
+    passes = Passes(0.01)
+
+    def verify(num_nodes):
+        passes.now += 0.0015 * num_nodes
+        passes(num_nodes)
+
+    assert set(measure(verify, clock=passes.clock)) == set(SIZES)
+    count = passes.sizes.count
+    assert count(0) == count(1) == 6  # the first is not counted
+    assert count(64) == 2

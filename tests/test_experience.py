@@ -1,0 +1,72 @@
+"""What is held of a drafter: trust in its probabilities, by what came of them."""
+
+import numpy as np
+import pytest
+
+from reference import TokenTree
+from specds.verify.experience import Trust
+
+
+def test_a_drafter_that_is_not_known_is_soon_trusted_where_it_is_right():
+    tree, other = (TokenTree([1], [-1], [prob]) for prob in (0.95, 0.3))
+    for came, trusted in ((True, 0.8), (False, 0.1)):
+        trust = Trust()
+        assert trust.gains(tree) == pytest.approx([0.3 * 0.95])
+        for _ in range(16):
+            trust.learn(tree, 0, [1 if came else 2])
+        # What is known of sure drafts holds for others until these are known.
+        for draft in (tree, other):
+            (share,) = trust.gains(draft) / np.array(draft.probs)
+            assert share > trusted if came else share < trusted
+    assert trust.most == 1.0
+
+
+def test_drafts_that_promise_next_to_nothing_are_never_trusted():
+    trust, tree = Trust(), TokenTree([1, 2], [-1, 0], [0.0, 0.5])
+    trust._of_all = [0.0, 0.0]
+    trust.learn(tree, 0, [3])
+    assert trust.gains(tree) == [0.0, 0.0]
+
+
+def test_trust_follows_what_came_by_depth():
+    trust = Trust(1.0)
+    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 2], [0.4, 0.3, 0.4, 0.4])
+    assert trust.gains(tree) == pytest.approx([0.4, 0.3, 0.4, 0.4])
+    for step in range(500):
+        # The first token comes as often as was promised, and nothing after it.
+        trust.learn(tree, 3, [1 if step % 10 < 7 else 8, 9])
+    gains = trust.gains(tree)
+    assert gains[0] + gains[1] == pytest.approx(0.7, abs=0.05)
+    assert gains[2] + gains[3] < 0.1
+
+
+def test_trust_differs_with_how_sure_the_drafter_is():
+    trust = Trust()
+    sure, unsure = (TokenTree([1], [-1], [prob]) for prob in (0.8, 0.15))
+    for step in range(500):
+        trust.learn(sure, 1, [1 if step % 10 < 5 else 0])
+        trust.learn(unsure, 1, [1 if step % 10 < 3 else 0])
+    assert trust.gains(sure) == pytest.approx([0.5], abs=0.05)
+    assert trust.gains(unsure) == pytest.approx([0.3], abs=0.06)
+    assert 1.5 < trust.most <= 2.0
+
+
+def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
+    trust = Trust()
+    tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
+    for _ in range(200):
+        trust.learn(tree, 0, [5])
+    assert sum(trust.gains(tree)) < 0.1
+    for _ in range(200):
+        trust.learn(tree, 0, [1])
+    assert trust.gains(tree)[0] > 0.8
+
+
+def test_a_drafter_without_probabilities_is_judged_by_what_comes():
+    trust = Trust(1.0)
+    tree = TokenTree([1, 2], [-1, -1], [0, 0])
+    assert trust.gains(tree) == [1.0, 1.0]
+    for _ in range(200):
+        trust.learn(tree, 2, [2])
+    assert sum(trust.gains(tree)) == pytest.approx(1.0, abs=0.05)
+    assert trust.gains(TokenTree([], [], [])) == []
