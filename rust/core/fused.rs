@@ -312,7 +312,9 @@ impl Session for FusedSession {
     fn observe(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.note_accepted(tokens);
-        self.growth.skips_of_root = self.growth.skips_after(tokens);
+        let mut skips = std::mem::take(&mut self.growth.skips_of_root);
+        self.growth.skip_after(tokens, &mut skips);
+        self.growth.skips_of_root = skips;
         if let Some(trigrams) = &self.trigrams {
             tables::learn(trigrams, self.context.tokens(), tokens);
         }
@@ -346,7 +348,9 @@ impl Session for FusedSession {
 
     fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         self.drafter.check_tokens(tokens)?;
-        self.on_trial.skips_of_root = self.growth.skips_after(tokens);
+        let skips = &mut self.on_trial.skips_of_root;
+        skips.clone_from(&self.growth.skips_of_root);
+        self.growth.skip_after(tokens, skips);
         let (length, uses) = (self.context.tokens().len(), self.uses.clone());
         self.context.try_on(tokens);
         self.use_tokens(tokens);

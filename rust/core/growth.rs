@@ -96,7 +96,7 @@ pub(crate) struct Growth {
 
 impl Growth {
     pub(crate) fn clear(&mut self) {
-        self.tree = TokenTree::default();
+        self.tree.clear();
         self.probs.clear();
         self.depths.clear();
         self.looked_up.clear();
@@ -334,17 +334,16 @@ impl Growth {
         }
     }
 
-    /// What the next draft's root is to know of the node before it, once `tokens` have come: how its
-    /// matches go on where the last of them is another one.
-    pub(crate) fn skips_after(&self, tokens: &[u32]) -> Skips {
+    /// Makes `skips`, which are those of this draft's root, what the next one's is to know of the node
+    /// before it, once `tokens` have come: how its matches go on where the last of them is another one.
+    pub(crate) fn skip_after(&self, tokens: &[u32], skips: &mut Skips) {
         let Some(&last) = tokens.last() else {
-            return self.skips_of_root.clone();
+            return;
         };
-        let mut skips = Skips::default();
+        skips.clear();
         if let Some(node) = self.along(tokens).nth(tokens.len() - 1) {
-            skip(&self.passages, &self.places, node, last, &mut skips);
+            skip(&self.passages, &self.places, node, last, skips);
         }
-        skips
     }
 
     /// The looked-up nodes that these tokens came after, one by one, until one is no child of its node

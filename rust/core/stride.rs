@@ -25,9 +25,22 @@ impl Stride {
         self.num_samples
     }
 
-    /// The occurrences in the sample, ascending.
+    /// The occurrences in the sample, ascending: as [`occurrence`](Self::occurrence), with one division
+    /// for all.
     pub(crate) fn occurrences(self) -> impl Iterator<Item = u64> {
-        (0..self.num_samples).map(move |sample| self.occurrence(sample))
+        let parts = (2 * self.num_samples).max(1);
+        let first = self.quotient * self.num_samples + self.remainder;
+        let (mut whole, mut rest) = (first / parts, first % parts);
+        (0..self.num_samples).map(move |_| {
+            let occurrence = whole;
+            whole += self.quotient;
+            rest += 2 * self.remainder;
+            if rest >= parts {
+                rest -= parts;
+                whole += 1;
+            }
+            occurrence
+        })
     }
 
     /// Sample number i of s among n: floor((2 i + 1) n / (2 s)), by quotient and remainder so that

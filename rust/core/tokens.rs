@@ -122,8 +122,8 @@ impl Tokens {
     /// Appends up to `length` tokens from `index` on.
     pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
         match self.width {
-            TokenWidth::Two => tokens.extend(from::<2>(&self.section, index).take(length)),
-            TokenWidth::Three => tokens.extend(from::<3>(&self.section, index).take(length)),
+            TokenWidth::Two => extend::<2>(&self.section, index, length, tokens),
+            TokenWidth::Three => extend::<3>(&self.section, index, length, tokens),
         }
     }
 
@@ -143,13 +143,31 @@ impl Tokens {
     }
 }
 
+/// The tokens from `index` on as they are stored.
+fn stored<const WIDTH: usize>(section: &Section, index: usize) -> &[[u8; WIDTH]] {
+    let (words, _) = section.payload().as_chunks();
+    words.get(index..).unwrap_or_default()
+}
+
+fn decode<const WIDTH: usize>(word: &[u8; WIDTH]) -> u32 {
+    let mut bytes = [0; 4];
+    bytes[..WIDTH].copy_from_slice(word);
+    u32::from_le_bytes(bytes)
+}
+
 fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl ExactSizeIterator<Item = u32> {
-    let (words, _) = section.payload().as_chunks::<WIDTH>();
-    words.get(index..).unwrap_or_default().iter().map(|word| {
-        let mut bytes = [0; 4];
-        bytes[..WIDTH].copy_from_slice(word);
-        u32::from_le_bytes(bytes)
-    })
+    stored(section, index).iter().map(decode::<WIDTH>)
+}
+
+/// The number is known before, so that room is looked for once and not for each token.
+fn extend<const WIDTH: usize>(
+    section: &Section,
+    index: usize,
+    length: usize,
+    tokens: &mut Vec<u32>,
+) {
+    let stored = stored::<WIDTH>(section, index);
+    tokens.extend(stored[..length.min(stored.len())].iter().map(decode));
 }
 
 fn compare(mut tokens: impl Iterator<Item = u32>, pattern: &[u32]) -> Ordering {

@@ -120,6 +120,14 @@ impl TokenTree {
         }
     }
 
+    /// Removes all nodes; their memory is kept.
+    pub(crate) fn clear(&mut self) {
+        self.token_ids.clear();
+        self.parents.clear();
+        self.probs.clear();
+        self.sources.clear();
+    }
+
     /// Appends a node that the caller knows to keep what [`TokenTree::new`] demands.
     pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);
