@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ragged_passes
 from models import build, prompt, random_tree
 from specds.verify import FastRunner, ragged
 from specds.verify.ragged import RaggedLayout
@@ -113,3 +114,10 @@ def test_the_common_width_costs_least_of_all(sizes):
         return width * len(sizes) + sum(further) + ragged._OF_A_CALL * len(further)
 
     assert cost(ragged._common_width(sizes)) == min(map(cost, range(1, 1 + max(sizes))))
+
+
+def test_passes_are_timed_both_ways(capsys):
+    assert ragged_passes.main(["--rows", "2", "--length", "20", "--repeats", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "2 rows of 20 tokens" in told
+    assert all(name in told for name in ragged_passes.CASES)

@@ -13,8 +13,8 @@ use crate::skips::Skipped;
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
 
-/// The longest match there is: one of a node as deep as can be.
-const MAX_FOLLOWED: usize = MAX_LENGTH + MAX_DEPTH as usize;
+// The longest match there is, one of a node as deep as can be, is a bit of a number.
+const _: () = assert!(MAX_LENGTH + (MAX_DEPTH as usize) < u64::BITS as usize);
 
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
@@ -189,25 +189,24 @@ impl Places {
     /// Adds an expert for each of the longest lengths: the places with that length or more.
     pub(crate) fn count(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
-        let mut of_length = [0; MAX_FOLLOWED + 1];
+        // A bit for each length that there is.
+        let mut lengths = 0_u64;
         for place in places {
-            of_length[place.length as usize] += 1;
+            lengths |= 1 << place.length;
         }
-        let lengths = of_length.iter().enumerate().rev();
-        let lengths = lengths.filter(|(_, num_places)| **num_places > 0);
-        let mut num_matches = 0;
-        for (rank, (length, num_places)) in lengths.take(MAX_EXPERTS).enumerate() {
-            num_matches += num_places;
+        for rank in 0..MAX_EXPERTS {
+            let Some(length) = lengths.checked_ilog2() else {
+                return;
+            };
+            lengths ^= 1 << length;
+            let places = places.iter().filter(|place| place.length >= length);
             let matched = Matched {
                 kind,
-                order: length,
+                order: length as usize,
                 rank,
-                num_matches: float(num_matches),
+                num_matches: float(places.clone().count()),
             };
             let mut count = 1.0 / DECAY;
-            let places = places
-                .iter()
-                .filter(|place| place.length as usize >= length);
             let counts = places.map(|place| {
                 count *= DECAY;
                 (place.token, count)
