@@ -95,11 +95,11 @@ class Text:
             length += 1
         return length
 
-    def skip(self, places, token):
+    def skip(self, places, token, most):
         """The longest length of places that go on with another token, and what follows that."""
         others = [(next_, length) for next_, length in places if self.tokens[next_] != token]
         known = [(next_, length) for next_, length in others if next_ + 1 < len(self.tokens)]
-        known = [(n, length) for n, length in known if None not in self.tokens[n : n + 2]]
+        known = [(n, length) for n, length in known if None not in self.tokens[n : n + 2]][:most]
         order = max((length for _, length in known), default=0)
         return order, [(self.tokens[next_ + 1], 0.95**n) for n, (next_, _) in enumerate(known)]
 
@@ -281,12 +281,12 @@ def nexts(passages):
 
 
 # How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
-# parent, how likely a candidate is of what fits, how many places are enough, and how many of the
-# latest are looked at.
+# parent, how likely a candidate is of what fits, how many places tell what follows another token,
+# how many are enough, and how many of the latest are looked at.
 EFFORTS = {
-    "low": (3, float("inf"), 0.5, 0.4, 4, 512),
-    "normal": (3, 0.1, 0.5, 0.0, 16, 512),
-    "high": (4, 0.02, 0.8, 0.0, 64, 2048),
+    "low": (3, float("inf"), 0.4, 0.8, 8, 4, 512),
+    "normal": (3, 0.1, 0.5, 0.0, 32, 16, 512),
+    "high": (4, 0.02, 0.8, 0.0, 32, 64, 2048),
 }
 
 
@@ -303,7 +303,8 @@ class Request:
         trigrams=None,
         effort="normal",
     ):
-        self.matches, self.likely, self.hope, self.slack, *self.reading = EFFORTS[effort]
+        self.matches, self.likely, self.hope, self.slack, *reading = EFFORTS[effort]
+        self.most_skipped, *self.reading = reading
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
@@ -420,7 +421,8 @@ class Request:
         if self.passages:
             skips["datastore-skip"] = self.passages.skip(node["groups"], token)
         for kind, tokens in (("context", self.context), ("memory", self.memory)):
-            skips[f"{kind}-skip"] = Text(tokens).skip(node["places"][kind][0], token)
+            places = node["places"][kind][0]
+            skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.most_skipped)
         return skips
 
     def table_experts(self, tail):

@@ -19,8 +19,9 @@ impl Effort {
     /// All of them, the least first after the one that chooses.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Low, Self::Normal, Self::High];
 
-    /// Normal effort accepts 0.5 % more than low, for some 40 µs, and several times that between two
-    /// passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some 200.
+    /// Normal effort accepts 1.0 to 1.5 % more than low, for some 40 µs, and several times that between
+    /// two passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some
+    /// 200.
     const NORMAL_FROM_S: f64 = 0.008;
     const HIGH_FROM_S: f64 = 0.03;
 
@@ -51,17 +52,19 @@ impl Effort {
             Self::Low => Reading {
                 candidates: 32,
                 matches: 3,
-                passages: 64,
+                passages: 48,
+                skipped_places: 8,
                 likely: f32::INFINITY,
-                hope: 0.5,
+                hope: 0.4,
                 enough_places: 4,
                 reach: 512.0,
-                slack: 0.4,
+                slack: 0.8,
             },
             Self::Auto | Self::Normal => Reading {
                 candidates: 32,
                 matches: 3,
                 passages: 64,
+                skipped_places: 32,
                 likely: 0.1,
                 hope: 0.5,
                 enough_places: 16,
@@ -72,6 +75,7 @@ impl Effort {
                 candidates: 64,
                 matches: 4,
                 passages: 128,
+                skipped_places: 32,
                 likely: 0.02,
                 hope: 0.8,
                 enough_places: 64,
@@ -90,6 +94,8 @@ pub(crate) struct Reading {
     /// How many of the longest matches of the context are read from, and how many passages of each.
     pub(crate) matches: usize,
     pub(crate) passages: usize,
+    /// So many places of a text tell what follows where another token than a node's came.
+    pub(crate) skipped_places: usize,
     /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
     pub(crate) likely: f32,
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its

@@ -313,7 +313,8 @@ impl Session for FusedSession {
         self.drafter.check_tokens(tokens)?;
         self.note_accepted(tokens);
         let mut skips = std::mem::take(&mut self.growth.skips_of_root);
-        self.growth.skip_after(tokens, &mut skips);
+        self.growth
+            .skip_after(tokens, self.effort.reading(), &mut skips);
         self.growth.skips_of_root = skips;
         if let Some(trigrams) = &self.trigrams {
             tables::learn(trigrams, self.context.tokens(), tokens);
@@ -350,7 +351,7 @@ impl Session for FusedSession {
         self.drafter.check_tokens(tokens)?;
         let skips = &mut self.on_trial.skips_of_root;
         skips.clone_from(&self.growth.skips_of_root);
-        self.growth.skip_after(tokens, skips);
+        self.growth.skip_after(tokens, self.effort.reading(), skips);
         let (length, uses) = (self.context.tokens().len(), self.uses.clone());
         self.context.try_on(tokens);
         self.use_tokens(tokens);

@@ -248,7 +248,15 @@ impl Growth {
             }
         }
         if let (Some(parent), Some(&token)) = (&parent, self.tail.last()) {
-            skip(&self.passages, &self.places, parent, token, &mut self.skips);
+            let reading = sources.reading;
+            skip(
+                &self.passages,
+                &self.places,
+                parent,
+                token,
+                reading,
+                &mut self.skips,
+            );
             self.skips.count(&mut self.evidence);
         } else {
             self.skips_of_root.count(&mut self.evidence);
@@ -336,13 +344,13 @@ impl Growth {
 
     /// Makes `skips`, which are those of this draft's root, what the next one's is to know of the node
     /// before it, once `tokens` have come: how its matches go on where the last of them is another one.
-    pub(crate) fn skip_after(&self, tokens: &[u32], skips: &mut Skips) {
+    pub(crate) fn skip_after(&self, tokens: &[u32], reading: Reading, skips: &mut Skips) {
         let Some(&last) = tokens.last() else {
             return;
         };
         skips.clear();
         if let Some(node) = self.along(tokens).nth(tokens.len() - 1) {
-            skip(&self.passages, &self.places, node, last, skips);
+            skip(&self.passages, &self.places, node, last, reading, skips);
         }
     }
 
@@ -388,10 +396,17 @@ impl Growth {
 }
 
 /// What the matches of a node go on with after any other token than `token`.
-fn skip(passages: &Passages, places: &Places, node: &Node, token: u32, skips: &mut Skips) {
+fn skip(
+    passages: &Passages,
+    places: &Places,
+    node: &Node,
+    token: u32,
+    reading: Reading,
+    skips: &mut Skips,
+) {
     skips.clear();
     passages.skip(&node.passages, token, &mut skips.datastore);
     for (found, skipped) in node.places.iter().zip(&mut skips.texts) {
-        places.skip(found, token, skipped);
+        places.skip(found, token, reading.skipped_places, skipped);
     }
 }

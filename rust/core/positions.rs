@@ -215,12 +215,12 @@ impl Places {
         }
     }
 
-    /// What follows where these places go on with another token than `token`.
-    pub(crate) fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
+    /// What follows where the latest of these places go on with another token than `token`.
+    pub(crate) fn skip(&self, found: &Found, token: u32, most: usize, skipped: &mut Skipped) {
         for place in &self.0[found.range.clone()] {
             if place.token != END && place.token != token {
                 skipped.add(place.length as usize, place.after);
-                if skipped.is_enough_of_text() {
+                if skipped.tokens.len() == most {
                     break;
                 }
             }

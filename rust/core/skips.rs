@@ -7,9 +7,6 @@
 use crate::evidence::{END, Evidence, Kind, Matched};
 use crate::positions::DECAY;
 
-/// So many places of a text are enough.
-const MAX_PLACES: usize = 32;
-
 /// What followed in one source.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
@@ -46,10 +43,6 @@ impl Skips {
 }
 
 impl Skipped {
-    pub(crate) fn is_enough_of_text(&self) -> bool {
-        self.tokens.len() == MAX_PLACES
-    }
-
     /// Adds what a match of `order` tokens goes on with, after the token that is skipped.
     pub(crate) fn add(&mut self, order: usize, token: u32) {
         if token != END {
