@@ -5,10 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LogitsProcessorList
 
 import ragged_passes
 from models import build, prompt, random_tree
+from ragged_passes import Padded
 from specds.verify import FastRunner, ragged
+from specds.verify.device import Asked, Chooser
 from specds.verify.ragged import RaggedLayout
 from test_batched import _SHAPE
 
@@ -27,10 +30,6 @@ FAMILIES = {
 
 def drafted(size, seed):
     return random_tree(np.random.default_rng(seed), size)
-
-
-class Padded(FastRunner):
-    is_ragged = False
 
 
 def passes(runner_class, model, trees):
@@ -121,3 +120,15 @@ def test_passes_are_timed_both_ways(capsys):
     told = capsys.readouterr().out
     assert "2 rows of 20 tokens" in told
     assert all(name in told for name in ragged_passes.CASES)
+
+
+@torch.no_grad()
+def test_a_pass_that_also_accepts_tells_of_each_row():
+    model = build("LlamaConfig", _SHAPE)
+    runner = FastRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=2)
+    for row in range(2):
+        runner.prefill(prompt(9, row), row=row)
+    asked = Asked(Chooser(LogitsProcessorList(), do_sample=False))
+    logits, decided = runner.accept_rows([1, 2], [None, drafted(5, 1)], [(), ()], asked)
+    assert [len(row) for row in logits] == [1, 6]
+    assert [decision.tokens[0] for decision in decided] == [int(row[0].argmax()) for row in logits]

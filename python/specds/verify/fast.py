@@ -126,7 +126,7 @@ class FastRunner(Runner):
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
         host = self._host_memory(shape)
         host.inputs.fill(token_ids, trees, self.cache.lengths, forced)
-        if self.is_ragged and len(set(sizes)) > 1:
+        if asked is None and self.is_ragged and len(set(sizes)) > 1:
             return self._ragged_pass(host.inputs, sizes), []
         logits, reported = self._compute(host, shape, asked)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
@@ -168,8 +168,8 @@ class FastRunner(Runner):
         num_rows, width = inputs.token_ids.shape
         positions = inputs.lengths[:, None] + inputs.depths
         if num_rows > 1 or self._static:
-            rows = torch.arange(num_rows, device=positions.device).repeat_interleave(width)
-            self.cache.place_rows(num_rows, rows, _slots(inputs).flatten(), end)
+            rows = torch.arange(num_rows, device=positions.device)[:, None].expand(-1, width)
+            self.cache.place_rows(num_rows, rows.flatten(), _slots(inputs).flatten(), end)
         else:
             self.cache.use_row(0)
         mask = self._mask(inputs, positions, end)
