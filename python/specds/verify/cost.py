@@ -89,7 +89,7 @@ class CostModel:
     def relative(self, most_nodes: int) -> list[float]:
         """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
         plain = self._least[0]
-        return [_between(self._least, *_place(number)) / plain for number in range(1 + most_nodes)]
+        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
 
     @property
     def least_worth(self) -> float:
@@ -129,6 +129,10 @@ def _place(num_nodes: float) -> tuple[int, float]:
     index = bisect(_SIZES, num_nodes, 1, len(_SIZES) - 1) - 1
     size, next_size = _SIZES[index : index + 2]
     return index, min((num_nodes - size) / (next_size - size), 1.0)
+
+
+# Of whole numbers, which each look at a draft goes through.
+_PLACES = [_place(number) for number in range(MOST_NODES + 1)]
 
 
 def _between(values: list[float], index: int, share: float) -> float:
