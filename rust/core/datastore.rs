@@ -306,16 +306,29 @@ impl Datastore {
     /// O(samples · (`length` + log samples)); a match in k shards that is not taken whole costs
     /// O(samples · `length` · k log n).
     pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
-        let stride = Stride::new(found.count(), max_samples as u64);
         let mut samples = Samples::default();
+        self.read_samples(found, length, max_samples, &mut samples);
+        samples.sort();
+        samples
+    }
+
+    /// The same into memory that is there, in the order of suffixes: what shares a beginning stands
+    /// together, but a row that is the beginning of another one may stand after it.
+    pub(crate) fn read_samples(
+        &self,
+        found: &Match,
+        length: usize,
+        max_samples: usize,
+        samples: &mut Samples,
+    ) {
+        let stride = Stride::new(found.count(), max_samples as u64);
         if found.is_in_one_shard() || stride.num_samples() == found.count() {
-            self.gather(found, length, stride, &mut samples);
+            self.gather(found, length, stride, samples);
         } else {
             let mut splitter = Splitter::default();
             samples.expand(stride, splitter.nodes(self, found, stride, length));
+            samples.sort();
         }
-        samples.sort();
-        samples
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
@@ -411,13 +424,20 @@ impl Datastore {
     }
 
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
-    /// the disk. O(n).
+    /// the disk, and looks up what follows each single token, which every draft asks for. O(n).
     ///
     /// # Errors
     ///
     /// [`Error::Io`] where the system refuses.
     pub fn warm(&self) -> Result<()> {
-        self.shards.iter().try_for_each(Shard::warm)
+        self.shards.iter().try_for_each(Shard::warm)?;
+        self.followers().fill(self);
+        Ok(())
+    }
+
+    /// Whether what is read next is likely to wait for a disk, in any shard.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.shards.iter().any(|shard| shard.warmth.is_cold())
     }
 
     /// Whether a session may see these tokens.
@@ -494,8 +514,7 @@ impl Datastore {
         found.length = pattern.len();
     }
 
-    /// Reads the samples of a match, in the order of suffixes: what shares a beginning stands
-    /// together, but a row that is the beginning of another one may stand after it.
+    /// Reads the samples of a match that is in one shard, or all of its occurrences.
     ///
     /// All positions come before all tokens, so that the processor waits for many at a time: nearly
     /// every read misses its caches.
@@ -513,6 +532,10 @@ impl Datastore {
         } = samples;
         tokens.clear();
         rows.clear();
+        let num_rows = usize::try_from(stride.num_samples()).unwrap_or(0);
+        positions.reserve(num_rows);
+        rows.reserve(num_rows);
+        tokens.reserve(num_rows);
         let mut occurrences = stride.occurrences().peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use crate::datastore::{Datastore, Match, Samples};
 use crate::evidence::runs;
 use crate::hidden::Hidden;
+use crate::threads::in_parallel;
 
 /// How many occurrences of a token are looked at.
 const MAX_SAMPLES: usize = 128;
@@ -45,6 +46,22 @@ impl AllFollowers {
         }
     }
 
+    /// Looks up all of them, so that no draft has to: O(vocabulary), and for as long as that does not
+    /// wait for a disk.
+    pub(crate) fn fill(&self, datastore: &Datastore) {
+        const PIECE: usize = 1024;
+        const MIN_IN_PARALLEL: usize = 64;
+        let mut tokens: Vec<u32> = (0..datastore.vocab_size()).collect();
+        for piece in tokens.chunks_mut(PIECE) {
+            in_parallel(piece, MIN_IN_PARALLEL, |token| {
+                self.of(datastore, *token);
+            });
+            if datastore.is_cold() {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn of(&self, datastore: &Datastore, token: u32) -> Option<&Followers> {
         let followers = self.of_tokens.get(token as usize)?;
         Some(followers.get_or_init(|| look_up(datastore, token)))
@@ -57,7 +74,8 @@ fn look_up(datastore: &Datastore, token: u32) -> Followers {
     }
     let mut found = Match::default();
     datastore.find(&[token], &mut found);
-    let samples = datastore.samples(&found, 1, MAX_SAMPLES);
+    let mut samples = Samples::default();
+    datastore.read_samples(&found, 1, MAX_SAMPLES, &mut samples);
     count(found.count(), &samples)
 }
 
@@ -81,12 +99,42 @@ pub(crate) fn look_up_elsewhere(
 fn count(num_matches: u64, samples: &Samples) -> Followers {
     let nexts = samples.iter().filter_map(<[u32]>::first).copied();
     let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
-    // Stable, and the rows of a sample are sorted.
-    counts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    counts.sort_unstable_by(|(token, a), (other, b)| b.total_cmp(a).then(token.cmp(other)));
     counts.truncate(MAX_TOKENS);
     Followers {
         num_matches: num_matches as f32,
         num_samples: samples.len() as f32,
         counts: counts.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::AllFollowers;
+    use crate::datastore::{DatastoreBuilder, DatastoreOptions};
+
+    #[test]
+    fn all_of_them_are_there_once_they_were_filled() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions::new(5, 5);
+        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+        builder.add_documents(&[0, 1, 0, 2, 0, 1, 4], &[7]).unwrap();
+        let datastore = builder
+            .finish(&mut |_, _, _| ControlFlow::Continue(()))
+            .unwrap();
+        let followers = AllFollowers::new(&datastore);
+        assert!(followers.of_tokens.iter().all(|of| of.get().is_none()));
+        followers.fill(&datastore);
+        let counts = |token: usize| followers.of_tokens[token].get().map(|of| &*of.counts);
+        assert_eq!(counts(0), Some(&[(1, 2.0), (2, 1.0)][..]));
+        assert_eq!(counts(1), Some(&[(0, 1.0), (4, 1.0)][..]));
+        assert!(
+            [3, 4]
+                .map(counts)
+                .iter()
+                .all(|of| of.is_some_and(<[_]>::is_empty))
+        );
     }
 }

@@ -9,7 +9,6 @@ use crate::followers::look_up_elsewhere;
 use crate::hidden::Hidden;
 use crate::numeric::small;
 use crate::skips::Skipped;
-use crate::stride::Stride;
 
 /// How many tokens of a passage are read.
 const LENGTH: usize = 8;
@@ -108,7 +107,6 @@ impl Passages {
     fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
         let mut count = found.count();
-        let stride = Stride::new(count, max_passages as u64);
         let hidden = self.hidden.as_ref();
         if let Some((num_elsewhere, samples)) = hidden
             .and_then(|hidden| hidden.samples_elsewhere(datastore, found, LENGTH, max_passages))
@@ -117,10 +115,8 @@ impl Passages {
                 return;
             }
             (count, self.samples) = (num_elsewhere, samples);
-        } else if found.is_in_one_shard() || stride.num_samples() == count {
-            datastore.gather(found, LENGTH, stride, &mut self.samples);
         } else {
-            self.samples = datastore.samples(found, LENGTH, max_passages);
+            datastore.read_samples(found, LENGTH, max_passages, &mut self.samples);
         }
         let start = self.rows.len();
         for row in self.samples.iter() {

@@ -92,7 +92,7 @@ impl Datastore {
         py.detach(|| self.0.verify()).map_err(py_err)
     }
 
-    /// Reads the whole datastore into memory.
+    /// Reads the whole datastore into memory and looks up what follows each single token.
     fn warm(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.0.warm()).map_err(py_err)
     }
