@@ -148,15 +148,17 @@ class Passages:
     def suffix(self, tail, order):
         return self.occurrences(tail[-order:]) if order <= len(tail) else []
 
-    def look_up(self, tail, most):
+    def look_up(self, tail, most, enough):
         longest = 3
         while longest < len(ORDERS) and self.suffix(tail, ORDERS[longest]):
             longest += 1
         groups = []
         for order in reversed(ORDERS[1:longest]):
             found = self.suffix(tail, order)
-            if len(found) > (groups[-1][1] if groups else 0) and len(groups) < most:
+            if len(found) > (groups[-1][1] if groups else 0):
                 groups.append((order, len(found), found))
+            if len(groups) == most or (groups and groups[-1][1] >= enough):
+                break
         return groups
 
     def follow(self, groups, token):
@@ -247,8 +249,8 @@ class Anchors:
         total, anchors = self.known.get(text[-1], (0, []))
         counts = {}
         for anchor, count in anchors:
-            places = [place for place in range(len(text) - 1) if text[place] == anchor and count]
-            if places:
+            places = [place for place in range(len(text) - 1) if text[place] == anchor]
+            if places and count and 5 * count >= total:
                 token = text[places[-1] + 1]
                 counts[token] = max(count, counts.get(token, 0))
         if counts:
@@ -280,13 +282,14 @@ def nexts(passages):
     return Counter(passage[0] for passage in passages if passage)
 
 
-# How likely a node is to be looked up in the datastore again, what a child is hoped to be of its
-# parent, how likely a candidate is of what fits, how many places tell what follows another token,
-# how many are enough, and how many of the latest are looked at.
+# How many matches of the context are read, and how often one occurs that is enough; how likely a
+# node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
+# likely a candidate is of what fits, and a node that knows what follows another token; how many
+# places tell it, how many are enough, and how many of the latest are looked at.
 EFFORTS = {
-    "low": (3, float("inf"), 0.4, 0.8, 8, 4, 512),
-    "normal": (3, 0.1, 0.5, 0.0, 32, 16, 512),
-    "high": (4, 0.02, 0.8, 0.0, 32, 64, 2048),
+    "low": (3, 48, float("inf"), 0.4, 0.8, 0.3, 8, 4, 512),
+    "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512),
+    "high": (4, 128, 0.02, 0.8, 0.0, 0.0, 32, 64, 2048),
 }
 
 
@@ -303,8 +306,9 @@ class Request:
         trigrams=None,
         effort="normal",
     ):
-        self.matches, self.likely, self.hope, self.slack, *reading = EFFORTS[effort]
-        self.most_skipped, *self.reading = reading
+        matches, reading = EFFORTS[effort][:2], EFFORTS[effort][2:]
+        self.likely, self.hope, self.slack, self.skip_from, self.most_skipped, *reading = reading
+        self.matches, self.reading = matches, reading
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
@@ -366,6 +370,8 @@ class Request:
     def adopt(self, paths):
         """Learns from these paths instead: of equally likely ones, rounding chose others."""
         probs = {**self.pending, **self.tree}
+        # What came of one that was never met, below an equally likely one, is not known.
+        self.is_on_edge |= not probs.keys() >= set(paths)
         self.tree = {path: probs[path] for path in paths if path in probs}
 
     def expected(self):
@@ -392,7 +398,7 @@ class Request:
             if self.separator in tail:
                 within = tail[len(tail) - tail[::-1].index(self.separator) :]
             if parent is None:
-                groups = self.passages.look_up(within, self.matches)
+                groups = self.passages.look_up(within, *self.matches)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
                 groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
@@ -401,7 +407,10 @@ class Request:
         for kind, text in texts.items():
             places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
             experts += text.experts(kind, places[kind][0])
-        skipped = self.skips(parent, tail[-1]) if path else self.skipped
+        skipped = self.skipped
+        if path:
+            skipped = self.skips(parent, tail[-1]) if prob >= self.skip_from else {}
+        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in (self.likely, self.skip_from))
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)

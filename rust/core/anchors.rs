@@ -19,6 +19,9 @@ const NUM_ANCHORS: usize = 11;
 const MAX_PLACES: usize = 8;
 const MAX_LEARNED: usize = 4;
 
+/// Anchors that were right less than once in so many times lead nowhere.
+const RARELY: u32 = 5;
+
 /// The anchors of the tokens that come most: tokens that share a slot drive each other out.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Anchors(Box<[Slot]>);
@@ -73,7 +76,9 @@ impl Anchors {
         }
         let mut led_to = LedTo::default();
         for (&anchor, &count) in slot.anchors.iter().zip(&slot.counts) {
+            let is_often_right = u32::from(count) * RARELY >= u32::from(slot.total);
             if count > 0
+                && is_often_right
                 && let Some(token) = follower(text, path, anchor)
             {
                 led_to.add(token, count);

@@ -51,9 +51,11 @@ impl Effort {
         match self {
             Self::Low => Reading {
                 candidates: 32,
+                least_candidates: 16,
                 matches: 3,
                 passages: 48,
                 skipped_places: 8,
+                skip_from: 0.3,
                 likely: f32::INFINITY,
                 hope: 0.4,
                 enough_places: 4,
@@ -62,9 +64,11 @@ impl Effort {
             },
             Self::Auto | Self::Normal => Reading {
                 candidates: 32,
+                least_candidates: 32,
                 matches: 3,
                 passages: 64,
                 skipped_places: 32,
+                skip_from: 0.0,
                 likely: 0.1,
                 hope: 0.5,
                 enough_places: 16,
@@ -73,9 +77,11 @@ impl Effort {
             },
             Self::High => Reading {
                 candidates: 64,
+                least_candidates: 64,
                 matches: 4,
                 passages: 128,
                 skipped_places: 32,
+                skip_from: 0.0,
                 likely: 0.02,
                 hope: 0.8,
                 enough_places: 64,
@@ -89,13 +95,17 @@ impl Effort {
 /// What is read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    /// How many of the likeliest tokens of a node are corrected.
+    /// How many of the likeliest tokens of a node are corrected at most, and how many where the tree
+    /// has room for no more nodes than that.
     pub(crate) candidates: usize,
+    pub(crate) least_candidates: usize,
     /// How many of the longest matches of the context are read from, and how many passages of each.
     pub(crate) matches: usize,
     pub(crate) passages: usize,
     /// So many places of a text tell what follows where another token than a node's came.
     pub(crate) skipped_places: usize,
+    /// A node this likely knows what follows where another token than its own came.
+    pub(crate) skip_from: f32,
     /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
     pub(crate) likely: f32,
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its

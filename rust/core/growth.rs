@@ -86,6 +86,8 @@ pub(crate) struct Growth {
     /// The last tokens, and the path to the node that is looked up.
     tail: Vec<u32>,
     tail_length: usize,
+    /// The budget of the draft.
+    max_nodes: usize,
     evidence: Evidence,
     passages: Passages,
     places: Places,
@@ -118,6 +120,7 @@ impl Growth {
     /// Drafts a tree.
     pub(crate) fn grow(&mut self, sources: &Sources<'_>, limits: Limits) -> &TokenTree {
         self.clear();
+        self.max_nodes = limits.max_nodes;
         let tokens = sources.tokens;
         self.tail
             .extend_from_slice(&tokens[tokens.len().saturating_sub(TAIL)..]);
@@ -185,7 +188,8 @@ impl Growth {
             && !is_end
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
             && least.is_none_or(|least| hoped > least)
-            && calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain
+            && (limits.min_gain <= 0.0
+                || calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain)
     }
 
     /// The probability of the least likely path that fits into `free` nodes, where no other does.
@@ -247,20 +251,7 @@ impl Growth {
                     .count(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
-        if let (Some(parent), Some(&token)) = (&parent, self.tail.last()) {
-            let reading = sources.reading;
-            skip(
-                &self.passages,
-                &self.places,
-                parent,
-                token,
-                reading,
-                &mut self.skips,
-            );
-            self.skips.count(&mut self.evidence);
-        } else {
-            self.skips_of_root.count(&mut self.evidence);
-        }
+        self.count_skips(parent.as_ref(), prob, sources.reading);
         if let [Some(context), ..] = sources.texts {
             let path = &self.tail[self.tail_length..];
             let anchors = &sources.weights.anchors;
@@ -271,12 +262,14 @@ impl Growth {
         }
         let followers = sources.datastore.map(Datastore::followers);
         let frequencies = followers.map_or(&[][..], |followers| &followers.frequencies);
+        let reading = sources.reading;
+        let max_candidates = self.max_nodes.max(reading.least_candidates);
         let request = Request {
             tail: &self.tail,
             uses: sources.uses,
             frequencies,
             min_share,
-            max_candidates: sources.reading.candidates,
+            max_candidates: max_candidates.min(reading.candidates),
         };
         let known = mixer::predict(sources.weights, &mut self.evidence, &request);
         self.nodes.push(Node {
@@ -285,6 +278,18 @@ impl Growth {
             passages,
             places,
         });
+    }
+
+    fn count_skips(&mut self, parent: Option<&Node>, prob: f32, reading: Reading) {
+        let Some((parent, &token)) = parent.zip(self.tail.last()) else {
+            self.skips_of_root.count(&mut self.evidence);
+            return;
+        };
+        if prob >= reading.skip_from {
+            let (passages, places) = (&self.passages, &self.places);
+            skip(passages, places, parent, token, reading, &mut self.skips);
+            self.skips.count(&mut self.evidence);
+        }
     }
 
     fn match_datastore(

@@ -17,7 +17,7 @@
 //! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
 //! moves by the gradient of the log likelihood of the token that came.
 
-use crate::evidence::{Candidate, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
+use crate::evidence::{Candidate, END, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
 use crate::numeric::{exp, hash, hash_of_two, ln, log2, small};
 use crate::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
@@ -199,16 +199,49 @@ fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
         evidence.candidates.truncate(first + most);
     }
     known.candidates = first..evidence.candidates.len();
+    let recent = Recent::of(request.tail);
     let candidates = &mut evidence.candidates[first..];
     let favourite = candidates.iter().min_by(|a, b| likelier_first(a, b));
     let favourite = favourite.map(|candidate| candidate.token);
     for candidate in candidates {
         let is_favourite = favourite == Some(candidate.token);
-        set_candidate_keys(candidate, is_favourite, request);
+        set_candidate_keys(candidate, is_favourite, &recent, request);
     }
 }
 
-fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &Request<'_>) {
+/// The last tokens, the latest first.
+struct Recent([u32; NUM_PLACES - 1]);
+
+impl Recent {
+    fn of(tail: &[u32]) -> Self {
+        let mut recent = Self([END; NUM_PLACES - 1]);
+        for (place, &token) in recent.0.iter_mut().zip(tail.iter().rev()) {
+            *place = token;
+        }
+        recent
+    }
+
+    /// How long ago a token came last, from 1 on; 0 where it is none of them.
+    fn place_of(&self, token: u32) -> usize {
+        // All at once: most tokens are at no place.
+        let mut places = 0_u32;
+        for (place, &other) in self.0.iter().enumerate() {
+            places |= u32::from(other == token) << place;
+        }
+        if places == 0 {
+            0
+        } else {
+            places.trailing_zeros() as usize + 1
+        }
+    }
+}
+
+fn set_candidate_keys(
+    candidate: &mut Candidate,
+    is_favourite: bool,
+    recent: &Recent,
+    request: &Request<'_>,
+) {
     let token = candidate.token;
     let unlikeliness = level(-1.5 * log2(candidate.prob), NUM_LEVELS);
     let frequency = request
@@ -220,13 +253,10 @@ fn set_candidate_keys(candidate: &mut Candidate, is_favourite: bool, request: &R
     let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
     let last_token = request.tail.last().copied().unwrap_or(0);
-    let last = request.tail.iter().rev().take(NUM_PLACES - 1);
-    let place = last.zip(1..).find(|&(&other, _)| other == token);
-    let place = place.map_or(0, |(_, place)| place);
     candidate.keys = [
         USE.key(used),
         TOKEN.key(hash::<TOKEN_BITS>(token)),
-        RECENT.key(place * NUM_LEVELS + unlikeliness),
+        RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
         PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
     ];
 }

@@ -61,7 +61,9 @@ impl Passages {
         self.tokens.clear();
     }
 
-    /// Reads what followed the longest matches of `tail`, of two tokens or more.
+    /// Reads what followed the longest matches of `tail`, of two tokens or more, up to one that occurs
+    /// more often than is read of it.
+    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     pub(crate) fn look_up(
         &mut self,
         datastore: &Datastore,
@@ -94,7 +96,9 @@ impl Passages {
                 let num_longer = last.map_or(0.0, |group| group.num_matches);
                 self.read(datastore, index, reading.passages, num_longer);
             }
-            if self.groups.len() - start == reading.matches {
+            let groups = &self.groups[start..];
+            let is_enough = |group: &Group| group.num_matches >= reading.passages as f32;
+            if groups.len() == reading.matches || groups.last().is_some_and(is_enough) {
                 break;
             }
         }

@@ -1,6 +1,5 @@
 //! Where in a text that grows did the end of a path come before?
 
-use std::iter::Peekable;
 use std::ops::Range;
 
 use crate::effort::Reading;
@@ -143,9 +142,8 @@ impl Places {
     fn add_pairs(&mut self, text: &History, before: u32, tail: &[u32], limit: usize) -> bool {
         let last = tail[tail.len() - 1];
         let tokens = text.tokens();
-        let mut places = places(text, text.of_pair(before, last));
         let start = self.0.len();
-        self.0.extend(places.by_ref().take(limit));
+        let is_cut = self.add(text, text.of_pair(before, last), limit);
         // Only now, as the reads of one loop wait at the same time.
         for place in &mut self.0[start..] {
             let pairs = tokens[..place.next as usize]
@@ -155,7 +153,7 @@ impl Places {
             let is_same = |(a, b): &(&u32, &u32)| a == b;
             place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
-        places.peek().is_some()
+        is_cut
     }
 
     /// Adds the latest places after the last token where another one came before it; says whether
@@ -168,8 +166,7 @@ impl Places {
         limit: usize,
     ) -> bool {
         let start = self.0.len();
-        let mut places = places(text, text.of_token(last));
-        self.0.extend(places.by_ref().take(limit));
+        let is_cut = self.add(text, text.of_token(last), limit);
         let tokens = text.tokens();
         let mut end = start;
         for index in start..self.0.len() {
@@ -183,7 +180,26 @@ impl Places {
             }
         }
         self.0.truncate(end);
-        places.peek().is_some()
+        is_cut
+    }
+
+    /// Adds the first places where a text goes on after these ends; says whether there are more.
+    fn add(&mut self, text: &History, ends: impl Iterator<Item = usize>, limit: usize) -> bool {
+        let num_tokens = text.tokens().len();
+        // The end of a request's own text is no place where it goes on.
+        let mut ends = ends.skip_while(|end| end + 1 == num_tokens);
+        for _ in 0..limit {
+            let Some(end) = ends.next() else {
+                return false;
+            };
+            self.0.push(Place {
+                next: small(end + 1),
+                token: token_at(text, end + 1),
+                after: token_at(text, end + 2),
+                length: 1,
+            });
+        }
+        ends.next().is_some()
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
@@ -238,23 +254,6 @@ impl Places {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
-}
-
-/// Where a text goes on after these ends.
-fn places(
-    text: &History,
-    ends: impl Iterator<Item = usize>,
-) -> Peekable<impl Iterator<Item = Place>> {
-    let tokens = text.tokens();
-    // The end of a request's own text is no place where it goes on.
-    let ends = ends.skip_while(|end| end + 1 == tokens.len());
-    let places = ends.map(|end| Place {
-        next: small(end + 1),
-        token: tokens[end + 1],
-        after: token_at(text, end + 2),
-        length: 1,
-    });
-    places.peekable()
 }
 
 fn token_at(text: &History, position: usize) -> u32 {

@@ -347,6 +347,10 @@ impl Shard {
         self.tokens.extend(position, length, continuation);
         let tokens = &continuation[start..];
         let is_last = |&token: &u32| token == self.separator || token >= self.vocab_size;
+        // All at once: most rows have none.
+        if !tokens.iter().fold(false, |has, token| has | is_last(token)) {
+            return tokens.len();
+        }
         match tokens.iter().position(is_last) {
             Some(last) => last + usize::from(tokens[last] < self.vocab_size),
             None => tokens.len(),
