@@ -173,6 +173,13 @@ impl Evidence {
         for (token, count) in counts {
             self.count(token, count);
         }
+        self.add_counted(matched, total, first)
+    }
+
+    /// The same once its counts are there, from `first` on: once for all kinds of counts, as there is
+    /// little room in the processor's cache for instructions.
+    #[inline(never)]
+    fn add_counted(&mut self, matched: Matched, total: Option<f32>, first: usize) -> bool {
         let (mut listed, mut top) = (0.0, None::<(Count, u32)>);
         for &count in &self.counts[first..] {
             listed += count.count;
