@@ -164,7 +164,10 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
     /// separator. O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
-        if let Some(ranks) = self.ngrams.ranks(pattern) {
+        // What is longer is seldom frequent, and to ask for it takes as long as half a search.
+        if pattern.len() <= 2
+            && let Some(ranks) = self.ngrams.ranks(pattern)
+        {
             return ranks;
         }
         let first = pattern[0] as usize;
