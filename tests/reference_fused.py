@@ -363,6 +363,8 @@ class Request:
             last.append(prob)
             if is_hopeful and path[-1] != self.separator and len(path) < 20:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
+                # Of equals, what is met first decides what is too little for the second.
+                self.is_on_edge |= bool(twins and self.slack and len(likeliest) + 1 >= free)
                 self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))
         self.pending = pending
         return self.tree
