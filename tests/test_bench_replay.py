@@ -465,6 +465,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
     parsed = Page(text)
     assert parsed.ids == [
         "acceptance-by-nodes",
+        "acceptance-by-time",
         "acceptance-by-match-length",
         "acceptance-by-datastore-size",
         "emitted-by-source",
@@ -500,7 +501,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
     for arguments, message, expected in (
         ((*one,), "drafter `rest` needs a datastore", 1),
         ((*one, "--drafter", "tokengrams"), "rival `tokengrams` needs a datastore", 1),
-        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest", 1),
+        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, fused-low", 1),
         ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
         ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),

@@ -24,7 +24,14 @@ from specds import (
     fit_weights,
 )
 from specds._core import FusedState
-from specds.drafters import Effort, TrialSession
+from specds.drafters import (
+    DrafterInputs,
+    DrafterName,
+    Effort,
+    TrialSession,
+    make_drafter,
+    require_inputs,
+)
 from stores import build
 
 tokens = st.integers(0, 3)
@@ -149,6 +156,14 @@ def test_an_effort_is_one_of_four(effort):
         FusedConfig(effort=effort)
     with pytest.raises(ValueError, match="is none of auto, low, normal, high"):
         FusedState(effort=str(effort))
+
+
+@pytest.mark.parametrize("name", ["fused", "fused-low", "fused-normal", "fused-high"])
+def test_names_make_the_efforts(tmp_path, name):
+    store = build(tmp_path / "d", [[0, 1, 2]])
+    named = make_drafter(DrafterName(name), DrafterInputs(store, effort="normal"))
+    assert named.config.effort == (name.partition("-")[2] or "normal")
+    require_inputs(DrafterName(name), datastore=False, model=True, memory=True, model_tables=True)
 
 
 def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):

@@ -96,8 +96,8 @@ class Datastore:
     def warm(self) -> None:
         """Reads the whole datastore into memory, as far as there is room.
 
-        No lookup waits for the disk then, and no draft for what follows a token that is met first: that is
-        looked up for the whole vocabulary.
+        No lookup waits for the disk then, and no draft for what follows a token that is met first:
+        that is looked up for the whole vocabulary.
 
         Raises:
             OSError: The system refuses.

@@ -98,6 +98,14 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
         _series(together, rows, "nodes_per_draft", "mean_acceptance_length"),
     )
     yield "acceptance-by-nodes", by_nodes
+    timed = [{**row, _TIME: _time(row)} for row in together if row["draft_p50_us"] is not None]
+    by_time = lines(
+        "Acceptance length against time",
+        "µs to draft and to learn from it, at the median",
+        _TOKENS,
+        _series(timed, rows, _TIME, "mean_acceptance_length"),
+    )
+    yield "acceptance-by-time", by_time.update_xaxes(type="log")
     by_match = lines(
         f"Acceptance length against match length{_at_budget(largest)}",
         "tokens of context matched",
@@ -128,6 +136,11 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
     yield "reliability", _with_diagonal(reliability)
 
 
+def _time(row: Row) -> float:
+    """Microseconds of a step that a drafter takes; not every one learns from it."""
+    return float(row["draft_p50_us"] + (row["observe_p50_us"] or 0.0))
+
+
 def _colors(names: Iterable[str]) -> dict[str, str]:
     """A drafter has one color in all plots."""
     palette = import_module("plotly.colors").qualitative.Plotly
@@ -137,6 +150,7 @@ def _colors(names: Iterable[str]) -> dict[str, str]:
 
 
 _MEAN = "mean_acceptance_length"
+_TIME = "step_p50_us"
 _TOKENS = "tokens per forward"
 
 

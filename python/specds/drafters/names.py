@@ -30,17 +30,20 @@ class DrafterName(str, Enum):
     """The drafters that the command line knows.
 
     ``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-    other nodes. ``rest``: the datastore alone, its nodes ranked by an even sample of 256
-    occurrences. ``rest-paper``: the same ranked by every occurrence, 64 nodes, as the paper's text
-    has it. ``aded``: tri-grams that adapt to the
-    text, by Monte Carlo tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its
-    ablations.
+    other nodes; ``fused-low``, ``fused-normal`` and ``fused-high`` read as much of these as their
+    effort says, whatever a step of the model takes. ``rest``: the datastore alone, its nodes ranked
+    by an even sample of 256 occurrences. ``rest-paper``: the same ranked by every occurrence, 64
+    nodes, as the paper's text has it. ``aded``: tri-grams that adapt to the text, by Monte Carlo
+    tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its ablations.
     ``prompt-lookup``: the request's own text alone.
     ``n-grammys``: the request's own text and the model's bigrams; ``n-grammys-context``,
     ``n-grammys-bigram``, ``n-grammys-extended-bigram`` and ``n-grammys-unigram`` are its parts.
     """
 
     FUSED = "fused"
+    FUSED_LOW = "fused-low"
+    FUSED_NORMAL = "fused-normal"
+    FUSED_HIGH = "fused-high"
     REST = "rest"
     REST_PAPER = "rest-paper"
     ADED = "aded"
@@ -55,6 +58,11 @@ class DrafterName(str, Enum):
     N_GRAMMYS_UNIGRAM = "n-grammys-unigram"
 
     @property
+    def is_fused(self) -> bool:
+        """Whether it drafts from all sources, with whatever effort."""
+        return self is DrafterName.FUSED or self in _EFFORTS
+
+    @property
     def needs_datastore(self) -> bool:
         """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
         return self in {DrafterName.REST, DrafterName.REST_PAPER} or self in _ADED
@@ -62,18 +70,24 @@ class DrafterName(str, Enum):
     @property
     def takes_trigrams(self) -> bool:
         """Whether it drafts from tri-grams where there are any."""
-        return self in _ADED or self is DrafterName.FUSED
+        return self in _ADED or self.is_fused
 
     @property
     def takes_datastore(self) -> bool:
         """Whether it drafts from a datastore where there is one."""
-        return self.needs_datastore or self is DrafterName.FUSED
+        return self.needs_datastore or self.is_fused
 
     @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
         return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
 
+
+_EFFORTS: dict[DrafterName, Effort] = {
+    DrafterName.FUSED_LOW: "low",
+    DrafterName.FUSED_NORMAL: "normal",
+    DrafterName.FUSED_HIGH: "high",
+}
 
 _ADED: dict[DrafterName, tuple[int, Literal["mcts", "greedy"]]] = {
     DrafterName.ADED: (3, "mcts"),
@@ -105,7 +119,7 @@ class DrafterInputs:
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
         recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
-        effort: How much of its sources the fused drafter reads.
+        effort: How much of its sources ``fused`` reads.
     """
 
     datastore: Datastore | None = None
@@ -134,9 +148,9 @@ def require_inputs(
     Raises:
         ValueError: Something that it needs is not there, or it has no use for something.
     """
-    if memory and name is not DrafterName.FUSED:
+    if memory and not name.is_fused:
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
-    if model_tables and name is not DrafterName.FUSED:
+    if model_tables and not name.is_fused:
         raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
     if trigrams and not name.takes_trigrams:
         raise ValueError(f"drafter `{name.value}` takes no tri-grams: leave out --trigrams")
@@ -167,6 +181,10 @@ def _fused(inputs: DrafterInputs) -> Drafter:
     )
 
 
+def _fused_with(effort: Effort, inputs: DrafterInputs) -> Drafter:
+    return _fused(replace(inputs, effort=effort))
+
+
 def _rest(inputs: DrafterInputs) -> Drafter:
     return RestDrafter(cast("Datastore", inputs.datastore))
 
@@ -194,6 +212,7 @@ _MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
     DrafterName.REST: _rest,
     DrafterName.REST_PAPER: _rest_paper,
     DrafterName.PROMPT_LOOKUP: _prompt_lookup,
+    **{name: partial(_fused_with, effort) for name, effort in _EFFORTS.items()},
     **{name: partial(_aded, *ablation) for name, ablation in _ADED.items()},
     **{name: partial(_n_grammys, strategy) for name, strategy in _STRATEGIES.items()},
 }
