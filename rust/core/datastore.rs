@@ -424,7 +424,8 @@ impl Datastore {
     }
 
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
-    /// the disk, and looks up what follows each single token, which every draft asks for. O(n).
+    /// the disk, and looks up what follows each single token, which every draft asks for: some 200
+    /// bytes for each. O(n).
     ///
     /// # Errors
     ///
