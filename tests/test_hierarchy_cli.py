@@ -51,7 +51,7 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
     [
         ("hierarchy-x:demo-tiny", 2, "no hierarchy `hierarchy-x`: try `hierarchy`, `hierarchy-sd`"),
         ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
-        ("fusd", 2, "no drafter `fusd`: choose of fused, rest"),
+        ("fusd", 2, "no drafter `fusd`: choose of fused, fused-low"),
         ("hierarchy:/no/such", 1, "no tokenizer `/no/such`"),
     ],
 )
