@@ -77,10 +77,7 @@ impl Anchors {
         let mut led_to = LedTo::default();
         for (&anchor, &count) in slot.anchors.iter().zip(&slot.counts) {
             let is_often_right = u32::from(count) * RARELY >= u32::from(slot.total);
-            if count > 0
-                && is_often_right
-                && let Some(token) = follower(text, path, anchor)
-            {
+            if is_often_right && let Some(token) = follower(text, path, anchor) {
                 led_to.add(token, count);
             }
         }

@@ -62,7 +62,7 @@ impl Passages {
     }
 
     /// Reads what followed the longest matches of `tail`, of two tokens or more, up to one that occurs
-    /// more often than is read of it.
+    /// at least as often as passages are read of it.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     pub(crate) fn look_up(
         &mut self,
