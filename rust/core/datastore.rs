@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::followers::AllFollowers;
 use crate::prior;
 use crate::shard::Shard;
-use crate::split::{Node, Splitter};
+use crate::split::Splitter;
 use crate::stride::Stride;
 use crate::threads::in_parallel;
 use crate::weights::Weights;
@@ -24,6 +24,7 @@ pub use crate::manifest::{
     MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
 };
 pub use crate::options::{DEFAULT_PRIOR_TOKENS, DatastoreOptions, Existing};
+pub use crate::samples::Samples;
 pub use crate::worker::build_shard;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
@@ -78,68 +79,6 @@ pub struct StoredDocument {
     pub start: u64,
     /// Its tokens, without the separator after it.
     pub tokens: Vec<u32>,
-}
-
-/// What followed a match: rows of tokens in lexicographic order.
-#[derive(Debug, Clone, Default)]
-pub struct Samples {
-    tokens: Vec<u32>,
-    rows: Vec<Range<usize>>,
-    /// Where the rows of a shard begin in it, while they are collected.
-    positions: Vec<usize>,
-}
-
-impl Samples {
-    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Range<usize>>) -> Self {
-        let positions = Vec::new();
-        Self {
-            tokens,
-            rows,
-            positions,
-        }
-    }
-
-    /// The number of rows.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The rows.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
-        self.rows.iter().map(|row| &self.tokens[row.clone()])
-    }
-
-    /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
-    /// parent. So many rows end at a node as its samples exceed those of its children.
-    fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
-        let mut paths = Vec::new();
-        paths.push(0..0);
-        let mut num_ends = vec![stride.num_samples()];
-        self.tokens.clear();
-        for node in nodes {
-            let parent = usize::try_from(node.parent + 1).expect("-1 or more");
-            num_ends[parent] -= node.count;
-            num_ends.push(node.count);
-            let start = self.tokens.len();
-            self.tokens.extend_from_within(paths[parent].clone());
-            self.tokens.push(node.token);
-            paths.push(start..self.tokens.len());
-        }
-        self.rows.clear();
-        for (path, num_ends) in paths.into_iter().zip(num_ends) {
-            self.rows.extend((0..num_ends).map(|_| path.clone()));
-        }
-    }
-
-    fn sort(&mut self) {
-        let row = |row: &Range<usize>| &self.tokens[row.clone()];
-        self.rows.sort_by(|a, b| row(a).cmp(row(b)));
-    }
 }
 
 impl Datastore {

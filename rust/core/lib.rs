@@ -98,6 +98,7 @@ mod prior;
 pub mod prompt_lookup;
 mod recycled;
 pub mod rest;
+mod samples;
 mod shard;
 mod skips;
 mod snapshot;
