@@ -3,10 +3,8 @@
 use std::hint::black_box;
 
 use crate::latest::{Latest, spread};
+use crate::links::Links;
 use crate::numeric::small;
-
-/// Stands for no position.
-const NONE: u32 = u32::MAX;
 
 /// The most tokens that are appended at a time: they are made room for at once.
 pub(crate) const PIECE: usize = 1024;
@@ -27,9 +25,9 @@ pub struct History {
 struct Columns {
     tokens: Vec<u32>,
     /// The position before that holds the same token.
-    same_token: Vec<u32>,
+    same_token: Links,
     /// The position before that holds the same token after the same token.
-    same_pair: Vec<u32>,
+    same_pair: Links,
 }
 
 /// What a history needs to grow, made without changing it.
@@ -44,6 +42,9 @@ impl History {
     /// Divides documents. It is found nowhere itself, and no pair reaches across it.
     pub const BOUNDARY: u32 = u32::MAX;
 
+    /// The most tokens that are kept.
+    pub const MAX_LENGTH: usize = Links::MAX_PLACE as usize + 1;
+
     /// An empty text with room for so many tokens, though not for what finds them.
     pub(crate) fn with_capacity(num_tokens: usize) -> Self {
         let columns = Columns::default().grown(num_tokens).unwrap_or_default();
@@ -53,7 +54,7 @@ impl History {
         }
     }
 
-    /// Appends tokens; those beyond 2³² - 2 are not kept. O(tokens).
+    /// Appends tokens; those beyond [`MAX_LENGTH`](Self::MAX_LENGTH) are not kept. O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         for piece in tokens.chunks(PIECE) {
             let growth = self.growth(piece.len());
@@ -78,21 +79,18 @@ impl History {
                 same_token,
                 same_pair,
             } = &mut self.columns;
-            let (Some(token), Some(earlier), Some(earlier_pair)) =
-                (tokens.pop(), same_token.pop(), same_pair.pop())
-            else {
+            let (earlier, earlier_pair) = (same_token.pop(), same_pair.pop());
+            let Some(token) = tokens.pop() else {
                 return;
             };
             let position = small(tokens.len());
-            let link = |link| (link != NONE).then_some(link);
             if token != Self::BOUNDARY {
                 self.last_of_token
-                    .restore(spread(token.into()), position, link(earlier));
+                    .restore(spread(token.into()), position, earlier);
                 let before = tokens.last().copied().unwrap_or(Self::BOUNDARY);
                 if before != Self::BOUNDARY {
                     let hash = spread(pair(before, token));
-                    self.last_of_pair
-                        .restore(hash, position, link(earlier_pair));
+                    self.last_of_pair.restore(hash, position, earlier_pair);
                 }
             }
         }
@@ -108,7 +106,7 @@ impl History {
         let last = self.last_of_token.get(spread(token.into()), |position| {
             self.columns.holds(position, token)
         });
-        chain(last, &self.columns.same_token)
+        self.columns.same_token.from(last)
     }
 
     /// The positions that hold `token` right after `before`, the latest first.
@@ -118,7 +116,7 @@ impl History {
             .get(spread(pair(before, token)), |position| {
                 self.columns.holds_pair(position, before, token)
             });
-        chain(last, &self.columns.same_pair)
+        self.columns.same_pair.from(last)
     }
 
     /// Brings what leads to the places of a token and of a pair into the processor's cache.
@@ -175,10 +173,10 @@ impl History {
                 last_of_token,
                 last_of_pair,
             } = self;
-            let position = u32::try_from(columns.tokens.len()).unwrap_or(NONE);
-            if position == NONE {
+            if columns.tokens.len() == Self::MAX_LENGTH {
                 return;
             }
+            let position = small(columns.tokens.len());
             let (mut same_token, mut same_pair) = (None, None);
             if token != Self::BOUNDARY {
                 same_token = last_of_token.replace(spread(token.into()), position, |position| {
@@ -193,8 +191,8 @@ impl History {
                 }
             }
             columns.tokens.push(token);
-            columns.same_token.push(same_token.unwrap_or(NONE));
-            columns.same_pair.push(same_pair.unwrap_or(NONE));
+            columns.same_token.push(same_token);
+            columns.same_pair.push(same_pair);
         }
     }
 }
@@ -230,10 +228,15 @@ impl Columns {
 
     fn grown(&self, additional: usize) -> Option<Self> {
         let capacity = self.capacity_for(additional);
-        (capacity > self.tokens.capacity()).then(|| Self {
-            tokens: copy(&self.tokens, capacity),
-            same_token: copy(&self.same_token, capacity),
-            same_pair: copy(&self.same_pair, capacity),
+        if capacity <= self.tokens.capacity() {
+            return None;
+        }
+        let mut tokens = Vec::with_capacity(capacity);
+        tokens.extend_from_slice(&self.tokens);
+        Some(Self {
+            tokens,
+            same_token: self.same_token.with_capacity(capacity),
+            same_pair: self.same_pair.with_capacity(capacity),
         })
     }
 }
@@ -243,12 +246,6 @@ fn num_bytes(capacity: usize) -> usize {
     3 * size_of::<u32>() * capacity
 }
 
-fn copy(column: &[u32], capacity: usize) -> Vec<u32> {
-    let mut copy = Vec::with_capacity(capacity);
-    copy.extend_from_slice(column);
-    copy
-}
-
 /// Puts a new value in the place of an old one, where there is a new one; gives the old one.
 pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
     by.map(|by| std::mem::replace(value, by))
@@ -256,16 +253,6 @@ pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
 
 fn pair(before: u32, token: u32) -> u64 {
     u64::from(before) << 32 | u64::from(token)
-}
-
-fn chain(last: Option<u32>, links: &[u32]) -> impl Iterator<Item = usize> {
-    let first = last.map(|position| position as usize);
-    std::iter::successors(first, |&position| {
-        links
-            .get(position)
-            .filter(|&&link| link != NONE)
-            .map(|&link| link as usize)
-    })
 }
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ mod indexer;
 mod latest;
 mod lightweight;
 pub mod likeliest;
+mod links;
 mod manifest;
 mod mcts;
 pub mod memory;

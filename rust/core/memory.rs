@@ -38,8 +38,8 @@ impl MemoryOptions {
     /// The least that a memory can be given.
     pub const MIN_BYTES: usize = 1 << 14;
 
-    /// Positions have 32 bits.
-    const MAX_BYTES: usize = (u32::MAX as usize - 1).saturating_mul(12);
+    /// A tenant may have all of it.
+    const MAX_BYTES: usize = History::MAX_LENGTH.saturating_mul(12);
 
     /// For a vocabulary, with 256 MiB.
     pub fn new(vocab_size: u32) -> Self {
