@@ -246,23 +246,25 @@ impl Datastore {
     /// O(samples · `length` · k log n).
     pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
         let mut samples = Samples::default();
-        self.read_samples(found, length, max_samples, &mut samples);
+        self.read_samples(found, length, max_samples, &[], &mut samples);
         samples.sort();
         samples
     }
 
     /// The same into memory that is there, in the order of suffixes: what shares a beginning stands
-    /// together, but a row that is the beginning of another one may stand after it.
+    /// together, but a row that is the beginning of another one may stand after it. Where all
+    /// occurrences are read, each row tells how many tokens before it are the last ones of `before`.
     pub(crate) fn read_samples(
         &self,
         found: &Match,
         length: usize,
         max_samples: usize,
+        before: &[u32],
         samples: &mut Samples,
     ) {
         let stride = Stride::new(found.count(), max_samples as u64);
         if found.is_in_one_shard() || stride.num_samples() == found.count() {
-            self.gather(found, length, stride, samples);
+            self.gather(found, length, stride, before, samples);
         } else {
             let mut splitter = Splitter::default();
             samples.expand(stride, splitter.nodes(self, found, stride, length));
@@ -463,6 +465,7 @@ impl Datastore {
         found: &Match,
         length: usize,
         stride: Stride,
+        before: &[u32],
         samples: &mut Samples,
     ) {
         let Samples {
@@ -497,11 +500,8 @@ impl Datastore {
             }
             shard.touch(positions, found.length);
             shard.warmth.note(started.elapsed(), positions.len());
-            for position in positions.iter() {
-                let start = tokens.len();
-                let position = position.saturating_add(found.length);
-                rows.push(start..start + shard.continuation(position, length, tokens));
-            }
+            let row = |&position| shard.row(position, found.length, length, before, tokens);
+            rows.extend(positions.iter().map(row));
             num_before = num_up_to;
         }
         if !found.is_in_one_shard() {

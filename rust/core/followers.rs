@@ -75,7 +75,7 @@ fn look_up(datastore: &Datastore, token: u32) -> Followers {
     let mut found = Match::default();
     datastore.find(&[token], &mut found);
     let mut samples = Samples::default();
-    datastore.read_samples(&found, 1, MAX_SAMPLES, &mut samples);
+    datastore.read_samples(&found, 1, MAX_SAMPLES, &[], &mut samples);
     count(found.count(), &samples)
 }
 
@@ -91,7 +91,8 @@ pub(crate) fn look_up_elsewhere(
     }
     let mut found = Match::default();
     datastore.find(&[token], &mut found);
-    let (num_matches, samples) = hidden.samples_elsewhere(datastore, &found, 1, MAX_SAMPLES)?;
+    let (num_matches, samples) =
+        hidden.samples_elsewhere(datastore, &found, 1, MAX_SAMPLES, &[])?;
     Some(count(num_matches, &samples))
 }
 

@@ -4,6 +4,7 @@ use std::iter;
 use std::ops::Range;
 
 use crate::datastore::{Datastore, Match, Samples};
+use crate::samples::Row;
 use crate::stride::Stride;
 
 /// A match that occurs oftener is read with the document: what of an even sample lies in it is little,
@@ -49,6 +50,7 @@ impl Hidden {
         found: &Match,
         length: usize,
         max_samples: usize,
+        before: &[u32],
     ) -> Option<(u64, Samples)> {
         if found.count() > MAX_CHECKED {
             return None;
@@ -60,8 +62,7 @@ impl Hidden {
             shard.touch(&positions, found.length);
             for position in positions {
                 if !self.positions.contains(&(num_before + position as u64)) {
-                    let (start, position) = (tokens.len(), position.saturating_add(found.length));
-                    rows.push(start..start + shard.continuation(position, length, &mut tokens));
+                    rows.push(shard.row(position, found.length, length, before, &mut tokens));
                 }
             }
             num_before += shard.num_tokens() as u64;
@@ -79,8 +80,8 @@ impl Hidden {
 
 /// A row as suffixes are ordered: where it ends before others, it goes on with a separator that is
 /// above all tokens.
-fn suffix<'a>(tokens: &'a [u32], row: &Range<usize>) -> impl Iterator<Item = u32> + 'a {
-    let row = tokens[row.clone()].iter().copied();
+fn suffix<'a>(tokens: &'a [u32], row: &Row) -> impl Iterator<Item = u32> + 'a {
+    let row = tokens[row.tokens.clone()].iter().copied();
     row.chain(iter::once(u32::MAX))
 }
 

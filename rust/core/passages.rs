@@ -19,15 +19,11 @@ const MAX_PASSAGES_OF_NODE: usize = 32;
 /// So many passages of a parent's are enough to say what follows its child.
 const ENOUGH: usize = 16;
 
-/// The lengths of context suffixes that are looked up.
-const ORDERS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16];
+/// The lengths of context suffixes that are told apart.
+const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 
-/// The place of the length that is looked up first: on 61 M tokens of chat, the longest match of a
-/// chat has 4 or 5 tokens.
-const FIRST: usize = 3;
-
-/// The lengths of matches that likely nodes are looked up with.
-const ORDERS_OF_NODE: [usize; 2] = [3, 2];
+/// The lengths that likely nodes are looked up with, by their places in [`ORDERS`].
+const OF_NODE: [usize; 2] = [1, 0];
 
 /// Passages that follow one match.
 #[derive(Debug, Clone)]
@@ -63,6 +59,9 @@ impl Passages {
 
     /// Reads what followed the longest matches of `tail`, of two tokens or more, up to one that occurs
     /// at least as often as passages are read of it.
+    ///
+    /// Where all passages of a match are read, no longer one is searched for: its passages are those
+    /// of them that the same tokens come before.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     pub(crate) fn look_up(
         &mut self,
@@ -72,65 +71,114 @@ impl Passages {
     ) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
-        let search = |found: &mut Match, order: usize| {
-            match tail.len().checked_sub(order) {
-                Some(start) => datastore.find(&tail[start..], found),
-                None => *found = Match::default(),
-            }
-            found.count()
-        };
-        let mut longest = FIRST;
-        while longest < ORDERS.len() && search(&mut self.found[longest], ORDERS[longest]) > 0 {
-            longest += 1;
+        let most = reading.passages as u64;
+        let mut whole = 0;
+        while whole < ORDERS.len() && self.search(datastore, tail, whole) > most {
+            whole += 1;
         }
-        let mut last_count = 0;
-        for index in (1..longest).rev() {
-            if index < FIRST {
-                search(&mut self.found[index], ORDERS[index]);
+        if whole < ORDERS.len() {
+            self.read_whole(datastore, tail, whole, reading);
+        }
+        for index in (0..whole).rev() {
+            let groups = &self.groups[start..];
+            let num_longer = groups.last().map_or(0.0, |group| group.num_matches);
+            if groups.len() == reading.matches || num_longer >= most as f32 {
+                break;
             }
             // What occurs no more often than something longer says nothing else.
-            let count = self.found[index].count();
-            if count > last_count {
-                last_count = count;
-                let last = self.groups[start..].last();
-                let num_longer = last.map_or(0.0, |group| group.num_matches);
+            if self.found[index].count() as f32 > num_longer {
                 self.read(datastore, index, reading.passages, num_longer);
-            }
-            let groups = &self.groups[start..];
-            let is_enough = |group: &Group| group.num_matches >= reading.passages as f32;
-            if groups.len() == reading.matches || groups.last().is_some_and(is_enough) {
-                break;
             }
         }
         start..self.groups.len()
+    }
+
+    /// Searches for a suffix of one of [`ORDERS`], and gives how often it occurs.
+    fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
+        let found = &mut self.found[index];
+        match tail.len().checked_sub(ORDERS[index]) {
+            Some(start) => datastore.find(&tail[start..], found),
+            None => *found = Match::default(),
+        }
+        found.count()
+    }
+
+    /// Reads all passages of a match, and with them those of the longest ones.
+    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
+    fn read_whole(&mut self, datastore: &Datastore, tail: &[u32], index: usize, reading: Reading) {
+        let shortest = ORDERS[index];
+        let before = &tail[..tail.len().saturating_sub(shortest)];
+        self.sample(datastore, index, reading.passages, before);
+        let (first, first_group) = (self.keep_samples(), self.groups.len());
+        let mut num_longer = 0;
+        for &order in ORDERS[index..].iter().rev() {
+            let reach = order - shortest;
+            let rows = self.samples.rows.iter();
+            let count = rows.filter(|row| row.reach >= reach).count();
+            if count > num_longer {
+                num_longer = count;
+                self.add_group(order, count as f32, first, reach);
+            }
+            if self.groups.len() - first_group == reading.matches {
+                break;
+            }
+        }
     }
 
     /// Reads passages of a match, unless all but `num_longer` of them, those of a longer match, are
     /// hidden.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize, num_longer: f32) {
-        let found = &self.found[index];
-        let mut count = found.count();
-        let hidden = self.hidden.as_ref();
-        if let Some((num_elsewhere, samples)) = hidden
-            .and_then(|hidden| hidden.samples_elsewhere(datastore, found, LENGTH, max_passages))
-        {
-            if num_elsewhere as f32 <= num_longer {
-                return;
-            }
-            (count, self.samples) = (num_elsewhere, samples);
-        } else {
-            datastore.read_samples(found, LENGTH, max_passages, &mut self.samples);
+        let count = self.sample(datastore, index, max_passages, &[]) as f32;
+        if count > num_longer {
+            let first = self.keep_samples();
+            self.add_group(self.found[index].length, count, first, 0);
         }
-        let start = self.rows.len();
+    }
+
+    /// Samples passages of a match, and gives how often it occurs.
+    fn sample(
+        &mut self,
+        datastore: &Datastore,
+        index: usize,
+        max_passages: usize,
+        before: &[u32],
+    ) -> u64 {
+        let found = &self.found[index];
+        let elsewhere = self.hidden.as_ref().and_then(|hidden| {
+            hidden.samples_elsewhere(datastore, found, LENGTH, max_passages, before)
+        });
+        if let Some((count, samples)) = elsewhere {
+            self.samples = samples;
+            return count;
+        }
+        let samples = &mut self.samples;
+        datastore.read_samples(found, LENGTH, max_passages, before, samples);
+        found.count()
+    }
+
+    /// Keeps the passages of the samples, and gives where the first of them is.
+    fn keep_samples(&mut self) -> u32 {
+        let first = small(self.tokens.len());
         for row in self.samples.iter() {
-            self.rows.push(small(self.tokens.len()));
             self.tokens.extend_from_slice(row);
             self.tokens.push(END);
         }
+        first
+    }
+
+    /// Adds a group of those samples whose matches reach so far back; the first is kept at `first`.
+    fn add_group(&mut self, order: usize, num_matches: f32, first: u32, reach: usize) {
+        let (start, mut next) = (self.rows.len(), first);
+        for row in &self.samples.rows {
+            if row.reach >= reach {
+                self.rows.push(next);
+            }
+            next += small(row.tokens.len()) + 1;
+        }
         self.groups.push(Group {
-            order: found.length,
-            num_matches: count as f32,
+            order,
+            num_matches,
             rows: start..self.rows.len(),
         });
     }
@@ -165,7 +213,7 @@ impl Passages {
     /// enough of it.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     pub(crate) fn refresh(&mut self, datastore: &Datastore, tail: &[u32], found: &Found) -> Found {
-        let [longest, ..] = ORDERS_OF_NODE;
+        let [longest, ..] = OF_NODE.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {
             let num_rows = group.rows.len();
             group.order <= longest && num_rows < ENOUGH && (num_rows as f32) < group.num_matches
@@ -173,19 +221,13 @@ impl Passages {
         let groups = &self.groups[found.clone()];
         let num_kept = groups.iter().position(says_little).unwrap_or(groups.len());
         self.groups.truncate(found.start + num_kept);
-        for order in ORDERS_OF_NODE {
+        for index in OF_NODE {
             let shortest = self.groups[found.start..].last();
-            let (Some(start), true) = (
-                tail.len().checked_sub(order),
-                shortest.is_none_or(|group| group.order > order),
-            ) else {
-                continue;
-            };
-            let num_matches = shortest.map_or(0.0, |group| group.num_matches);
-            let index = order - 1;
-            datastore.find(&tail[start..], &mut self.found[index]);
-            if self.found[index].count() as f32 > num_matches {
-                self.read(datastore, index, MAX_PASSAGES_OF_NODE, num_matches);
+            if shortest.is_none_or(|group| group.order > ORDERS[index]) {
+                let num_longer = shortest.map_or(0.0, |group| group.num_matches);
+                if self.search(datastore, tail, index) as f32 > num_longer {
+                    self.read(datastore, index, MAX_PASSAGES_OF_NODE, num_longer);
+                }
             }
         }
         found.start..self.groups.len()

@@ -140,7 +140,7 @@ impl Session for RestSession {
         let is_small = found.count() <= max_samples;
         if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
-            datastore.gather(found, config.continuation, stride, &mut self.samples);
+            datastore.gather(found, config.continuation, stride, &[], &mut self.samples);
             self.trie.fill(&self.samples);
             return Ok(self.trie.select(max_nodes));
         }

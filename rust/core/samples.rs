@@ -9,13 +9,21 @@ use crate::stride::Stride;
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) rows: Vec<Range<usize>>,
+    pub(crate) rows: Vec<Row>,
     /// Where the rows of a shard begin in it, while they are collected.
     pub(crate) positions: Vec<usize>,
 }
 
+/// Where the tokens of a row are in [`Samples`].
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) tokens: Range<usize>,
+    /// How many tokens before the match are those before the pattern, where it was asked for.
+    pub(crate) reach: usize,
+}
+
 impl Samples {
-    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Range<usize>>) -> Self {
+    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Row>) -> Self {
         let positions = Vec::new();
         Self {
             tokens,
@@ -36,7 +44,7 @@ impl Samples {
 
     /// The rows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
-        self.rows.iter().map(|row| &self.tokens[row.clone()])
+        self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
     }
 
     /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
@@ -57,12 +65,16 @@ impl Samples {
         }
         self.rows.clear();
         for (path, num_ends) in paths.into_iter().zip(num_ends) {
-            self.rows.extend((0..num_ends).map(|_| path.clone()));
+            let row = || Row {
+                tokens: path.clone(),
+                reach: 0,
+            };
+            self.rows.extend((0..num_ends).map(|_| row()));
         }
     }
 
     pub(crate) fn sort(&mut self) {
-        let row = |row: &Range<usize>| &self.tokens[row.clone()];
+        let row = |row: &Row| &self.tokens[row.tokens.clone()];
         self.rows.sort_by(|a, b| row(a).cmp(row(b)));
     }
 }

@@ -10,6 +10,7 @@ use crate::format::{Access, Kind, Place, Section};
 use crate::index::{IndexOptions, verify_order};
 use crate::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::ngrams::{self, MAX_LEN, Ngram, Ngrams};
+use crate::samples::Row;
 use crate::suffix::{self, KEY_LEN, KEY_STRIDE, Suffixes};
 use crate::tokens::Tokens;
 use crate::warmth::Warmth;
@@ -357,6 +358,26 @@ impl Shard {
         match tokens.iter().position(is_last) {
             Some(last) => last + usize::from(tokens[last] < self.vocab_size),
             None => tokens.len(),
+        }
+    }
+
+    /// The row of a match of `depth` tokens at `position`: up to `length` tokens after it, which are
+    /// appended, and how many before it are the last ones of `before`.
+    pub(crate) fn row(
+        &self,
+        position: usize,
+        depth: usize,
+        length: usize,
+        before: &[u32],
+        tokens: &mut Vec<u32>,
+    ) -> Row {
+        let (start, end) = (tokens.len(), position.saturating_add(depth));
+        let end = start + self.continuation(end, length, tokens);
+        let positions = (0..position).rev().zip(before.iter().rev());
+        let is_same = |(position, token): &(usize, &u32)| self.token_at(*position) == **token;
+        Row {
+            tokens: start..end,
+            reach: positions.take_while(is_same).count(),
         }
     }
 
