@@ -244,8 +244,8 @@ impl Growth {
         let mut places = <[positions::Found; 3]>::default();
         for (slot, text) in sources.texts.iter().enumerate() {
             if let Some(text) = text {
-                let reach = Reach::of(prob, text, sources.reading);
                 let parent = parent.as_ref().map(|parent| &parent.places[slot]);
+                let reach = Reach::of(parent.map(|_| prob), text, sources.reading);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
                     .count(&places[slot], TEXTS[slot], &mut self.evidence);

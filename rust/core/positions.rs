@@ -33,12 +33,17 @@ pub(crate) struct Reach {
     enough: usize,
 }
 
-/// In a text of so many tokens, which a processor's own cache holds, a place is soon looked at.
+/// A text of so many tokens is near: a processor's own cache holds it, and a place is soon looked at.
 const NEAR: usize = 1 << 17;
 
+/// A child less likely than this is not searched for in a text that is not near.
+const LIKELY: f32 = 0.1;
+
 impl Reach {
-    /// For a node that is this likely: in a longer text, each place costs a wait for memory.
-    pub(crate) fn of(prob: f32, text: &History, reading: Reading) -> Self {
+    /// For a root, which is sure to come, or a child that is this likely: in a longer text, each place
+    /// costs a wait for memory.
+    pub(crate) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
+        let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
         let (most, reach) = if is_near {
             (256, reading.reach)
@@ -51,9 +56,10 @@ impl Reach {
             reason = "a probability is not negative, and the product is limited"
         )]
         let pairs = ((prob * reach) as usize).clamp(8, most);
+        let has_singles = is_near || child.is_none();
         Self {
-            pairs,
-            singles: pairs / 4,
+            pairs: if is_near || prob >= LIKELY { pairs } else { 0 },
+            singles: if has_singles { pairs / 4 } else { 0 },
             enough: reading.enough_places,
         }
     }
@@ -107,11 +113,11 @@ impl Places {
             self.follow(text, parent, last);
             is_cut = parent.is_cut;
         }
-        if is_cut && self.0.len() - start < reach.enough {
+        if is_cut && reach.pairs > 0 && self.0.len() - start < reach.enough {
             self.0.truncate(start);
             is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
         }
-        if self.0.len() - start < reach.enough {
+        if reach.singles > 0 && self.0.len() - start < reach.enough {
             is_cut |= self.add_singles(text, before, last, reach.singles);
         } else {
             is_cut = true;
@@ -263,4 +269,37 @@ fn token_at(text: &History, position: usize) -> u32 {
 #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
 fn float(number: usize) -> f32 {
     number as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, NEAR, Places, Reach};
+    use crate::effort::Effort;
+    use crate::history::History;
+
+    /// What follows 1, 2 in a text of at least so many tokens: 3, or 4 where only the 2 is the same.
+    fn tokens_found(num_tokens: usize, child: Option<f32>) -> Vec<u32> {
+        let mut text = History::default();
+        text.extend(&vec![0; num_tokens]);
+        text.extend(&[1, 2, 3, 0, 5, 2, 4]);
+        let reach = Reach::of(child, &text, Effort::Low.reading());
+        let parent = child.map(|_| Found {
+            range: 0..0,
+            is_cut: true,
+        });
+        let mut places = Places::default();
+        let found = places.find(&text, parent.as_ref(), &[1, 2], reach);
+        let places = places.0[found.range].iter();
+        places.map(|place| place.token).collect()
+    }
+
+    #[test]
+    fn little_is_searched_for_a_child_in_a_text_that_is_not_near() {
+        for child in [None, Some(0.5), Some(0.05)] {
+            assert_eq!(tokens_found(0, child), [3, 4]);
+        }
+        assert_eq!(tokens_found(NEAR, None), [3, 4]);
+        assert_eq!(tokens_found(NEAR, Some(0.5)), [3]);
+        assert_eq!(tokens_found(NEAR, Some(0.05)), [0; 0]);
+    }
 }
