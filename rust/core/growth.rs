@@ -233,12 +233,6 @@ impl Growth {
         self.set_tail(index);
         self.evidence.start();
         let parent = parent.map(|parent| self.nodes[parent].clone());
-        if let [.., before, last] = self.tail[..] {
-            // The places are looked up after the passages, and are on their way meanwhile.
-            for text in sources.texts.iter().flatten() {
-                text.touch(before, last);
-            }
-        }
         let min_share = min_prob / prob;
         let passages = self.match_datastore(sources, parent.as_ref(), prob, min_share);
         let mut places = <[positions::Found; 3]>::default();

@@ -1,7 +1,5 @@
 //! Where did a token, or two in a row, come before in a text that grows?
 
-use std::hint::black_box;
-
 use crate::latest::{Latest, spread};
 use crate::links::Links;
 use crate::numeric::small;
@@ -117,13 +115,6 @@ impl History {
                 self.columns.holds_pair(position, before, token)
             });
         self.columns.same_pair.from(last)
-    }
-
-    /// Brings what leads to the places of a token and of a pair into the processor's cache.
-    pub(crate) fn touch(&self, before: u32, token: u32) {
-        let of_token = self.last_of_token.slot(spread(token.into()));
-        let of_pair = self.last_of_pair.slot(spread(pair(before, token)));
-        black_box(of_token ^ of_pair);
     }
 
     /// The memory that the history takes, in bytes.

@@ -50,11 +50,6 @@ impl Latest {
         self.find(hash, is_same).1
     }
 
-    /// What is where the key of this hash belongs.
-    pub(crate) fn slot(&self, hash: u64) -> u32 {
-        self.slots.get(self.place(hash)).copied().unwrap_or(0)
-    }
-
     /// A copy with room for `additional` keys and for numbers below `end`; `None` where there is
     /// room already. `hash` gives the hash of a number's key.
     pub(crate) fn grown(
