@@ -21,29 +21,36 @@ const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 /// The sum of the first curve; that of each one after it is twice as much.
 const FIRST_SUM: f32 = 0.25;
 
-/// The corrected probability of a node, of which the tree's nodes up to it, itself included, add up to
-/// `sum`: never less for a likelier path.
-pub(crate) fn calibrated(weights: &Weights, prob: f32, sum: f32) -> f32 {
-    probability(odds(weights.table(CALIBRATION), corners(prob, sum)))
-}
+/// The knots around a probability on the curves around a sum, and the share of each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Corners([(usize, f32); 4]);
 
-/// A knot and its share.
-type Corner = (usize, f32);
+impl Corners {
+    /// Those of a node, of which the tree's nodes up to it, itself included, add up to `sum`.
+    pub(crate) fn of(prob: f32, sum: f32) -> Self {
+        let prob = prob.clamp(1e-6, 1.0 - 1e-6);
+        let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
+        let (knot, part) = between(log_odds + LIMIT, NUM_KNOTS);
+        let doublings = log2(sum.max(FIRST_SUM) / FIRST_SUM);
+        let (curve, above) = between(doublings, NUM_SUMS);
+        let knot = curve * NUM_KNOTS + knot;
+        Self([
+            (knot, (1.0 - above) * (1.0 - part)),
+            (knot + 1, (1.0 - above) * part),
+            (knot + NUM_KNOTS, above * (1.0 - part)),
+            (knot + NUM_KNOTS + 1, above * part),
+        ])
+    }
 
-/// The knots around a probability on the curves around a sum.
-fn corners(prob: f32, sum: f32) -> [Corner; 4] {
-    let prob = prob.clamp(1e-6, 1.0 - 1e-6);
-    let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
-    let (knot, part) = between(log_odds + LIMIT, NUM_KNOTS);
-    let doublings = log2(sum.max(FIRST_SUM) / FIRST_SUM);
-    let (curve, above) = between(doublings, NUM_SUMS);
-    let knot = curve * NUM_KNOTS + knot;
-    [
-        (knot, (1.0 - above) * (1.0 - part)),
-        (knot + 1, (1.0 - above) * part),
-        (knot + NUM_KNOTS, above * (1.0 - part)),
-        (knot + NUM_KNOTS + 1, above * part),
-    ]
+    /// The corrected probability: never less for a likelier path.
+    pub(crate) fn calibrated(&self, weights: &Weights) -> f32 {
+        self.probability(weights.table(CALIBRATION))
+    }
+
+    fn probability(&self, knots: &[f32]) -> f32 {
+        let odds: f32 = self.0.iter().map(|&(knot, part)| knots[knot] * part).sum();
+        1.0 / (1.0 + exp(-odds.clamp(-20.0, 20.0)))
+    }
 }
 
 /// The number below, of so many from 0 on, and how far it is on the way to the next.
@@ -58,27 +65,17 @@ fn between(at: f32, num: usize) -> (usize, f32) {
     (below, (at - below as f32).min(1.0))
 }
 
-fn odds(knots: &[f32], corners: [Corner; 4]) -> f32 {
-    corners.iter().map(|&(knot, part)| knots[knot] * part).sum()
-}
-
-fn probability(odds: f32) -> f32 {
-    1.0 / (1.0 + exp(-odds.clamp(-20.0, 20.0)))
-}
-
-/// Learns from the nodes of a tree, given the tokens that came. `probs` are those before
-/// calibration. Below a node that was not verified only misses would be known, so nothing is learned
-/// there.
+/// Learns from the nodes of a tree, given the tokens that came. Below a node that was not verified only
+/// misses would be known, so nothing is learned there.
 pub(crate) fn learn(
     weights: &mut Weights,
     tree: &TokenTree,
     num_verified: usize,
-    probs: &[f32],
+    corners: &[Corners],
     depths: &[u32],
     tokens: &[u32],
 ) {
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
-    let mut sum = 0.0;
     let mut changes = [0.0; NUM_KNOTS];
     let knots = weights.table_mut(CALIBRATION);
     for (node, &parent) in tree.parents().iter().enumerate() {
@@ -91,11 +88,10 @@ pub(crate) fn learn(
                 .map(|&token| token == tree.token_ids()[node]),
         };
         outcomes.push(outcome);
-        sum += probs[node];
         if let Some(is_hit) = outcome {
-            let corners = corners(probs[node], sum);
-            let error = f32::from(u8::from(is_hit)) - probability(odds(knots, corners));
-            for (knot, part) in corners {
+            let corners = &corners[node];
+            let error = f32::from(u8::from(is_hit)) - corners.probability(knots);
+            for &(knot, part) in &corners.0 {
                 knots[knot] += OWN_RATE * error * part;
                 changes[knot % NUM_KNOTS] += RATE * error * part;
             }

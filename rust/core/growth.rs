@@ -4,7 +4,7 @@
 //! come after that node is looked up and mixed. The nodes are then the likeliest paths of all, and
 //! every beginning of their order is the best tree of its size.
 
-use crate::calibration;
+use crate::calibration::{self, Corners};
 use crate::datastore::Datastore;
 use crate::effort::Reading;
 use crate::evidence::{Evidence, Kind, Known, TableSource};
@@ -71,9 +71,9 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     tree: TokenTree,
-    /// Of each node of the tree: its probability before calibration, its depth, and which of the
+    /// Of each node of the tree: where its probability is calibrated, its depth, and which of the
     /// looked-up nodes it is.
-    probs: Vec<f32>,
+    corners: Vec<Corners>,
     depths: Vec<u32>,
     looked_up: Vec<Option<usize>>,
     /// How many nodes the target model is asked about.
@@ -99,7 +99,7 @@ pub(crate) struct Growth {
 impl Growth {
     pub(crate) fn clear(&mut self) {
         self.tree.clear();
-        self.probs.clear();
+        self.corners.clear();
         self.depths.clear();
         self.looked_up.clear();
         self.num_verified = 0;
@@ -131,13 +131,15 @@ impl Growth {
         }
         while let Some(next) = self.pending.pop() {
             let sum = self.sum + next.prob;
-            let prob = calibration::calibrated(sources.weights, next.prob, sum);
+            let corners = Corners::of(next.prob, sum);
             // Curves of different sums may cross.
+            let prob = corners.calibrated(sources.weights);
             let prob = prob.min(self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_gain {
                 break;
             }
             self.sum = sum;
+            self.corners.push(corners);
             let index = self.add_node(next, prob);
             let free = limits.max_nodes - self.tree.len();
             let surplus = self.pending.len().saturating_sub(free);
@@ -165,7 +167,6 @@ impl Growth {
         let depth = usize::try_from(parent).map_or(0, |parent| self.depths[parent]);
         let index = i32::try_from(self.tree.len()).unwrap_or(i32::MAX);
         self.tree.push(next.token, parent, prob, next.source);
-        self.probs.push(next.prob);
         self.depths.push(depth + 1);
         self.looked_up.push(None);
         index
@@ -189,7 +190,7 @@ impl Growth {
             && self.depths.last().is_some_and(|&depth| depth < MAX_DEPTH)
             && least.is_none_or(|least| hoped > least)
             && (limits.min_gain <= 0.0
-                || calibration::calibrated(sources.weights, hoped, self.sum) >= limits.min_gain)
+                || Corners::of(hoped, self.sum).calibrated(sources.weights) >= limits.min_gain)
     }
 
     /// The probability of the least likely path that fits into `free` nodes, where no other does.
@@ -332,7 +333,7 @@ impl Growth {
             weights,
             &self.tree,
             verified,
-            &self.probs,
+            &self.corners,
             &self.depths,
             tokens,
         );
