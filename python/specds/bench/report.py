@@ -13,8 +13,7 @@ A row, as `--json` prints it (rates and lengths are numbers, times are microseco
 * ``mean_acceptance_length``: tokens a forward, the bonus token included; ``nodes_per_draft``.
 * ``acceptance_by_position``: the share of drafts whose first, second, ... token was accepted.
 * ``draft_p50_us``, ``draft_p99_us``, ``observe_p50_us``, ``observe_p99_us``: time to draft, and to
-  learn what was accepted; ``draft_cpu_p50_us`` ...: what of it the processor worked, whatever else
-  ran beside. Null where another process did the work.
+  learn what was accepted.
 * ``emitted_by_source``: how many emitted tokens came from where; ``target`` is bonus tokens.
 * ``acceptance_by_match_length``: ``match_length``, ``num_drafts`` and ``mean_acceptance_length`` of
   the drafts that were made from a match of that length; null where the drafter does not tell.
@@ -121,10 +120,6 @@ def figures(trace: Trace | None) -> Row:
         "draft_p99_us": _percentile_us(trace.draft_ns, 99),
         "observe_p50_us": _percentile_us(trace.observe_ns, 50),
         "observe_p99_us": _percentile_us(trace.observe_ns, 99),
-        "draft_cpu_p50_us": _percentile_us(trace.draft_cpu_ns, 50),
-        "draft_cpu_p99_us": _percentile_us(trace.draft_cpu_ns, 99),
-        "observe_cpu_p50_us": _percentile_us(trace.observe_cpu_ns, 50),
-        "observe_cpu_p99_us": _percentile_us(trace.observe_cpu_ns, 99),
         "emitted_by_source": dict(trace.sources),
         "acceptance_by_match_length": _by_match_length(trace),
         **_calibration(trace),
@@ -187,7 +182,7 @@ def tables(rows: Sequence[Row], settings: Settings) -> list[Table]:
         table = Table(title=f"Replay of {group}", title_justify="left", box=SIMPLE)
         table.pad_edge, table.collapse_padding = False, True
         table.add_column("drafter", overflow="fold")
-        for name in ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "cpu", "learn"):
+        for name in ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "learn"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in chosen:
             table.add_row(label(row, rows), *_shown_figures(row))
@@ -199,8 +194,8 @@ def tables(rows: Sequence[Row], settings: Settings) -> list[Table]:
 
 _CAPTION = (
     "nodes: drafted, of so many at most; tokens: per forward, bonus token included; 1st: share of "
-    "drafts whose first token was accepted; p50, p99: µs to draft; cpu: median µs of a "
-    "processor to draft; learn: median µs to observe what was accepted."
+    "drafts whose first token was accepted; p50, p99: µs to draft; learn: median "
+    "µs to observe what was accepted."
 )
 
 
@@ -208,7 +203,7 @@ def _shown_figures(row: Row) -> list[str]:
     if row["status"] != "ok":
         return [row["status"], str(row["budget"])]
     rates = dict(enumerate(row["acceptance_by_position"], start=1))
-    names = ("draft_p50_us", "draft_p99_us", "draft_cpu_p50_us", "observe_p50_us")
+    names = ("draft_p50_us", "draft_p99_us", "observe_p50_us")
     times = (row[name] for name in names)
     return [
         f"{row['nodes_per_draft']:.1f}",
