@@ -53,6 +53,7 @@ impl Effort {
                 least_candidates: 16,
                 matches: 3,
                 passages: 48,
+                passages_beside: 24,
                 skipped_places: 8,
                 skip_from: 0.3,
                 likely: f32::INFINITY,
@@ -66,6 +67,7 @@ impl Effort {
                 least_candidates: 32,
                 matches: 3,
                 passages: 64,
+                passages_beside: 64,
                 skipped_places: 32,
                 skip_from: 0.0,
                 likely: 0.1,
@@ -79,6 +81,7 @@ impl Effort {
                 least_candidates: 64,
                 matches: 4,
                 passages: 128,
+                passages_beside: 128,
                 skipped_places: 32,
                 skip_from: 0.0,
                 likely: 0.02,
@@ -101,6 +104,8 @@ pub(crate) struct Reading {
     /// How many of the longest matches of the context are read from, and how many passages of each.
     pub(crate) matches: usize,
     pub(crate) passages: usize,
+    /// How many are read of a match beside those of a longer one that says enough.
+    pub(crate) passages_beside: usize,
     /// So many places of a text tell what follows where another token than a node's came.
     pub(crate) skipped_places: usize,
     /// A node this likely knows what follows where another token than its own came.

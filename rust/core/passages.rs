@@ -19,6 +19,9 @@ const MAX_PASSAGES_OF_NODE: usize = 32;
 /// So many passages of a parent's are enough to say what follows its child.
 const ENOUGH: usize = 16;
 
+/// So many passages of a match say so much that fewer are read of a shorter one.
+const ENOUGH_BESIDE: usize = 8;
+
 /// The lengths of context suffixes that are told apart.
 const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 
@@ -81,13 +84,18 @@ impl Passages {
         }
         for index in (0..whole).rev() {
             let groups = &self.groups[start..];
-            let num_longer = groups.last().map_or(0.0, |group| group.num_matches);
+            let longer = groups.last();
+            let num_longer = longer.map_or(0.0, |group| group.num_matches);
             if groups.len() == reading.matches || num_longer >= most as f32 {
                 break;
             }
+            let max_passages = match longer {
+                Some(group) if group.rows.len() >= ENOUGH_BESIDE => reading.passages_beside,
+                _ => reading.passages,
+            };
             // What occurs no more often than something longer says nothing else.
             if self.found[index].count() as f32 > num_longer {
-                self.read(datastore, index, reading.passages, num_longer);
+                self.read(datastore, index, max_passages, num_longer);
             }
         }
         start..self.groups.len()
