@@ -1,7 +1,7 @@
 //! Where did a token, or two in a row, come before in a text that grows?
 
 use crate::latest::{Latest, spread};
-use crate::links::Links;
+use crate::links::{Links, copy};
 use crate::numeric::small;
 
 /// The most tokens that are appended at a time: they are made room for at once.
@@ -219,15 +219,10 @@ impl Columns {
 
     fn grown(&self, additional: usize) -> Option<Self> {
         let capacity = self.capacity_for(additional);
-        if capacity <= self.tokens.capacity() {
-            return None;
-        }
-        let mut tokens = Vec::with_capacity(capacity);
-        tokens.extend_from_slice(&self.tokens);
-        Some(Self {
-            tokens,
-            same_token: self.same_token.with_capacity(capacity),
-            same_pair: self.same_pair.with_capacity(capacity),
+        (capacity > self.tokens.capacity()).then(|| Self {
+            tokens: copy(&self.tokens, capacity),
+            same_token: self.same_token.grown(capacity),
+            same_pair: self.same_pair.grown(capacity),
         })
     }
 }

@@ -26,10 +26,8 @@ impl Links {
     pub(crate) const MAX_PLACE: u32 = TWO - 1;
 
     /// The same links with room for so many.
-    pub(crate) fn with_capacity(&self, capacity: usize) -> Self {
-        let mut links = Vec::with_capacity(capacity);
-        links.extend_from_slice(&self.0);
-        Self(links)
+    pub(crate) fn grown(&self, capacity: usize) -> Self {
+        Self(copy(&self.0, capacity))
     }
 
     /// Links the next place to an earlier one.
@@ -69,6 +67,13 @@ impl Links {
             Some(place as usize)
         })
     }
+}
+
+/// The same numbers with room for so many.
+pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
+    let mut copy = Vec::with_capacity(capacity);
+    copy.extend_from_slice(numbers);
+    copy
 }
 
 /// The first two places that the link of a place tells.

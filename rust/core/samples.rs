@@ -65,11 +65,11 @@ impl Samples {
         }
         self.rows.clear();
         for (path, num_ends) in paths.into_iter().zip(num_ends) {
-            let row = || Row {
-                tokens: path.clone(),
+            let row = Row {
+                tokens: path,
                 reach: 0,
             };
-            self.rows.extend((0..num_ends).map(|_| row()));
+            self.rows.extend((0..num_ends).map(|_| row.clone()));
         }
     }
 
