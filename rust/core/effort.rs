@@ -57,6 +57,7 @@ impl Effort {
                 skipped_places: 8,
                 skip_from: 0.3,
                 likely: f32::INFINITY,
+                likely_far: 0.5,
                 hope: 0.4,
                 enough_places: 4,
                 reach: 512.0,
@@ -71,6 +72,7 @@ impl Effort {
                 skipped_places: 32,
                 skip_from: 0.0,
                 likely: 0.1,
+                likely_far: 0.1,
                 hope: 0.5,
                 enough_places: 16,
                 reach: 512.0,
@@ -85,6 +87,7 @@ impl Effort {
                 skipped_places: 32,
                 skip_from: 0.0,
                 likely: 0.02,
+                likely_far: 0.1,
                 hope: 0.8,
                 enough_places: 64,
                 reach: 2048.0,
@@ -112,6 +115,8 @@ pub(crate) struct Reading {
     pub(crate) skip_from: f32,
     /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
     pub(crate) likely: f32,
+    /// A node this likely is searched for in a text that is not near, where its parent's places run thin.
+    pub(crate) likely_far: f32,
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its
     /// parent's times this. At a half, half of all nodes are leaves that are then never looked up.
     pub(crate) hope: f32,

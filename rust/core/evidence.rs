@@ -1,5 +1,6 @@
 //! What do the sources say comes next at a node of the tree?
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use crate::numeric::{hash, small};
@@ -180,23 +181,23 @@ impl Evidence {
     /// little room in the processor's cache for instructions.
     #[inline(never)]
     fn add_counted(&mut self, matched: Matched, total: Option<f32>, first: usize) -> bool {
-        let (mut listed, mut top) = (0.0, None::<(Count, u32)>);
-        for &count in &self.counts[first..] {
-            listed += count.count;
-            let token = self.named[self.first_named + count.place as usize].token;
-            let is_top = top.is_none_or(|(top, top_token)| {
-                count.count > top.count || (count.count >= top.count && token < top_token)
-            });
-            if is_top {
-                top = Some((count, token));
-            }
+        if first == self.counts.len() {
+            return false;
         }
-        let Some((top, _)) = top else { return false };
+        let named = &self.named[self.first_named..];
+        let (mut listed, mut top) = (0.0, (0, 0));
+        for count in &self.counts[first..] {
+            listed += count.count;
+            // The largest count, of the smallest token; positive numbers compare as their bits do.
+            let token = named[count.place as usize].token;
+            let largest = u64::from(count.count.to_bits()) << 32 | u64::from(!token);
+            top = select_unpredictable(largest > top.0, (largest, count.place), top);
+        }
         self.experts.push(Expert {
             matched,
             counts: first..self.counts.len(),
             total: total.unwrap_or(listed),
-            top: top.place as usize,
+            top: top.1 as usize,
             keys: [0; 4],
             trust_key: 0,
             weight: 0.0,

@@ -17,6 +17,8 @@
 //! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
 //! moves by the gradient of the log likelihood of the token that came.
 
+use std::hint::select_unpredictable;
+
 use crate::evidence::{Candidate, END, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
 use crate::numeric::{exp, hash, hash_of_two, ln, log2, small};
 use crate::weights::{
@@ -170,10 +172,9 @@ fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
             let named = &mut named[count.place as usize];
             let share = scale * count.count;
             named.share += share;
-            if share > named.largest {
-                named.largest = share;
-                named.kind = expert.matched.kind;
-            }
+            let is_largest = share > named.largest;
+            named.largest = named.largest.max(share);
+            named.kind = select_unpredictable(is_largest, expert.matched.kind, named.kind);
         }
     }
 }

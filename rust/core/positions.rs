@@ -36,9 +36,6 @@ pub(crate) struct Reach {
 /// A text of so many tokens is near: a processor's own cache holds it, and a place is soon looked at.
 const NEAR: usize = 1 << 17;
 
-/// A child less likely than this is not searched for in a text that is not near.
-const LIKELY: f32 = 0.1;
-
 impl Reach {
     /// For a root, which is sure to come, or a child that is this likely: in a longer text, each place
     /// costs a wait for memory.
@@ -56,9 +53,10 @@ impl Reach {
             reason = "a probability is not negative, and the product is limited"
         )]
         let pairs = ((prob * reach) as usize).clamp(8, most);
+        let has_pairs = is_near || prob >= reading.likely_far;
         let has_singles = is_near || child.is_none();
         Self {
-            pairs: if is_near || prob >= LIKELY { pairs } else { 0 },
+            pairs: if has_pairs { pairs } else { 0 },
             singles: if has_singles { pairs / 4 } else { 0 },
             enough: reading.enough_places,
         }
@@ -278,11 +276,11 @@ mod tests {
     use crate::history::History;
 
     /// What follows 1, 2 in a text of at least so many tokens: 3, or 4 where only the 2 is the same.
-    fn tokens_found(num_tokens: usize, child: Option<f32>) -> Vec<u32> {
+    fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
         let mut text = History::default();
         text.extend(&vec![0; num_tokens]);
         text.extend(&[1, 2, 3, 0, 5, 2, 4]);
-        let reach = Reach::of(child, &text, Effort::Low.reading());
+        let reach = Reach::of(child, &text, effort.reading());
         let parent = child.map(|_| Found {
             range: 0..0,
             is_cut: true,
@@ -296,10 +294,14 @@ mod tests {
     #[test]
     fn little_is_searched_for_a_child_in_a_text_that_is_not_near() {
         for child in [None, Some(0.5), Some(0.05)] {
-            assert_eq!(tokens_found(0, child), [3, 4]);
+            assert_eq!(tokens_found(0, child, Effort::Low), [3, 4]);
         }
-        assert_eq!(tokens_found(NEAR, None), [3, 4]);
-        assert_eq!(tokens_found(NEAR, Some(0.5)), [3]);
-        assert_eq!(tokens_found(NEAR, Some(0.05)), [0; 0]);
+        for effort in [Effort::Low, Effort::Normal] {
+            assert_eq!(tokens_found(NEAR, None, effort), [3, 4]);
+            assert_eq!(tokens_found(NEAR, Some(0.5), effort), [3]);
+            assert_eq!(tokens_found(NEAR, Some(0.05), effort), [0; 0]);
+        }
+        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
+        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
     }
 }
