@@ -6,7 +6,7 @@
 //! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum
 //! more: so a change of domain is soon learned by all.
 
-use crate::numeric::{exp, ln, log2};
+use crate::numeric::{exp, greater, ln, log2};
 use crate::tree::TokenTree;
 use crate::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 
@@ -100,7 +100,7 @@ pub(crate) fn learn(
     for curve in knots.chunks_mut(NUM_KNOTS) {
         let mut least = f32::MIN;
         for (knot, change) in curve.iter_mut().zip(changes) {
-            *knot = (*knot + change).max(least);
+            *knot = greater(*knot + change, least);
             least = *knot;
         }
     }

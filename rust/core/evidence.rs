@@ -3,7 +3,7 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use crate::numeric::{hash, small};
+use crate::numeric::{hash, rank_of, small};
 use crate::tree::Source;
 
 /// Stands for the end of a text, where no token comes next.
@@ -131,6 +131,8 @@ pub(crate) struct Evidence {
     pub(crate) counts: Vec<Count>,
     pub(crate) named: Vec<Named>,
     pub(crate) candidates: Vec<Candidate>,
+    /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
+    pub(crate) ranked: Vec<(u64, u32)>,
     places: Places,
     first_expert: usize,
     first_named: usize,
@@ -188,10 +190,8 @@ impl Evidence {
         let (mut listed, mut top) = (0.0, (0, 0));
         for count in &self.counts[first..] {
             listed += count.count;
-            // The largest count, of the smallest token; positive numbers compare as their bits do.
-            let token = named[count.place as usize].token;
-            let largest = u64::from(count.count.to_bits()) << 32 | u64::from(!token);
-            top = select_unpredictable(largest > top.0, (largest, count.place), top);
+            let rank = rank_of(count.count, named[count.place as usize].token);
+            top = select_unpredictable(rank > top.0, (rank, count.place), top);
         }
         self.experts.push(Expert {
             matched,

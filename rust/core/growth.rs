@@ -11,6 +11,7 @@ use crate::evidence::{Evidence, Kind, Known, TableSource};
 use crate::hidden::Hidden;
 use crate::history::History;
 use crate::mixer::{self, Request, Uses};
+use crate::numeric::lesser;
 use crate::passages::{self, Passages};
 use crate::positions::{self, Places, Reach};
 use crate::skips::Skips;
@@ -134,7 +135,7 @@ impl Growth {
             let corners = Corners::of(next.prob, sum);
             // Curves of different sums may cross.
             let prob = corners.calibrated(sources.weights);
-            let prob = prob.min(self.tree.probs().last().copied().unwrap_or(1.0));
+            let prob = lesser(prob, self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_gain {
                 break;
             }
@@ -215,9 +216,11 @@ impl Growth {
             }
             // What comes later stands before its equals, and is taken after them.
             let at = self.pending.partition_point(|other| other.prob < new.prob);
-            self.pending.insert(at, new);
-            if self.pending.len() > free {
-                self.pending.remove(0);
+            if self.pending.len() < free {
+                self.pending.insert(at, new);
+            } else {
+                self.pending.copy_within(1..at, 0);
+                self.pending[at - 1] = new;
             }
         }
     }
@@ -297,17 +300,16 @@ impl Growth {
         let (Some(datastore), Some(&token)) = (sources.datastore, self.tail.last()) else {
             return 0..0;
         };
-        let separator = datastore.separator();
-        let document = self.tail.rsplit(|&token| token == separator).next();
-        let document = document.unwrap_or_default();
         let found = if let Some(parent) = parent {
             let found = self.passages.follow(&parent.passages, token);
             if prob < sources.reading.likely {
                 found
             } else {
+                let document = document_of(&self.tail, datastore);
                 self.passages.refresh(datastore, document, &found)
             }
         } else {
+            let document = document_of(&self.tail, datastore);
             self.passages.look_up(datastore, document, sources.reading)
         };
         let rank = self.passages.count(&found, &mut self.evidence);
@@ -393,6 +395,13 @@ impl Growth {
     pub(crate) fn place_in_memory(&self) -> Option<usize> {
         self.places.place_of_longest(&self.nodes.first()?.places[1])
     }
+}
+
+/// What of `tail` is of one document.
+fn document_of<'a>(tail: &'a [u32], datastore: &Datastore) -> &'a [u32] {
+    let separator = datastore.separator();
+    let mut documents = tail.rsplit(|&token| token == separator);
+    documents.next().unwrap_or_default()
 }
 
 /// What the matches of a node go on with after any other token than `token`.

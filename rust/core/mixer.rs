@@ -17,10 +17,11 @@
 //! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
 //! moves by the gradient of the log likelihood of the token that came.
 
+use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
 use crate::evidence::{Candidate, END, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
-use crate::numeric::{exp, hash, hash_of_two, ln, log2, small};
+use crate::numeric::{exp, greater, hash, hash_of_two, lesser, ln, log2, rank_of, small};
 use crate::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
@@ -173,7 +174,7 @@ fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
             let share = scale * count.count;
             named.share += share;
             let is_largest = share > named.largest;
-            named.largest = named.largest.max(share);
+            named.largest = greater(share, named.largest);
             named.kind = select_unpredictable(is_largest, expert.matched.kind, named.kind);
         }
     }
@@ -181,33 +182,36 @@ fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
 
 fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
     let first = evidence.candidates.len();
-    let named = evidence.named[known.named.clone()].iter().enumerate();
-    let likely = named.filter(|(_, named)| named.share >= request.min_share);
+    let named = &evidence.named[known.named.clone()];
+    let ranked = &mut evidence.ranked;
+    ranked.clear();
+    let likely = named.iter().zip(0..);
+    let likely = likely.filter(|(named, _)| named.share >= request.min_share);
+    ranked.extend(likely.map(|(named, place)| (rank_of(named.share, named.token), place)));
+    let most = request.max_candidates;
+    if ranked.len() > most {
+        ranked.select_nth_unstable_by_key(most - 1, |&(rank, _)| Reverse(rank));
+        ranked.truncate(most);
+    }
+    let highest = ranked.iter().map(|&(rank, _)| rank).max();
+    let recent = Recent::of(request.tail);
     evidence
         .candidates
-        .extend(likely.map(|(place, named)| Candidate {
-            token: named.token,
-            place,
-            keys: [0; 4],
-            prob: named.share,
-            source: named.kind.source(),
+        .extend(ranked.iter().map(|&(rank, place)| {
+            let place = place as usize;
+            let is_favourite = highest == Some(rank);
+            let Named {
+                token, share, kind, ..
+            } = named[place];
+            Candidate {
+                token,
+                place,
+                keys: candidate_keys(token, share, is_favourite, &recent, request),
+                prob: share,
+                source: kind.source(),
+            }
         }));
-    let likelier_first =
-        |a: &Candidate, b: &Candidate| b.prob.total_cmp(&a.prob).then(a.token.cmp(&b.token));
-    let most = request.max_candidates;
-    if evidence.candidates.len() - first > most {
-        evidence.candidates[first..].select_nth_unstable_by(most - 1, likelier_first);
-        evidence.candidates.truncate(first + most);
-    }
     known.candidates = first..evidence.candidates.len();
-    let recent = Recent::of(request.tail);
-    let candidates = &mut evidence.candidates[first..];
-    let favourite = candidates.iter().min_by(|a, b| likelier_first(a, b));
-    let favourite = favourite.map(|candidate| candidate.token);
-    for candidate in candidates {
-        let is_favourite = favourite == Some(candidate.token);
-        set_candidate_keys(candidate, is_favourite, &recent, request);
-    }
 }
 
 /// The last tokens, the latest first.
@@ -237,14 +241,14 @@ impl Recent {
     }
 }
 
-fn set_candidate_keys(
-    candidate: &mut Candidate,
+fn candidate_keys(
+    token: u32,
+    prob: f32,
     is_favourite: bool,
     recent: &Recent,
     request: &Request<'_>,
-) {
-    let token = candidate.token;
-    let unlikeliness = level(-1.5 * log2(candidate.prob), NUM_LEVELS);
+) -> [usize; 4] {
+    let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
     let frequency = request
         .frequencies
         .get(token as usize)
@@ -254,12 +258,12 @@ fn set_candidate_keys(
     let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
     let last_token = request.tail.last().copied().unwrap_or(0);
-    candidate.keys = [
+    [
         USE.key(used),
         TOKEN.key(hash::<TOKEN_BITS>(token)),
         RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
         PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
-    ];
+    ]
 }
 
 fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
@@ -268,7 +272,7 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     let least = candidates
         .iter()
         .map(|candidate| candidate.prob)
-        .fold(1.0, f32::min);
+        .fold(1.0, lesser);
     let mut all = 0.0;
     for expert in &evidence.experts[known.experts.clone()] {
         let trust = weights.get(expert.trust_key);

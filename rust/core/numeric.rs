@@ -33,6 +33,22 @@ pub(crate) fn log2(x: f32) -> f32 {
     ln(x) * std::f32::consts::LOG2_E
 }
 
+/// The lesser of two numbers, in one instruction: the standard library's takes care of what is none.
+pub(crate) fn lesser(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}
+
+/// The greater of two numbers, like [`lesser`].
+pub(crate) fn greater(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// What orders tokens: the greater of positive numbers first, of equal ones the smaller token.
+pub(crate) fn rank_of(number: f32, token: u32) -> u64 {
+    // Bits of positive numbers compare as these do.
+    u64::from(number.to_bits()) << 32 | u64::from(!token)
+}
+
 /// A place or a number of a draft, of which there are few.
 pub(crate) fn small(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

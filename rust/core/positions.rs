@@ -188,22 +188,25 @@ impl Places {
     }
 
     /// Adds the first places where a text goes on after these ends; says whether there are more.
-    fn add(&mut self, text: &History, ends: impl Iterator<Item = usize>, limit: usize) -> bool {
-        let num_tokens = text.tokens().len();
+    fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
+        let mut end = ends.next();
         // The end of a request's own text is no place where it goes on.
-        let mut ends = ends.skip_while(|end| end + 1 == num_tokens);
+        if end.is_some_and(|end| end + 1 == text.tokens().len()) {
+            end = ends.next();
+        }
         for _ in 0..limit {
-            let Some(end) = ends.next() else {
+            let Some(last) = end else {
                 return false;
             };
             self.0.push(Place {
-                next: small(end + 1),
-                token: token_at(text, end + 1),
-                after: token_at(text, end + 2),
+                next: small(last + 1),
+                token: token_at(text, last + 1),
+                after: token_at(text, last + 2),
                 length: 1,
             });
+            end = ends.next();
         }
-        ends.next().is_some()
+        end.is_some()
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
