@@ -240,6 +240,8 @@ def test_empty_corpus_and_too_little_memory_are_refused(cluster, tmp_path):
         patch.setattr("specds.ray_engine._SORTING_BYTES_PER_TOKEN", 1 << 40)
         with pytest.raises(ValueError, match="no worker has more than 1073741824: set --max-mem"):
             build(tmp_path / "d", made(), max_memory=1 << 60)
+    # Those that are left would end the process once it leaves the cluster.
+    assert not [thread for thread in threading.enumerate() if thread.name == "iter_threaded"]
 
 
 def test_build_goes_on_after_the_driver_was_killed(cluster, tmp_path):

@@ -15,6 +15,7 @@ import pickle
 import shutil
 import socket
 import tempfile
+import threading
 from collections import deque
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ _EXPECTED = (CorpusError, ImportError, MemoryError, OSError)
 # Machines that are lent only for a while are taken away again and again.
 _MAX_RETRIES = 16
 _CANCEL_S = 30
+# What Ray Data calls its threads that fetch results for the driver.
+_FETCHING = "iter_threaded"
 
 
 def tokenise_on_ray(
@@ -280,6 +283,19 @@ def _portable(error: Exception) -> Exception:
 
 
 def _results(dataset: Any) -> Generator[Any]:
+    earlier = set(threading.enumerate())
+    try:
+        with closing(_items(dataset)) as items:
+            yield from items
+    finally:
+        # Whoever stops early leaves threads that end soon. One that meets a connection which was
+        # closed meanwhile ends the whole process, with no word about it.
+        for thread in set(threading.enumerate()) - earlier:
+            if thread.name == _FETCHING:
+                thread.join(_CANCEL_S)
+
+
+def _items(dataset: Any) -> Generator[Any]:
     for row in dataset.iter_rows():
         item = pickle.loads(row["item"])
         if isinstance(item, Exception):
