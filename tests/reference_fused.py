@@ -287,7 +287,7 @@ def nexts(passages):
 # likely a candidate is of what fits, and a node that knows what follows another token; how many
 # places tell it, how many are enough, and how many of the latest are looked at.
 EFFORTS = {
-    "low": (3, 48, float("inf"), 0.4, 0.8, 0.3, 8, 4, 512),
+    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 512),
     "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512),
     "high": (4, 128, 0.02, 0.8, 0.0, 0.0, 32, 64, 2048),
 }

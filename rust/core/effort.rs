@@ -52,7 +52,7 @@ impl Effort {
                 candidates: 32,
                 least_candidates: 16,
                 matches: 3,
-                passages: 48,
+                passages: 32,
                 passages_beside: 24,
                 skipped_places: 8,
                 skip_from: 0.3,
@@ -61,7 +61,7 @@ impl Effort {
                 hope: 0.4,
                 enough_places: 4,
                 reach: 512.0,
-                slack: 0.8,
+                slack: 1.0,
             },
             Self::Auto | Self::Normal => Reading {
                 candidates: 32,
