@@ -211,7 +211,9 @@ impl Growth {
                 node,
             };
             let least = self.least_of(free);
-            if new.prob < MIN_PROB || least.is_some_and(|least| new.prob <= least) {
+            let fits = least.is_none_or(|least| new.prob > least);
+            // Weights from elsewhere may make of it what is no number: that fits nowhere.
+            if !fits || new.prob < MIN_PROB || new.prob.is_nan() {
                 continue;
             }
             // What comes later stands before its equals, and is taken after them.
