@@ -25,23 +25,19 @@ where
     if array.len() == 0 {
         return Ok(Vec::new()); // of any dtype: numpy makes an empty list float64
     }
-    // As they are stored where that is common, so that millions of tokens are copied once, and few at
-    // once.
-    if let Ok(array) = array.cast::<PyArray1<u32>>() {
-        return checked(array.readonly().as_array().iter().copied(), name);
-    }
-    if let Ok(array) = array.cast::<PyArray1<i64>>() {
-        return checked(array.readonly().as_array().iter().copied(), name);
-    }
-    if let Ok(array) = array.cast::<PyArray1<u16>>() {
-        return checked(array.readonly().as_array().iter().copied(), name);
-    }
     let kind = array.dtype().kind();
     if !matches!(kind, b'i' | b'u') {
         let dtype = array.dtype();
         return Err(PyTypeError::new_err(format!(
             "`{name}` must hold integers, its dtype is {dtype}"
         )));
+    }
+    // As they are stored where that is common, so that millions of tokens are copied once.
+    if let Ok(array) = array.cast::<PyArray1<u16>>() {
+        return checked(array.readonly().as_array().iter().copied(), name);
+    }
+    if let Ok(array) = array.cast::<PyArray1<u32>>() {
+        return checked(array.readonly().as_array().iter().copied(), name);
     }
     let array: PyArrayLike1<'_, i64, AllowTypeChange> = array.extract()?;
     checked(array.as_array().iter().copied(), name)
@@ -65,9 +61,6 @@ where
 
 fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if let Ok(array) = value.cast::<PyUntypedArray>() {
-        return Ok(array.clone());
-    }
     let asarray = ASARRAY.import(value.py(), "numpy", "asarray")?;
     Ok(asarray.call1((value,))?.cast_into::<PyUntypedArray>()?)
 }
