@@ -1,39 +1,44 @@
 //! Where did a token, or two in a row, come before in a text that grows?
 
+use std::hint::black_box;
+use std::ops::BitXor;
+
 use crate::latest::{Latest, spread};
-use crate::links::{Links, copy};
 use crate::numeric::small;
+use crate::occurrences::{self, Occurrences};
 
 /// The most tokens that are appended at a time: they are made room for at once.
 pub(crate) const PIECE: usize = 1024;
 
-/// A text that grows at its end; each position is linked to the one before that ends alike.
+/// The tokens of a piece that are appended one right after the other.
+const BLOCK: usize = 32;
+
+/// A text that grows at its end, and the places of each token and pair of it.
 ///
-/// A token costs O(1) to append, and an earlier occurrence O(1) to step to. A token takes 12 bytes,
-/// up to an eighth of that to spare, and at most 6 for each token or pair that is new: 13 to 16 in
-/// a million tokens of text, 19 where no two tokens come twice.
+/// A token costs O(1) to append, and an earlier occurrence O(1) to step to.
 #[derive(Debug, Default, Clone)]
 pub struct History {
     columns: Columns,
     last_of_token: Latest,
-    last_of_pair: Latest,
+    of_pairs: Occurrences,
 }
 
 #[derive(Debug, Default, Clone)]
 struct Columns {
     tokens: Vec<u32>,
-    /// The position before that holds the same token.
-    same_token: Links,
-    /// The position before that holds the same token after the same token.
-    same_pair: Links,
+    /// For each place the one before it that holds the same token, or [`NONE`].
+    same_token: Vec<u32>,
 }
+
+/// Stands for no place.
+const NONE: u32 = u32::MAX;
 
 /// What a history needs to grow, made without changing it.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     columns: Option<Columns>,
     last_of_token: Option<Latest>,
-    last_of_pair: Option<Latest>,
+    of_pairs: occurrences::Growth,
 }
 
 impl History {
@@ -41,13 +46,12 @@ impl History {
     pub const BOUNDARY: u32 = u32::MAX;
 
     /// The most tokens that are kept.
-    pub const MAX_LENGTH: usize = Links::MAX_PLACE as usize + 1;
+    pub const MAX_LENGTH: usize = Occurrences::MAX_PLACES;
 
     /// An empty text with room for so many tokens, though not for what finds them.
     pub(crate) fn with_capacity(num_tokens: usize) -> Self {
-        let columns = Columns::default().grown(num_tokens).unwrap_or_default();
         Self {
-            columns,
+            columns: Columns::default().with_capacity(num_tokens),
             ..Self::default()
         }
     }
@@ -71,26 +75,22 @@ impl History {
 
     /// Takes back all but the first `length` tokens, the last of which were tried on at once.
     pub(crate) fn take_back(&mut self, length: usize) {
-        while self.columns.tokens.len() > length {
-            let Columns {
-                tokens,
-                same_token,
-                same_pair,
-            } = &mut self.columns;
-            let (earlier, earlier_pair) = (same_token.pop(), same_pair.pop());
-            let Some(token) = tokens.pop() else {
-                return;
-            };
-            let position = small(tokens.len());
+        while self.tokens().len() > length
+            && let Some((&token, earlier)) = self.columns.tokens.split_last()
+            && let Some(same_token) = self.columns.same_token.pop()
+        {
             if token != Self::BOUNDARY {
+                let hash = spread(token.into());
+                let same_token = (same_token != NONE).then_some(same_token);
                 self.last_of_token
-                    .restore(spread(token.into()), position, earlier);
-                let before = tokens.last().copied().unwrap_or(Self::BOUNDARY);
-                if before != Self::BOUNDARY {
-                    let hash = spread(pair(before, token));
-                    self.last_of_pair.restore(hash, position, earlier_pair);
+                    .restore(hash, small(earlier.len()), same_token);
+                if let Some(before) = before(earlier) {
+                    let is_same = |place| self.columns.holds_pair(place, before, token);
+                    self.of_pairs
+                        .take_back(spread(pair(before, token)), is_same);
                 }
             }
+            self.columns.tokens.pop();
         }
     }
 
@@ -101,49 +101,48 @@ impl History {
 
     /// The positions that hold `token`, the latest first.
     pub fn of_token(&self, token: u32) -> impl Iterator<Item = usize> {
-        let last = self.last_of_token.get(spread(token.into()), |position| {
-            self.columns.holds(position, token)
-        });
-        self.columns.same_token.from(last)
+        let is_same = |place| self.columns.holds(place, token);
+        let last = self.last_of_token.get(spread(token.into()), is_same);
+        let earlier = |&place: &u32| {
+            let earlier = self.columns.same_token[place as usize];
+            (earlier != NONE).then_some(earlier)
+        };
+        std::iter::successors(last, earlier).map(|place| place as usize)
     }
 
     /// The positions that hold `token` right after `before`, the latest first.
     pub fn of_pair(&self, before: u32, token: u32) -> impl Iterator<Item = usize> {
-        let last = self
-            .last_of_pair
-            .get(spread(pair(before, token)), |position| {
-                self.columns.holds_pair(position, before, token)
-            });
-        self.columns.same_pair.from(last)
+        let is_same = move |place| self.columns.holds_pair(place, before, token);
+        self.of_pairs.of(spread(pair(before, token)), is_same)
     }
 
     /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
         num_bytes(self.columns.tokens.capacity())
             + self.last_of_token.num_bytes()
-            + self.last_of_pair.num_bytes()
+            + self.of_pairs.num_bytes()
     }
 
     /// The most memory that it takes once `additional` tokens are appended, in bytes.
     pub(crate) fn num_bytes_with(&self, additional: usize) -> usize {
         num_bytes(self.columns.most_with(additional))
             + self.last_of_token.num_bytes_with(additional, PIECE)
-            + self.last_of_pair.num_bytes_with(additional, PIECE)
+            + self.of_pairs.num_bytes_with(additional, PIECE)
     }
 
     /// What it takes to append so many tokens. O(tokens so far), but seldom more than O(1).
     pub(crate) fn growth(&self, additional: usize) -> Growth {
-        let Columns { tokens, .. } = &self.columns;
+        let tokens = self.tokens();
         let end = tokens.len() + additional;
-        let token_hash = |position: u32| spread(tokens[position as usize].into());
-        let pair_hash = |position: u32| {
-            let position = position as usize;
-            spread(pair(tokens[position - 1], tokens[position]))
+        let token_hash = |place: u32| spread(tokens[place as usize].into());
+        let pair_hash = |place: u32| {
+            let place = place as usize;
+            spread(pair(tokens[place - 1], tokens[place]))
         };
         Growth {
             columns: self.columns.grown(additional),
             last_of_token: self.last_of_token.grown(additional, end, token_hash),
-            last_of_pair: self.last_of_pair.grown(additional, end, pair_hash),
+            of_pairs: self.of_pairs.growth(additional, end, pair_hash),
         }
     }
 
@@ -152,59 +151,76 @@ impl History {
         Growth {
             columns: replace(&mut self.columns, growth.columns),
             last_of_token: replace(&mut self.last_of_token, growth.last_of_token),
-            last_of_pair: replace(&mut self.last_of_pair, growth.last_of_pair),
+            of_pairs: self.of_pairs.adopt(growth.of_pairs),
         }
     }
 
     /// Appends tokens that there is room for.
     pub(crate) fn append(&mut self, piece: &[u32]) {
-        for &token in piece {
-            let Self {
-                columns,
-                last_of_token,
-                last_of_pair,
-            } = self;
-            if columns.tokens.len() == Self::MAX_LENGTH {
-                return;
+        let room = Self::MAX_LENGTH - self.tokens().len();
+        for block in piece[..piece.len().min(room)].chunks(BLOCK) {
+            self.touch(block);
+            for &token in block {
+                self.push(token);
             }
-            let position = small(columns.tokens.len());
-            let (mut same_token, mut same_pair) = (None, None);
-            if token != Self::BOUNDARY {
-                same_token = last_of_token.replace(spread(token.into()), position, |position| {
-                    columns.holds(position, token)
-                });
-                let before = columns.tokens.last().copied().unwrap_or(Self::BOUNDARY);
-                if before != Self::BOUNDARY {
-                    let hash = spread(pair(before, token));
-                    same_pair = last_of_pair.replace(hash, position, |position| {
-                        columns.holds_pair(position, before, token)
-                    });
-                }
-            }
-            columns.tokens.push(token);
-            columns.same_token.push(same_token);
-            columns.same_pair.push(same_pair);
         }
+    }
+
+    fn push(&mut self, token: u32) {
+        let columns = &self.columns;
+        let place = small(columns.tokens.len());
+        let mut same_token = None;
+        if token != Self::BOUNDARY {
+            let hash = spread(token.into());
+            let is_same = |place| columns.holds(place, token);
+            same_token = self.last_of_token.replace(hash, place, is_same);
+            if let Some(before) = before(&columns.tokens) {
+                let hash = spread(pair(before, token));
+                let is_same = |place| columns.holds_pair(place, before, token);
+                self.of_pairs.add(hash, place, is_same);
+            }
+        }
+        self.columns.tokens.push(token);
+        self.columns.same_token.push(same_token.unwrap_or(NONE));
+    }
+
+    /// Brings what is read to append a block of tokens into the cache.
+    fn touch(&self, block: &[u32]) {
+        let tokens = self.tokens();
+        let hashes = block.windows(2).map(|two| spread(pair(two[0], two[1])));
+        let places = self.of_pairs.touch(hashes);
+        let touched = places.map(|place| tokens.get(place as usize).copied().unwrap_or(0));
+        black_box(touched.fold(0, BitXor::bitxor));
     }
 }
 
 impl Columns {
-    fn holds(&self, position: u32, token: u32) -> bool {
-        self.tokens[position as usize] == token
+    fn holds(&self, place: u32, token: u32) -> bool {
+        self.tokens[place as usize] == token
     }
 
-    fn holds_pair(&self, position: u32, before: u32, token: u32) -> bool {
-        let position = position as usize;
-        self.tokens[position] == token && self.tokens[position - 1] == before
+    fn holds_pair(&self, place: u32, before: u32, token: u32) -> bool {
+        let place = place as usize;
+        self.tokens[place] == token && self.tokens[place - 1] == before
     }
 
-    fn capacity_for(&self, additional: usize) -> usize {
-        let length = self.tokens.len();
-        if length + additional <= self.tokens.capacity() {
-            self.tokens.capacity()
-        } else {
-            length + additional.max(length / 8)
+    /// A copy with room for so many tokens.
+    fn with_capacity(&self, capacity: usize) -> Self {
+        let copy = |numbers: &[u32]| {
+            let mut copy = Vec::with_capacity(capacity);
+            copy.extend_from_slice(numbers);
+            copy
+        };
+        Self {
+            tokens: copy(&self.tokens),
+            same_token: copy(&self.same_token),
         }
+    }
+
+    fn grown(&self, additional: usize) -> Option<Self> {
+        let length = self.tokens.len();
+        (length + additional > self.tokens.capacity())
+            .then(|| self.with_capacity(length + additional.max(length / 24)))
     }
 
     /// The largest capacity after so many tokens, which are made room for in pieces.
@@ -213,23 +229,20 @@ impl Columns {
         if length <= self.tokens.capacity() {
             self.tokens.capacity()
         } else {
-            length + additional.min(PIECE).max(length / 8)
+            length + additional.min(PIECE).max(length / 24)
         }
-    }
-
-    fn grown(&self, additional: usize) -> Option<Self> {
-        let capacity = self.capacity_for(additional);
-        (capacity > self.tokens.capacity()).then(|| Self {
-            tokens: copy(&self.tokens, capacity),
-            same_token: self.same_token.grown(capacity),
-            same_pair: self.same_pair.grown(capacity),
-        })
     }
 }
 
-/// The memory that three columns take.
+/// The memory that two columns take.
 fn num_bytes(capacity: usize) -> usize {
-    3 * size_of::<u32>() * capacity
+    2 * size_of::<u32>() * capacity
+}
+
+/// The last token, where a pair may begin with it.
+fn before(tokens: &[u32]) -> Option<u32> {
+    let last = tokens.last().copied();
+    last.filter(|&last| last != History::BOUNDARY)
 }
 
 /// Puts a new value in the place of an old one, where there is a new one; gives the old one.

@@ -24,13 +24,24 @@ impl Latest {
         number: u32,
         is_same: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let (place, before) = self.find(hash, is_same);
-        self.slots[place] = self.tag(hash) | (number + 1);
-        self.len += usize::from(before.is_none());
+        let (slot, before) = self.find(hash, is_same);
+        self.file(slot, hash, number, before.is_none());
         before
     }
 
-    /// Undoes the last [`replace`](Self::replace): `number` was filed where `before` was.
+    /// The number of the key of this hash, likely; any other where it was not filed.
+    pub(crate) fn guess(&self, hash: u64) -> u32 {
+        let slot = self.slots.get(self.place(hash)).copied().unwrap_or(0);
+        (slot & self.mask()).wrapping_sub(1)
+    }
+
+    /// Files `number` in the slot of the key of this hash, where it [was found](Self::find).
+    pub(crate) fn file(&mut self, slot: usize, hash: u64, number: u32, is_new: bool) {
+        self.slots[slot] = self.tag(hash) | (number + 1);
+        self.len += usize::from(is_new);
+    }
+
+    /// Puts `before` back where `number` was filed instead.
     ///
     /// What was filed since the table last grew is to be undone in the reverse order: then no other
     /// key was placed beyond a slot that is freed.
@@ -101,8 +112,8 @@ impl Latest {
         }
     }
 
-    /// The place of the key's slot, or of the free one where it belongs; and its number.
-    fn find(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> (usize, Option<u32>) {
+    /// The key's slot, or the free one where it belongs, and its number. There is a free one.
+    pub(crate) fn find(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> (usize, Option<u32>) {
         let (tag, mask) = (self.tag(hash), self.mask());
         let mut place = self.place(hash);
         loop {
