@@ -58,6 +58,7 @@ impl Effort {
                 skip_from: 0.3,
                 likely: f32::INFINITY,
                 likely_far: 0.5,
+                singles_far: 8,
                 hope: 0.4,
                 enough_places: 4,
                 reach: 512.0,
@@ -73,6 +74,7 @@ impl Effort {
                 skip_from: 0.0,
                 likely: 0.1,
                 likely_far: 0.1,
+                singles_far: 8,
                 hope: 0.5,
                 enough_places: 16,
                 reach: 512.0,
@@ -88,6 +90,7 @@ impl Effort {
                 skip_from: 0.0,
                 likely: 0.02,
                 likely_far: 0.1,
+                singles_far: 32,
                 hope: 0.8,
                 enough_places: 64,
                 reach: 2048.0,
@@ -117,6 +120,9 @@ pub(crate) struct Reading {
     pub(crate) likely: f32,
     /// A node this likely is searched for in a text that is not near, where its parent's places run thin.
     pub(crate) likely_far: f32,
+    /// So many places that only the last token of the context leads to are looked at in a text that is
+    /// not near: each of them is a wait for memory.
+    pub(crate) singles_far: usize,
     /// What a child's probability is at most, for a guess of whether it is worth a look: below its
     /// parent's times this. At a half, half of all nodes are leaves that are then never looked up.
     pub(crate) hope: f32,

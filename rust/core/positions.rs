@@ -54,10 +54,14 @@ impl Reach {
         )]
         let pairs = ((prob * reach) as usize).clamp(8, most);
         let has_pairs = is_near || prob >= reading.likely_far;
-        let has_singles = is_near || child.is_none();
+        let singles = match child {
+            _ if is_near => pairs / 4,
+            None => reading.singles_far,
+            Some(_) => 0,
+        };
         Self {
             pairs: if has_pairs { pairs } else { 0 },
-            singles: if has_singles { pairs / 4 } else { 0 },
+            singles,
             enough: reading.enough_places,
         }
     }
@@ -306,5 +310,18 @@ mod tests {
         }
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
+    }
+    #[test]
+    fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
+        for (effort, num_found) in [(Effort::Low, 8), (Effort::Normal, 8), (Effort::High, 32)] {
+            let mut text = History::default();
+            text.extend(&vec![0; NEAR]);
+            text.extend(&[5, 2].repeat(50));
+            let mut places = Places::default();
+            let reach = Reach::of(None, &text, effort.reading());
+            let found = places.find(&text, None, &[1, 2], reach);
+            assert_eq!(found.range.len(), num_found);
+            assert!(found.is_cut);
+        }
     }
 }
