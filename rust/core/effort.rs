@@ -19,7 +19,7 @@ impl Effort {
     /// All of them, the least first after the one that chooses.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Low, Self::Normal, Self::High];
 
-    /// Normal effort accepts 1.5 % more than low, for 45 to 100 µs, and several times that between two
+    /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
     /// passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some 130.
     const NORMAL_FROM_S: f64 = 0.008;
     const HIGH_FROM_S: f64 = 0.03;
