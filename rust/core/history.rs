@@ -13,6 +13,9 @@ pub(crate) const PIECE: usize = 1024;
 /// The tokens of a piece that are appended one right after the other.
 const BLOCK: usize = 32;
 
+/// What grows has room for so many parts of it and one more.
+pub(crate) const PARTS: usize = 24;
+
 /// A text that grows at its end, and the places of each token and pair of it.
 ///
 /// A token costs O(1) to append, and an earlier occurrence O(1) to step to.
@@ -51,7 +54,7 @@ impl History {
     /// An empty text with room for so many tokens, though not for what finds them.
     pub(crate) fn with_capacity(num_tokens: usize) -> Self {
         Self {
-            columns: Columns::default().with_capacity(num_tokens),
+            columns: Columns::default().copied(num_tokens),
             ..Self::default()
         }
     }
@@ -204,23 +207,18 @@ impl Columns {
         self.tokens[place] == token && self.tokens[place - 1] == before
     }
 
-    /// A copy with room for so many tokens.
-    fn with_capacity(&self, capacity: usize) -> Self {
-        let copy = |numbers: &[u32]| {
-            let mut copy = Vec::with_capacity(capacity);
-            copy.extend_from_slice(numbers);
-            copy
-        };
+    /// The same with room for so many tokens.
+    fn copied(&self, capacity: usize) -> Self {
         Self {
-            tokens: copy(&self.tokens),
-            same_token: copy(&self.same_token),
+            tokens: copy(&self.tokens, capacity),
+            same_token: copy(&self.same_token, capacity),
         }
     }
 
     fn grown(&self, additional: usize) -> Option<Self> {
         let length = self.tokens.len();
         (length + additional > self.tokens.capacity())
-            .then(|| self.with_capacity(length + additional.max(length / 24)))
+            .then(|| self.copied(length + additional.max(length / PARTS)))
     }
 
     /// The largest capacity after so many tokens, which are made room for in pieces.
@@ -229,7 +227,7 @@ impl Columns {
         if length <= self.tokens.capacity() {
             self.tokens.capacity()
         } else {
-            length + additional.min(PIECE).max(length / 24)
+            length + additional.min(PIECE).max(length / PARTS)
         }
     }
 }
@@ -243,6 +241,13 @@ fn num_bytes(capacity: usize) -> usize {
 fn before(tokens: &[u32]) -> Option<u32> {
     let last = tokens.last().copied();
     last.filter(|&last| last != History::BOUNDARY)
+}
+
+/// The same numbers with room for so many.
+pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
+    let mut copy = Vec::with_capacity(capacity);
+    copy.extend_from_slice(numbers);
+    copy
 }
 
 /// Puts a new value in the place of an old one, where there is a new one; gives the old one.

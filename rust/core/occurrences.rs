@@ -3,7 +3,7 @@
 use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
-use crate::history::replace;
+use crate::history::{PARTS, copy, replace};
 use crate::latest::Latest;
 use crate::numeric::small;
 
@@ -174,10 +174,8 @@ impl Occurrences {
     ) -> Growth {
         let most = self.most_numbers_with(additional);
         let runs = (most > self.runs.capacity()).then(|| {
-            let capacity = most.max(self.runs.len() + self.runs.len() / 24);
-            let mut runs = Vec::with_capacity(capacity);
-            runs.extend_from_slice(&self.runs);
-            runs
+            let length = self.runs.len();
+            copy(&self.runs, most.max(length + length / PARTS))
         });
         let end = 2 * end.max(most / UNIT + 1);
         let hash = |number| hash(self.one_of(number));
@@ -206,7 +204,7 @@ impl Occurrences {
         let capacity = if most <= self.runs.capacity() {
             self.runs.capacity()
         } else {
-            most + most / 24
+            most + most / PARTS
         };
         self.heads.num_bytes_with(additional, piece) + size_of::<u32>() * capacity
     }
@@ -292,7 +290,7 @@ mod tests {
         u64::from(key / 3) << 60
     }
 
-    fn add(occurrences: &mut Occurrences, places: std::ops::Range<u32>, key: fn(u32) -> u32) {
+    fn add(occurrences: &mut Occurrences, places: std::ops::Range<u32>, key: impl Fn(u32) -> u32) {
         let growth =
             occurrences.growth(places.len(), places.end as usize, |place| hash(key(place)));
         occurrences.adopt(growth);
@@ -337,11 +335,7 @@ mod tests {
             let mut occurrences = Occurrences::default();
             for start in (0..1000).step_by(40) {
                 let most = occurrences.num_bytes_with(40, 40);
-                let growth = occurrences.growth(40, start as usize + 40, |place| hash(key(place)));
-                occurrences.adopt(growth);
-                for place in start..start + 40 {
-                    occurrences.add(hash(key(place)), place, |other| key(other) == key(place));
-                }
+                add(&mut occurrences, start..start + 40, key);
                 assert!(occurrences.num_bytes() <= most);
                 assert!(occurrences.runs.len() <= 2 * occurrences.num_places);
             }

@@ -311,6 +311,7 @@ mod tests {
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
     }
+
     #[test]
     fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
         for (effort, num_found) in [(Effort::Low, 8), (Effort::Normal, 8), (Effort::High, 32)] {
