@@ -26,7 +26,7 @@ pub struct MemoryOptions {
     /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
     /// The most bytes that all texts and what finds them take, from
-    /// [`MIN_BYTES`](Self::MIN_BYTES) on: 16 bytes or less a token. While texts are removed, those
+    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text. While texts are removed, those
     /// of one tenant are there twice.
     pub max_bytes: usize,
     /// Which tokenizer the tokens are of, in the caller's words: a snapshot of another one is not
