@@ -25,10 +25,10 @@ test: lint ## every test there is: lints, types, Rust, Python, documentation, th
 	$(BIN)/pytest
 	$(MAKE) wheel
 
-lint: dev ## formatting, clippy, ruff, mypy, and the stub held against the extension
+lint: dev ## formatting, clippy, ruff, layers, mypy, and the stub held against the extension
 	cargo fmt --all --check && cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
-	$(BIN)/ruff check && $(BIN)/ruff format --check
+	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports
 	$(BIN)/mypy && $(BIN)/python -m mypy.stubtest specds._core
 
 format: dev ## format and mend what can be mended

@@ -24,8 +24,7 @@ from specds.build import build_datastore
 from specds.cli.arguments import budget
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
-from specds.demo.measure import compare
-from specds.demo.run import MODES
+from specds.demo.measure import MODES, compare
 from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.loading import load_model
 

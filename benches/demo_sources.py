@@ -26,7 +26,7 @@ from specds import Datastore, FusedConfig, FusedDrafter, Trigrams, generate, loa
 from specds.build import build_datastore
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
-from specds.demo.run import MODES
+from specds.demo.measure import MODES
 from specds.loading import load_model
 from specds.stats import GenerationStats
 

@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 
 from index.report import Figure, machine, table
-from specds import display
+from specds import terminal
 from specds.bench.generation.plots import page
 from specds.bench.generation.report import tables
 from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
@@ -53,7 +53,7 @@ class Case:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.device != "cpu" and not torch.cuda.is_available():
-        display.fail(
+        terminal.fail(
             "no CUDA device: this needs a GPU whose memory holds the model (16 GB for llama-2-7b); "
             "`--device cpu --shape tiny` shows that it works"
         )
@@ -122,7 +122,7 @@ def _tests() -> int:
 
 
 def _run(options: GenerateOptions, name: str) -> dict[str, Any]:
-    with display.request_progress(name) as progress:
+    with terminal.request_progress(name) as progress:
         return run_generate(options, progress)
 
 

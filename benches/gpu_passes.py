@@ -27,12 +27,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LogitsProcessorList
 
 from specds import TokenTree
+from specds.accept.on_device import Asked, Chooser
 from specds.bench.generation.shapes import config_of, random_model
 from specds.verify.attention import attend_in_chunks, group_size
-from specds.verify.device import Asked, Chooser
-from specds.verify.fast import FastRunner
+from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import CudaRecording, SharedMemory
-from specds.verify.inputs import Inputs
+from specds.verify.packed_runner import FastRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

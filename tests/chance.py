@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 import torch
 
+from specds.accept import on_host, rejection
 from specds.hierarchy import text
-from specds.verify import accept, rejection
 
 
 class Chance:
@@ -51,7 +51,7 @@ def law_of(program, monkeypatch):
     law, scripts, num_runs = defaultdict(float), [[]], 0
     while scripts:
         chance = Chance(scripts.pop())
-        for module in (rejection, accept, text):
+        for module in (rejection, on_host, text):
             monkeypatch.setattr(module, "draw", chance.draw)
         monkeypatch.setattr(rejection, "happens", chance.happens)
         result = program()

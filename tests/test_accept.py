@@ -20,8 +20,8 @@ from transformers import (
 
 from models import prompt, random_tree
 from reference import TokenTree
-from specds.verify import Emitter, Sampler, accept, accept_drawn, accept_greedy, walk
-from specds.verify.rejection import Proposal
+from specds.accept import Emitter, Sampler, accept_drawn, accept_greedy, on_host, walk
+from specds.drafters.session import Proposal
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text
@@ -292,7 +292,7 @@ def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(process
 @pytest.mark.parametrize("processors", [[], WARPERS[:1], WARPERS])
 @pytest.mark.parametrize("seed", range(8))
 def test_drawing_and_walk_agree_on_random_trees(seed, processors, dtype, few_logits, monkeypatch):
-    monkeypatch.setattr(accept, "_FEW_LOGITS", few_logits)
+    monkeypatch.setattr(on_host, "_FEW_LOGITS", few_logits)
     rng = np.random.default_rng(seed)
     tree = random_tree(rng, int(rng.integers(12)), vocab_size=6)
     logits = torch.from_numpy(rng.normal(size=(len(tree) + 1, 6))).to(dtype)

@@ -16,10 +16,10 @@ from models import (
     random_drafter,
     tiny_model,
 )
+from specds.budget.policy import FixedBudget
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import RUNNERS, FastRunner
-from specds.verify.budget import FixedBudget
 from test_generation import Recorder
 
 LENGTHS = (21, 5, 13, 1)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import specds
 from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
 from reference import TokenTree
-from specds.drafters.protocol import within
-from specds.verify.budget import AutoBudget, FixedBudget, _num_before
-from specds.verify.cost import MOST_NODES, CostModel
-from specds.verify.experience import Experience, Trust
-from specds.verify.sizes import best_size
+from specds.budget.best_size import best_size
+from specds.budget.experience import Experience, Trust
+from specds.budget.policy import AutoBudget, FixedBudget, _num_before
+from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.drafters.session import within
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}

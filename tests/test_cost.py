@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import tiny_model
-from specds.verify import cost
-from specds.verify.cost import MOST_NODES, CostModel, StepCosts, measure
+from specds.budget import step_cost as cost
+from specds.budget.step_cost import MOST_NODES, CostModel, StepCosts, measure
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
 

@@ -123,7 +123,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
 
 
 def test_demo_prints_what_it_measured(capsys):
-    from specds.demo.run import run_demo
+    from specds.cli.demo import run_demo
 
     run_demo(2, 24, 16, 0, as_json=True)
     report = json.loads(capsys.readouterr().out)
@@ -141,10 +141,10 @@ def test_demo_prints_what_it_measured(capsys):
 
 
 def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
-    from specds.demo import run
+    from specds.cli import demo
 
-    monkeypatch.setattr(run, "build_stdlib", lambda *_: code)
-    run.run_demo(1, 16, 16, 0)
+    monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
+    demo.run_demo(1, 16, 16, 0)
     out = capsys.readouterr().out
     for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
                      "nodes per draft", "time per draft", "share of time: forward"):  # fmt: skip

@@ -21,10 +21,10 @@ from models import (
     tiny_model,
     tree_generate,
 )
+from specds.accept.on_device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
 from specds.generation import generate
 from specds.verify import FastRunner, TreeCache
-from specds.verify.device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
-from specds.verify.inputs import Inputs
+from specds.verify.batch_inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
 GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)

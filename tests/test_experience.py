@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reference import TokenTree
-from specds.verify.experience import Trust
+from specds.budget.experience import Trust
 
 
 def test_a_drafter_that_is_not_known_is_soon_trusted_where_it_is_right():

@@ -22,8 +22,8 @@ from reference import TokenTree
 from specds.generation import generate
 from specds.verify import FastRunner, UnsupportedModelError, attention, check_model, runner
 from specds.verify.attention import PACKED, AttentionError, attend_packed
+from specds.verify.packed_model import twin_of
 from specds.verify.support import require_support
-from specds.verify.twin import twin_of
 from test_batched import _SHAPE, Allocations, rows_tree
 
 LONG = 3000

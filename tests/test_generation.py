@@ -38,10 +38,10 @@ from models import (
     wrong_drafter,
 )
 from reference import TokenTree
+from specds.budget.policy import FixedBudget
 from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
 from specds.verify import RUNNERS
-from specds.verify.budget import FixedBudget
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3", "gpt_neox", "gpt2"]
 DRAFTERS = {

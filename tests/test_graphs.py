@@ -29,13 +29,13 @@ from models import (
     random_tree,
     tiny_model,
 )
+from specds.accept.on_device import Asked, Chooser
 from specds.bench.generation import curve
 from specds.bench.generation.ways import Target
 from specds.generation import generate
 from specds.verify import RUNNERS, FastRunner, attention, graphs, support
-from specds.verify.device import Asked, Chooser
+from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import GraphRunner, bucket
-from specds.verify.inputs import Inputs
 
 
 def tensors_in(result):

@@ -24,14 +24,15 @@ from models import (
     tree_generate,
 )
 from specds import TokenTree, UnsupportedModelError, generate
+from specds.accept import on_host
+from specds.budget import step_cost as cost
+from specds.budget.experience import experience_of
+from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
-from specds.verify import accept, cost
-from specds.verify.cost import CostModel
-from specds.verify.experience import experience_of
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 
@@ -322,7 +323,7 @@ def test_samples_of_a_hierarchy_are_distributed_as_the_targets():
 
 
 def test_a_biased_acceptance_is_found_out_by_the_same_test(monkeypatch):
-    monkeypatch.setattr(accept, "accept_or_redraw", lambda _, proposal: proposal.token_id)
+    monkeypatch.setattr(on_host, "accept_or_redraw", lambda _, proposal: proposal.token_id)
     assert sampled(sampling_drafter()) < 1e-6
 
 

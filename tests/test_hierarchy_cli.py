@@ -8,8 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from specds import build_datastore, cli, display, open_corpus
+from specds import build_datastore, cli, open_corpus
 from specds.bench.generation.report import tables
+from specds.cli import display
 from specds.hierarchy import HierarchyConfig, HierarchyName
 from specds.loading import load_model, load_tokenizer
 from specds.stats import GenerationStats, LevelStats

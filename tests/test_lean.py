@@ -21,7 +21,7 @@ from models import (
 )
 from reference import TokenTree
 from specds.verify import FastRunner
-from specds.verify.lean import lean_reason
+from specds.verify.lean_forward import lean_reason
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
 OTHER = TokenTree([8, 9], [-1, 0], [0.5] * 2)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig
 import reference_n_grammys as reference
 from models import VOCAB_SIZE, build, tiny_model
 from specds import load_tables
-from specds.model_tables import (
+from specds.drafters.model_tables import (
     bigram_table,
     cache_folder,
     compute_tables,
@@ -55,7 +55,7 @@ def test_the_unigram_is_not_the_inner_product_of_the_papers_listing():
 @pytest.mark.parametrize("batch_elements", [1 << 25, 7 * VOCAB_SIZE, 1])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "opt"])
 def test_bigrams_are_those_of_a_pass_for_each_token(monkeypatch, family, batch_elements):
-    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", batch_elements)
+    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", batch_elements)
     model = tiny_model(family, torch.float64)
     token_ids, probs = bigram_table(model, 5)
     assert (token_ids.dtype, probs.dtype) == (np.int32, np.float32)
@@ -70,7 +70,7 @@ def test_tables_are_computed_once(monkeypatch, tmp_path):
     model = tiny_model("llama")
     computed = load_tables(model, 5, tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
-    monkeypatch.setattr("specds.model_tables.compute_tables", None)
+    monkeypatch.setattr("specds.drafters.model_tables.compute_tables", None)
     for found in (load_tables(model, 5, tmp_path), load_tables(copy.deepcopy(model), 5, tmp_path)):
         for name in ("bigram", "bigram_probs", "unigram"):
             assert np.array_equal(getattr(found, name), getattr(computed, name))
@@ -207,12 +207,12 @@ def test_models_that_have_no_tables_are_refused():
 
 
 def test_a_bar_is_shown_on_a_terminal_where_it_takes_long(monkeypatch, capsys):
-    from specds import display
+    from specds import terminal
 
-    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", 10 * 40)
+    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", 10 * 40)
     bigram_table(small_model(True), 2)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(display, "err", display.Console(stderr=True, force_terminal=True))
-    monkeypatch.setattr("specds.model_tables._BATCH_ELEMENTS", 5 * 40)
+    monkeypatch.setattr(terminal, "err", terminal.Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", 5 * 40)
     bigram_table(small_model(True), 2)
     assert "bigrams of the model" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from transformers import LogitsProcessorList
 import ragged_passes
 from models import build, prompt, random_tree
 from ragged_passes import Padded
+from specds.accept.on_device import Asked, Chooser
 from specds.verify import FastRunner, ragged
-from specds.verify.device import Asked, Chooser
 from specds.verify.ragged import RaggedLayout
 from test_batched import _SHAPE
 
@@ -88,7 +88,7 @@ def test_the_control_another_order_of_tokens_is_seen(monkeypatch):
             super().__init__(*args)
             self.order = self.order.flip(0)
 
-    monkeypatch.setattr("specds.verify.fast.RaggedLayout", Wrong)
+    monkeypatch.setattr("specds.verify.packed_runner.RaggedLayout", Wrong)
     _, wrong = passes(FastRunner, model, trees)
     assert not torch.allclose(wrong[1], expected[1], atol=1e-2)
 

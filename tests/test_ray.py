@@ -237,7 +237,7 @@ def test_empty_corpus_and_too_little_memory_are_refused(cluster, tmp_path):
     with pytest.raises(ValueError, match="the corpus is empty"):
         build(tmp_path / "d", Corpus("none", (), None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specds.ray_engine._SORTING_BYTES_PER_TOKEN", 1 << 40)
+        patch.setattr("specds.build.ray._SORTING_BYTES_PER_TOKEN", 1 << 40)
         with pytest.raises(ValueError, match="no worker has more than 1073741824: set --max-mem"):
             build(tmp_path / "d", made(), max_memory=1 << 60)
     # Those that are left would end the process once it leaves the cluster.
@@ -297,14 +297,14 @@ def test_worker_killed_while_it_reads(killer, tmp_path):
 
 def test_worker_killed_while_it_builds_a_shard(killer, tmp_path, monkeypatch):
     build(tmp_path / "local", made(), "local")
-    monkeypatch.setattr("specds.ray_engine._build", held_build)
+    monkeypatch.setattr("specds.build.ray._build", held_build)
     build(tmp_path / "ray", made())
     assert killer
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
 def held_build(staging_folder, *arguments):
-    from specds.ray_engine import _build
+    from specds.build.ray import _build
 
     hold(staging_folder.parent)
     return _build(staging_folder, *arguments)

@@ -15,16 +15,17 @@ from transformers import (
 
 from chance import ToyModel, distance, law_of
 from specds import TokenTree
+from specds.accept import Emitter, Sampler, on_host, rejection, walk
+from specds.budget.experience import Experience
+from specds.budget.policy import AutoBudget, FixedBudget
+from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules
+from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
 from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, subtree
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
-from specds.verify import Emitter, Sampler, accept, rejection, walk
-from specds.verify.budget import AutoBudget, FixedBudget
-from specds.verify.cost import CostModel
-from specds.verify.experience import Experience
 
 START = [0, 1]
 COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
@@ -40,7 +41,7 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
     p, q = normalised(p), normalised(q)
 
     def program():
-        proposal = rejection.Proposal(rejection.draw(q), q)
+        proposal = Proposal(rejection.draw(q), q)
         token = rejection.accept_or_redraw(p, proposal)
         return token, token == proposal.token_id
 
@@ -57,7 +58,7 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
 def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
     p = torch.tensor([0.25, 0.75])
     monkeypatch.setattr(rejection, "happens", lambda _: False)
-    assert rejection.accept_or_redraw(p, rejection.Proposal(1, p)) in (0, 1)
+    assert rejection.accept_or_redraw(p, Proposal(1, p)) in (0, 1)
 
 
 # A hierarchy of toy models ------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def always_accepted(probs, proposal):
 
 @pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
 def test_a_biased_rule_is_found_out_where_the_target_accepts(wrong, monkeypatch):
-    monkeypatch.setattr(accept, "accept_or_redraw", wrong)
+    monkeypatch.setattr(on_host, "accept_or_redraw", wrong)
     assert law_of_case("full, 0.5", monkeypatch) > 0.01
 
 
@@ -239,7 +240,7 @@ def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
     """The control of joined trees: retrieved tokens were put there, not sampled."""
 
     def proposals(draft):
-        return {} if not draft.chosen else {-1: rejection.Proposal(0, draft.chosen[0].probs)}
+        return {} if not draft.chosen else {-1: Proposal(0, draft.chosen[0].probs)}
 
     monkeypatch.setattr(Draft, "proposals", property(proposals))
     assert law_of_case("joined", monkeypatch) > 0.01

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import TokenTree
-from specds.verify.sizes import Judged, best_size, best_sizes, worth_of
+from specds.budget.best_size import Judged, best_size, best_sizes, worth_of
 
 rows = st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4)
 

@@ -48,6 +48,7 @@ from specds.drafters import (
 
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore
+    from specds.build.estimate import BuildEstimate, estimate_build
     from specds.corpora import (
         Corpus,
         CorpusError,
@@ -56,10 +57,9 @@ if TYPE_CHECKING:
         open_corpus,
         render_with,
     )
-    from specds.estimate import BuildEstimate, estimate_build
+    from specds.drafters.model_tables import load_tables
     from specds.generation import GenerationOutput, custom_generate, generate
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
-    from specds.model_tables import load_tables
     from specds.stats import GenerationStats
     from specds.verify.support import Support, UnsupportedModelError, check_model
 
@@ -119,7 +119,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BuildEstimate": "specds.estimate",
+    "BuildEstimate": "specds.build.estimate",
     "BuildOptions": "specds.build",
     "BuildReport": "specds.build",
     "Corpus": "specds.corpora",
@@ -135,9 +135,9 @@ _LAZY = {
     "build_datastore": "specds.build",
     "check_model": "specds.verify.support",
     "custom_generate": "specds.generation",
-    "estimate_build": "specds.estimate",
+    "estimate_build": "specds.build.estimate",
     "generate": "specds.generation",
-    "load_tables": "specds.model_tables",
+    "load_tables": "specds.drafters.model_tables",
     "open_corpus": "specds.corpora",
     "render_with": "specds.corpora",
 }

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from specds._core import TokenTree
-from specds.drafters.protocol import ProposingSession, RecyclingSession
+from specds.accept.on_device import Asked, likeliest_on_host
+from specds.accept.on_host import Emitter, Sampler, accept_drawn, accept_greedy, walk
+from specds.drafters.session import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
-from specds.verify.accept import Emitter, Sampler, accept_drawn, accept_greedy, walk
-from specds.verify.device import Asked, likeliest_on_host
-from specds.verify.fast import FastRunner
+from specds.verify.packed_runner import FastRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from specds.drafters import Session
-    from specds.verify.budget import Budget
-    from specds.verify.device import Chooser, Decision
+    from specds.accept.on_device import Chooser, Decision
+    from specds.budget.policy import Budget
+    from specds.drafters.session import Session
     from specds.verify.runner import Runner
 
     # The accepted nodes of each row, and what the target predicts at all of them.

@@ -11,13 +11,13 @@ import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specds.accept.on_device import Chooser
+from specds.accept.on_host import Emitter, Sampler, processors_of_row
+from specds.budget.policy import make_budget, require_budget
+from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
-from specds.drafters.protocol import ProposingSession, RequestRules, node_budget
+from specds.drafters.session import ProposingSession, RequestRules, node_budget
 from specds.stats import GenerationStats
-from specds.verify.accept import Emitter, Sampler, processors_of_row
-from specds.verify.budget import make_budget, require_budget
-from specds.verify.cost import MOST_NODES, StepCosts
-from specds.verify.device import Chooser
 from specds.verify.runners import runner_class
 from specds.verify.support import (
     require_arguments,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.drafters import Drafter
-    from specds.verify.cost import CostModel
+    from specds.budget.step_cost import CostModel
+    from specds.drafters.session import Drafter
 
 
 @dataclass(frozen=True)

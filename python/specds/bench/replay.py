@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specds._core import SOURCES
-from specds.drafters.protocol import within
+from specds.drafters.session import within
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:

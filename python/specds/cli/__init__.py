@@ -1,4 +1,7 @@
-"""The `specds` command."""
+"""The `specds` command: reads arguments, calls the package, shows what comes of it.
+
+One file a group of commands; `display` draws results. May import everything.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from specds import __version__, display
-from specds.cli import ask, bench, build, fit, run, trigrams
+from specds import terminal
+from specds._core import __version__
+from specds.cli import bench, build, fit, inspect, run, trigrams
 
 __all__ = ["app", "main"]
 
@@ -24,7 +28,7 @@ app = typer.Typer(
 )
 for command in (
     *(build.build, build.add, build.merge, build.compact, fit.fit, trigrams.trigrams),
-    *(ask.info, ask.verify, ask.lookup),
+    *(inspect.info, inspect.verify, inspect.lookup),
     *(run.generate, run.demo),
 ):
     app.command()(command)
@@ -57,10 +61,10 @@ def main() -> None:
         show = getattr(error, "format_message", None)
         message = show() if show else _one_line(error)
         if message:  # where help was shown instead, there is none
-            display.fail(message)
+            terminal.fail(message)
         code = 2 if show else 1
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
-        display.fail("interrupted")
+        terminal.fail("interrupted")
     sys.exit(code or 0)
 
 

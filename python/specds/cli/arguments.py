@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from specds.hierarchy.names import drafter_name
+from specds.hierarchy.registry import drafter_name
 
 if TYPE_CHECKING:
     from specds.drafters import DrafterName
-    from specds.hierarchy.names import HierarchyName
+    from specds.hierarchy.registry import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]

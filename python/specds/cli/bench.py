@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from specds import display
+from specds import terminal
 from specds.cli.arguments import EffortName, EffortOption, Json, Weights, listed, size
 
 app = typer.Typer(
@@ -114,17 +114,17 @@ def replay(
         effort=effort.value,
         rivals_python=rivals_python,
     )
-    with display.request_progress("replay") as progress:
+    with terminal.request_progress("replay") as progress:
         rows, settings = run_replay(options, progress)
     if html:
         html.write_text(page(rows, settings), encoding="utf-8")
     if as_json:
-        display.print_json({**asdict(settings), "rows": rows})
+        terminal.print_json({**asdict(settings), "rows": rows})
         return
     for table in tables(rows, settings):
-        display.out.print(table)
+        terminal.out.print(table)
     for reason in dict.fromkeys(f"{r['drafter']}: {r['reason']}" for r in rows if r["reason"]):
-        display.note(reason)
+        terminal.note(reason)
 
 
 @app.command()
@@ -240,7 +240,7 @@ def generate(
         seed=seed,
         warm_memory=warm_memory,
     )
-    with display.request_progress("generate") as progress:
+    with terminal.request_progress("generate") as progress:
         document = run_generate(options, progress)
     rows, costs = document["rows"], document["verification_costs"]
     if html:
@@ -248,15 +248,15 @@ def generate(
 
         html.write_text(page(rows, costs, sentence(document)), encoding="utf-8")
     if as_json:
-        display.print_json(document)
+        terminal.print_json(document)
     else:
         for table in tables(rows, costs):
-            display.out.print(table)
-        display.out.print(sentence(document))
+            terminal.out.print(table)
+        terminal.out.print(sentence(document))
     for reason in dict.fromkeys(f"{r['name']}: {r['reason']}" for r in rows if r["reason"]):
-        display.note(reason)
+        terminal.note(reason)
     if altered(document):
-        display.fail("a drafter changed the text: see `num_differing`")
+        terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
 
 

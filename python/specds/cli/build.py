@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specds import display
+from specds import terminal
 from specds._core import DEFAULT_PRIOR_TOKENS
+from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, PriorTokens, size
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def add(
     Example:
         specds add chat.specds --corpus answers.jsonl
     """
-    from specds import Datastore
+    from specds._core import Datastore
 
     tokenizer = tokenizer or Datastore.open(datastore).tokenizer_name
     _build(context.params, corpus, tokenizer, datastore, append=True)
@@ -189,27 +190,27 @@ def add(
 
 def _build(flags: dict[str, Any], corpus: str, tokenizer: str, out: Path, *, append: bool) -> None:
     from specds.build import build_datastore
+    from specds.build.estimate import estimate_build
     from specds.corpora import open_corpus, render_with
-    from specds.estimate import estimate_build
     from specds.loading import load_tokenizer
 
     options = _build_options(flags, append=append)
-    with display.err.status(f"opening {corpus}"):
+    with terminal.err.status(f"opening {corpus}"):
         loaded = load_tokenizer(tokenizer)
         opened = open_corpus(corpus, _corpus_options(flags), render=render_with(loaded))
     if flags["estimate"]:
-        with display.err.status("reading a sample"):
+        with terminal.err.status("reading a sample"):
             expected = estimate_build(opened, loaded, options)
         _show(expected.to_dict(), display.estimate_table(expected), as_json=flags["as_json"])
         return
     try:
-        with display.build_progress() as progress:
+        with terminal.build_progress() as progress:
             report = build_datastore(
                 opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
             )
     except (Exception, KeyboardInterrupt):
         if out.with_name(f".{out.name}.build").exists():
-            display.note("what was complete is kept: the same command goes on from there")
+            terminal.note("what was complete is kept: the same command goes on from there")
         raise
     _show(report.to_dict(), display.build_table(report), as_json=flags["as_json"])
 
@@ -268,9 +269,9 @@ def merge(
     Example:
         specds merge chat.specds code.specds --out both.specds
     """
-    from specds import merge as join
+    from specds._core import merge as join
 
-    with display.build_progress(after_s=2.0) as progress:
+    with terminal.build_progress(after_s=2.0) as progress:
         merged = join(
             datastores, out, overwrite=overwrite, prior_tokens=prior_tokens, progress=progress
         )
@@ -294,12 +295,12 @@ def compact(
     Example:
         specds compact chat.specds
     """
-    from specds import compact as rebuild
+    from specds._core import compact as rebuild
     from specds.build import BuildOptions
 
     memory = BuildOptions(max_memory=max_memory).sorting_memory()
     limit = {} if max_shard_tokens is None else {"max_shard_tokens": max_shard_tokens}
-    with display.build_progress() as progress:
+    with terminal.build_progress() as progress:
         rebuilt = rebuild(
             datastore,
             max_memory=memory,
@@ -312,7 +313,7 @@ def compact(
 
 
 def _show_datastore(datastore: Any, *, as_json: bool) -> None:
-    from specds.cli.ask import facts_of
+    from specds.cli.inspect import facts_of
 
     facts = facts_of(datastore)
     _show(facts, display.facts_table(f"Datastore {datastore.path}", facts), as_json=as_json)
@@ -320,6 +321,6 @@ def _show_datastore(datastore: Any, *, as_json: bool) -> None:
 
 def _show(facts: dict[str, Any], table: Any, *, as_json: bool) -> None:
     if as_json:
-        display.print_json(facts)
+        terminal.print_json(facts)
     else:
-        display.out.print(table)
+        terminal.out.print(table)

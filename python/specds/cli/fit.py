@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from specds import display
+from specds import terminal
 from specds._core import DEFAULT_PRIOR_TOKENS
+from specds.cli import display
 from specds.cli.arguments import Json, PriorTokens, Weights
 
 
@@ -62,14 +63,14 @@ def _fit_answers(
     *,
     as_json: bool,
 ) -> None:
-    from specds import Datastore
+    from specds._core import Datastore
     from specds.bench.fit import fit as learn
     from specds.bench.run import read_all
     from specds.drafters import read_weights
 
     opened = None if datastore is None else Datastore.open(datastore)
     recorded = read_all(files, tokenizer, [] if opened is None else [opened])
-    with display.build_progress() as progress:
+    with terminal.build_progress() as progress:
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     out.write_bytes(learned)
     facts = {"path": str(out), **report.to_dict()}
@@ -77,16 +78,16 @@ def _fit_answers(
 
 
 def _fit_datastore(datastore: Path, prior_tokens: int, *, as_json: bool) -> None:
-    from specds import refit
-    from specds.cli.ask import facts_of
+    from specds._core import refit
+    from specds.cli.inspect import facts_of
 
-    with display.build_progress() as progress:
+    with terminal.build_progress() as progress:
         fitted = refit(datastore, prior_tokens=prior_tokens, progress=progress)
     _show(f"Datastore {datastore}", facts_of(fitted), as_json=as_json)
 
 
 def _show(title: str, facts: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        display.print_json(facts)
+        terminal.print_json(facts)
     else:
-        display.out.print(display.facts_table(title, facts))
+        terminal.out.print(display.facts_table(title, facts))

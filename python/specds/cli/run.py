@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specds import display
-from specds.cli import arguments
+from specds import terminal
+from specds.cli import arguments, display
 from specds.cli.arguments import Budget, EffortName, EffortOption, Json, Weights, text_of
 from specds.drafters import DrafterName
-from specds.hierarchy.names import HierarchyName
+from specds.hierarchy.registry import HierarchyName
 
 if TYPE_CHECKING:
     from specds.drafters import Drafter
@@ -142,7 +142,7 @@ def generate(
     torch.manual_seed(seed)
     ids = tokenizer(text_of(prompt), return_tensors="pt")["input_ids"].to(loaded.device)
     made: Drafter
-    with display.build_progress(after_s=2.0) as progress:
+    with terminal.build_progress(after_s=2.0) as progress:
         inputs = DrafterInputs(
             opened,
             loaded,
@@ -165,7 +165,7 @@ def generate(
         if temperature > 0
         else {"do_sample": False}
     )
-    with display.err.status(f"generating up to {max_new_tokens} tokens"):
+    with terminal.err.status(f"generating up to {max_new_tokens} tokens"):
         output = run(
             loaded,
             ids,
@@ -179,7 +179,7 @@ def generate(
     new_ids = output.sequences[0, ids.shape[1] :].tolist()
     if as_json:
         text = tokenizer.decode(new_ids)
-        display.print_json(
+        terminal.print_json(
             {
                 "text": text,
                 "token_ids": new_ids,
@@ -189,8 +189,8 @@ def generate(
             }
         )
     else:
-        display.out.print(display.coloured(tokenizer, new_ids, output.drafted), soft_wrap=True)
-        display.err.print(display.stats_table(output.stats))
+        terminal.out.print(display.coloured(tokenizer, new_ids, output.drafted), soft_wrap=True)
+        terminal.err.print(display.stats_table(output.stats))
     if memory is not None and isinstance(made, FusedDrafter):
         made.save(memory)
 
@@ -212,7 +212,7 @@ def demo(
     Example:
         specds demo --prompts 4
     """
-    from specds.demo.run import run_demo
+    from specds.cli.demo import run_demo
 
     run_demo(
         num_prompts,

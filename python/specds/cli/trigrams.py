@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from specds import display
+from specds import terminal
+from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json
 
 
@@ -30,12 +31,12 @@ def trigrams(
     Example:
         specds trigrams stdlib.specds --out stdlib.trigrams
     """
-    from specds import Datastore, Trigrams
+    from specds._core import Datastore, Trigrams
 
     if out.exists():
         raise FileExistsError(f"{out} exists: choose another --out")
     opened = Datastore.open(datastore)
-    with display.build_progress(after_s=2.0) as progress:
+    with terminal.build_progress(after_s=2.0) as progress:
         counted = Trigrams.build(
             opened, order=order, max_words=max_words, min_count=min_count, progress=progress
         )
@@ -54,6 +55,6 @@ def trigrams(
         "bytes_per_entry": num_bytes / max(len(counted), 1),
     }
     if as_json:
-        display.print_json(facts)
+        terminal.print_json(facts)
     else:
-        display.out.print(display.facts_table(f"Tri-grams {out}", facts))
+        terminal.out.print(display.facts_table(f"Tri-grams {out}", facts))

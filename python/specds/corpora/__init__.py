@@ -1,4 +1,7 @@
-"""Where documents come from: files, folders, datasets of the hub, the standard library."""
+"""Where documents come from: files, folders, datasets of the hub, the standard library.
+
+Imports no other folder of the package.
+"""
 
 from __future__ import annotations
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from specds.corpora import Document, belongs_to, stdlib_documents
+from specds import terminal
+from specds.build import BuildReport, build_datastore
+from specds.corpora import CorpusOptions, Document, belongs_to, open_corpus, stdlib_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
 
 HELD_OUT = frozenset(
     {
@@ -45,6 +50,13 @@ def held_out_documents() -> Iterator[Document]:
         held_out = belongs_to(document.name, HELD_OUT) and "test" not in document.name
         if held_out and document.text.strip():
             yield document
+
+
+def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+    """Builds a datastore of the standard library without what the demo holds out."""
+    corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
+    with terminal.build_progress() as progress:
+        return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 
 
 @dataclass(frozen=True)

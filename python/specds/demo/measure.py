@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from specds.demo.held_out import Prompt
     from specds.drafters import Drafter
 
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
+}
+"""How the demo chooses tokens, by the name of the mode."""
+
 
 @dataclass(frozen=True)
 class Completion:

@@ -1,9 +1,15 @@
-"""Drafters: each opens a session for a request, and the session drafts token trees."""
+"""What may come next: a drafter opens a session for a request, which drafts token trees.
+
+`session` says what drafters and sessions are, `registry` names them, the other files are one
+drafter each. Imports nothing but the core, `specds.tokenization` and, for `model_tables`, the
+terminal and the cache folder.
+"""
 
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weights
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
-from specds.drafters.names import (
+from specds.drafters.prompt_lookup import PromptLookupDrafter
+from specds.drafters.registry import (
     DrafterInputs,
     DrafterName,
     make_drafter,
@@ -11,8 +17,8 @@ from specds.drafters.names import (
     require_inputs,
     with_trigrams,
 )
-from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.protocol import (
+from specds.drafters.rest import RestConfig, RestDrafter
+from specds.drafters.session import (
     Drafter,
     ProposingSession,
     RecyclingSession,
@@ -21,7 +27,6 @@ from specds.drafters.protocol import (
     TrialSession,
     node_budget,
 )
-from specds.drafters.rest import RestConfig, RestDrafter
 
 __all__ = [
     "AdedConfig",

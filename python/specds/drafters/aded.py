@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
-from specds.drafters.protocol import begin
+from specds.drafters.session import begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from specds._core import (
     Trigrams,
     fit_weights,
 )
-from specds.drafters.protocol import begin
+from specds.drafters.session import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds._core import DraftSession
-    from specds.drafters.protocol import Drafter
+    from specds.drafters.session import Drafter
 
 
 Effort: TypeAlias = Literal["auto", "low", "normal", "high"]
@@ -270,7 +270,7 @@ class _ForRequest:
 def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:
     if source is None or isinstance(source, ModelTables):
         return source
-    from specds.model_tables import load_tables
+    from specds.drafters.model_tables import load_tables
 
     return load_tables(source)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from specds._core import ModelTables, n_grammys_session
-from specds.drafters.protocol import begin
+from specds.drafters.session import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class NGrammysDrafter:
     ) -> None:
         self.config = config or NGrammysConfig()
         if tables is not None and not isinstance(tables, ModelTables):
-            from specds.model_tables import load_tables
+            from specds.drafters.model_tables import load_tables
 
             tables = load_tables(tables, max(25, self.config.k))
         self.tables = tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specds._core import prompt_lookup_session
-from specds.drafters.protocol import begin
+from specds.drafters.session import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

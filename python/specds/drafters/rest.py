@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specds._core import Datastore, rest_session
-from specds.drafters.protocol import begin
+from specds.drafters.session import begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

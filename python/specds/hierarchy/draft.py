@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.drafters.session import Proposal
 from specds.stats import LevelStats
-from specds.verify.rejection import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

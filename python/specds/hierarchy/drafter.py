@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from specds.drafters.protocol import Drafter, RequestRules
+    from specds.drafters.session import Drafter, RequestRules
 
 
 class HierarchyDrafter:

@@ -8,7 +8,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from specds.drafters.protocol import TrialSession, within
+from specds.drafters.session import TrialSession, within
 from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, subtree
 from specds.stats import LevelStats
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from specds._core import TokenTree
-    from specds.drafters.protocol import Session
+    from specds.drafters.session import Session
     from specds.hierarchy.cached_model import CachedModel
     from specds.hierarchy.text import Text
 

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specds.budget.step_cost import MOST_NODES
 from specds.hierarchy.draft import EMPTY_TREE, Draft
 from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
-from specds.verify.cost import MOST_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from specds._core import TokenTree
-    from specds.drafters.protocol import RequestRules
+    from specds.drafters.session import Proposal, RequestRules, StepCost
     from specds.hierarchy.choice import Chooser
     from specds.hierarchy.config import HierarchyConfig
     from specds.stats import LevelStats
-    from specds.verify.cost import CostModel
-    from specds.verify.rejection import Proposal
 
 
 class HierarchySession:
@@ -60,7 +58,7 @@ class HierarchySession:
         self._draft = Draft(EMPTY_TREE)
         # What the levels handed up to make that draft of.
         self._parts: list[Draft] = []
-        self._cost: CostModel | None = None
+        self._cost: StepCost | None = None
         self._draft_s = 0.0
         self._num_verified = 0
 
@@ -124,7 +122,7 @@ class HierarchySession:
         for level in self._levels.values():
             level.finish()
 
-    def _judge(self, chooser: Chooser[tuple[int, ...]], cost: CostModel, num_tokens: int) -> None:
+    def _judge(self, chooser: Chooser[tuple[int, ...]], cost: StepCost, num_tokens: int) -> None:
         """Tells what a choice of levels gave, in its own time and that which the target takes."""
         for level in self._levels.values():
             if isinstance(level, ModelLevel):
@@ -133,7 +131,7 @@ class HierarchySession:
         seconds = self._draft_s + cost.seconds(min(self._num_verified, MOST_NODES))
         chooser.record(num_tokens, seconds, partial(self._most, cost))
 
-    def _most(self, cost: CostModel, chosen: Sequence[int]) -> float:
+    def _most(self, cost: StepCost, chosen: Sequence[int]) -> float:
         """The tokens a second of a choice of levels if the target accepted all that they draft.
 
         A model needs a pass for each token, but above another level perhaps one for all of them.

@@ -8,13 +8,12 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from specds.verify.rejection import accept_or_redraw, draw
+from specds.accept.rejection import accept_or_redraw, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from specds.drafters.protocol import RequestRules
-    from specds.verify.rejection import Proposal
+    from specds.drafters.session import Proposal, RequestRules
 
 # Those that look at nothing but the prefix and the scores that they are given, so that they may be
 # asked about tokens that the target will never see. What else the target applies is its alone: the

@@ -1,16 +1,16 @@
-"""Verification: one target forward over a token tree, its KV cache, and what is accepted.
+"""What does the target say of a draft: one forward pass over a token tree, and its KV cache.
 
 Read in this order: `cache`, `masks`, `runner` (the forward pass over a tree, as any model can do
-it), `attention` and `twin` (how a model attends otherwise), `fast` (the same for many sequences,
-faster), `batched` (a tree as a batch of rows), `accept` (what is emitted), and `support` (for
-which models all of this is right).
+it), `attention` and `packed_model` (how a model attends otherwise), `packed_runner` (the same for
+many sequences, faster), `graphs` (its passes as CUDA graphs), `batched` (a tree as a batch of
+rows), and `support` (for which models all of this is right). Imports `specds.accept`, since on a
+device acceptance is part of the pass.
 """
 
-from specds.verify.accept import Emitter, Sampler, accept_drawn, accept_greedy, walk
 from specds.verify.batched import BatchedRunner
 from specds.verify.cache import TreeCache
-from specds.verify.fast import FastRunner
 from specds.verify.masks import MaskBuilder
+from specds.verify.packed_runner import FastRunner
 from specds.verify.runner import Runner
 from specds.verify.runners import RUNNERS
 from specds.verify.support import Support, UnsupportedModelError, check_model
@@ -18,16 +18,11 @@ from specds.verify.support import Support, UnsupportedModelError, check_model
 __all__ = [
     "RUNNERS",
     "BatchedRunner",
-    "Emitter",
     "FastRunner",
     "MaskBuilder",
     "Runner",
-    "Sampler",
     "Support",
     "TreeCache",
     "UnsupportedModelError",
-    "accept_drawn",
-    "accept_greedy",
     "check_model",
-    "walk",
 ]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from specds.verify.packed_model import twin_of
 from specds.verify.runner import Runner
-from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

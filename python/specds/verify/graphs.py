@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from specds.verify.batch_inputs import InputMemory, Inputs
 from specds.verify.cache import TreeCache
-from specds.verify.fast import FastRunner
-from specds.verify.inputs import InputMemory, Inputs
+from specds.verify.packed_runner import FastRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedModel
 
-    from specds.verify.device import Asked
+    from specds.accept.on_device import Asked
 
     Shape = tuple[int, int, int]
     Outputs = tuple[torch.Tensor, torch.Tensor | None]

@@ -17,7 +17,7 @@ from specds.verify.attention import attend_packed, packed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specds.verify.inputs import Inputs
+    from specds.verify.batch_inputs import Inputs
     from specds.verify.masks import DeviceMasks
 
 # What attention to the tokens of one row by themselves costs, in padded tokens: 40 us against 7 of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specds.verify.batched import BatchedRunner
-from specds.verify.fast import FastRunner
 from specds.verify.graphs import GraphRunner
+from specds.verify.packed_runner import FastRunner
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:

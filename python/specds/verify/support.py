@@ -21,8 +21,8 @@ from transformers.generation.logits_process import (
 
 from specds._core import TokenTree
 from specds.verify.masks import layer_types
+from specds.verify.packed_model import twin_reasons
 from specds.verify.runners import AUTO, RUNNERS, runner_class
-from specds.verify.twin import twin_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specds import TokenTree
+from specds._core import TokenTree
 from specds.bench.generation.measure import synchronise
 from specds.verify.runners import runner_class
 from specds.verify.support import require_support

@@ -25,9 +25,9 @@ from specds.bench.generation.ways import (
     usual_baselines,
 )
 from specds.bench.transcripts import check_groups, read_files
-from specds.demo.run import build_stdlib
+from specds.demo.held_out import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, Effort, read_weights, require_inputs
-from specds.hierarchy.names import drafter_name
+from specds.hierarchy.registry import drafter_name
 from specds.loading import load_model, load_tokenizer, resolve_placement
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification

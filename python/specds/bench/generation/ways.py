@@ -15,7 +15,7 @@ from specds.bench.engines import Engine, engines_of
 from specds.bench.rivals import RivalInputs
 from specds.drafters import DrafterName, PromptLookupDrafter, make_drafter
 from specds.generation import generate
-from specds.hierarchy.names import HierarchyName
+from specds.hierarchy.registry import HierarchyName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

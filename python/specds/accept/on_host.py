@@ -10,8 +10,8 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.verify.device import is_rowwise, is_scaling
-from specds.verify.rejection import accept_or_redraw, draw
+from specds.accept.on_device import is_rowwise, is_scaling
+from specds.accept.rejection import accept_or_redraw, draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
-    from specds.verify.rejection import Proposal
+    from specds.drafters.session import Proposal
 
 # So many logits are worth processing at once, even where only some of their rows are visited.
 _FEW_LOGITS = 1 << 15

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from os import PathLike
 
-    from specds.build import Reading
+    from specds.build.reading import Reading
     from specds.corpora import Corpus
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import DatastoreBuilder, fit_weights
-from specds.build import BuildOptions, peak_memory_bytes
+from specds.build.options import BuildOptions
+from specds.build.report import peak_memory_bytes
 from specds.corpora import Document
 from specds.tokenization import encode_batch, vocab_size
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,12 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from specds import _core
+from specds._core import likeliest as likeliest_of_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import LogitsProcessorList
 
-    from specds.verify.inputs import Inputs
 
 # Processors that look at a row of scores and at nothing else, the tokens before it included.
 _OF_A_ROW = (
@@ -105,7 +104,31 @@ class Decision(NamedTuple):
     predictions: NDArray[np.int64]
 
 
-def follow(inputs: Inputs, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+class DraftedRows(Protocol):
+    """The drafts of some rows, as `specds.verify.batch_inputs.Inputs` holds them."""
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """int64 `(num_rows, width)`."""
+        ...
+
+    @property
+    def depths(self) -> torch.Tensor:
+        """int64 `(num_rows, width)`, how far a token is from the last one."""
+        ...
+
+    @property
+    def parents(self) -> torch.Tensor:
+        """int64 `(num_rows, width)`, places in the row; the last token is its own."""
+        ...
+
+    @property
+    def visible(self) -> torch.Tensor:
+        """Bool `(num_rows, width, width)`, who sees whom of its row."""
+        ...
+
+
+def follow(inputs: DraftedRows, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The path along which the choices were drafted, for each row.
 
     Args:
@@ -141,7 +164,7 @@ def likeliest_on_host(
 ) -> NDArray[np.int64]:
     """The same of logits `(num_rows, vocab_size)`, as an array; on a CPU in less time."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        return _core.likeliest(logits[:, :known_tokens].numpy(), num_predictions)
+        return likeliest_of_array(logits[:, :known_tokens].numpy(), num_predictions)
     told: NDArray[np.int64] = likeliest(logits, num_predictions, known_tokens).cpu().numpy()
     return told
 

@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
+    import torch
     from transformers import LogitsProcessorList, PreTrainedModel
 
     from specds._core import DraftSession, TokenTree
-    from specds.verify.cost import CostModel
-    from specds.verify.rejection import Proposal
 
 
 @runtime_checkable
@@ -70,6 +69,27 @@ class TrialSession(Session, Protocol):
         ...
 
 
+class StepCost(Protocol):
+    """What a step of the target costs."""
+
+    def seconds(self, num_nodes: float) -> float:
+        """Seconds of a step that verifies `num_nodes` nodes, the mean of its rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A drafted token and the distribution that it was sampled from.
+
+    Attributes:
+        token_id: The token.
+        probs: float `(vocab_size,)`, the distribution, as really sampled from.
+    """
+
+    token_id: int
+    probs: torch.Tensor
+
+
 @dataclass(frozen=True)
 class RequestRules:
     """How the target chooses its tokens in one request.
@@ -89,7 +109,7 @@ class RequestRules:
     do_sample: bool
     max_length: int
     eos_token_ids: frozenset[int]
-    costs: Callable[[], CostModel]
+    costs: Callable[[], StepCost]
 
 
 @runtime_checkable

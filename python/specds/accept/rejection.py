@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
-from specds import _core
+from specds._core import draw as draw_by_uniforms
 
-
-@dataclass(frozen=True)
-class Proposal:
-    """A drafted token and the distribution that it was sampled from.
-
-    Attributes:
-        token_id: The token.
-        probs: float `(vocab_size,)`, the distribution, as really sampled from.
-    """
-
-    token_id: int
-    probs: torch.Tensor
+if TYPE_CHECKING:
+    from specds.drafters.session import Proposal
 
 
 def draw(probs: torch.Tensor) -> int:
@@ -38,7 +28,7 @@ def draw(probs: torch.Tensor) -> int:
         # What `multinomial` computes between its tests, which take longer than all this does.
         uniforms = _memory.of_size(probs.numel())
         uniforms.uniform_()
-        token = _core.draw(probs.flatten().numpy(), _memory.array)
+        token = draw_by_uniforms(probs.flatten().numpy(), _memory.array)
         if token is not None:
             return token
         odds = (probs.flatten() / _exponentials(uniforms)).numpy()

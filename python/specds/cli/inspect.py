@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specds import display
+from specds import terminal
+from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specds import Datastore
+    from specds._core import Datastore
 
 
 def info(datastore: DatastorePath, as_json: Json = False) -> None:
@@ -21,13 +22,13 @@ def info(datastore: DatastorePath, as_json: Json = False) -> None:
     Example:
         specds info stdlib.specds
     """
-    from specds import Datastore
+    from specds._core import Datastore
 
     facts = facts_of(Datastore.open(datastore))
     if as_json:
-        display.print_json(facts)
+        terminal.print_json(facts)
     else:
-        display.out.print(display.facts_table(f"Datastore {datastore}", facts))
+        terminal.out.print(display.facts_table(f"Datastore {datastore}", facts))
 
 
 def facts_of(datastore: Datastore) -> dict[str, Any]:
@@ -54,15 +55,15 @@ def verify(datastore: DatastorePath, as_json: Json = False) -> None:
     Example:
         specds verify stdlib.specds
     """
-    from specds import Datastore
+    from specds._core import Datastore
 
     opened = Datastore.open(datastore)
-    with display.err.status(f"verifying {display.quantity(opened.num_bytes)}B"):
+    with terminal.err.status(f"verifying {terminal.quantity(opened.num_bytes)}B"):
         opened.verify()
     if as_json:
-        display.print_json({"path": str(opened.path), "ok": True})
+        terminal.print_json({"path": str(opened.path), "ok": True})
     else:
-        display.out.print(f"{datastore}: ok, {opened.num_tokens:,} tokens")
+        terminal.out.print(f"{datastore}: ok, {opened.num_tokens:,} tokens")
 
 
 def lookup(
@@ -85,7 +86,7 @@ def lookup(
 
         specds lookup stdlib.specds "import " --top 20 --sources 3
     """
-    from specds import Datastore
+    from specds._core import Datastore
     from specds.loading import load_tokenizer
     from specds.tokenization import check_tokenizer
 
@@ -111,11 +112,11 @@ def lookup(
         ],
     }
     if as_json:
-        display.print_json(result)
+        terminal.print_json(result)
     else:
-        display.out.print(display.lookup_table(result))
+        terminal.out.print(display.lookup_table(result))
         for source in result["sources"]:
-            display.out.print(display.source_text(source), soft_wrap=True)
+            terminal.out.print(display.source_text(source), soft_wrap=True)
 
 
 _AROUND = 24

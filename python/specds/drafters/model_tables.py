@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import warnings
 import zipfile
@@ -20,10 +19,13 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from specds import display
+from specds import terminal
 from specds._core import ModelTables
+from specds.cache_folder import cache_folder
 
 if TYPE_CHECKING:
+    import os
+
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
@@ -127,8 +129,8 @@ def bigram_table(model: PreTrainedModel, k: int) -> tuple[NDArray[np.int32], NDA
     probs = np.empty((vocab_size, k), dtype=np.float32)
     batches = range(0, vocab_size, num_tokens)
     # A tenth of a second of work is no reason to show a bar.
-    shown = display.err.is_terminal and len(batches) > 4
-    for start in track(batches, "bigrams of the model", console=display.err, disable=not shown):
+    shown = terminal.err.is_terminal and len(batches) > 4
+    for start in track(batches, "bigrams of the model", console=terminal.err, disable=not shown):
         rows = slice(start, min(start + num_tokens, vocab_size))
         contexts = torch.arange(rows.start, rows.stop, device=model.device)[:, None]
         logits = model(input_ids=contexts, use_cache=False).logits[:, -1, :vocab_size]
@@ -153,15 +155,6 @@ def fingerprint(model: PreTrainedModel) -> str:
         sampled = values[:: max(1, -(-len(values) // _MOST_VALUES))].contiguous()
         digest.update(sampled.view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def cache_folder() -> Path:
-    """Where tables are kept: ``SPECDS_CACHE``, else ``specds`` in the user's cache folder."""
-    own = os.environ.get("SPECDS_CACHE")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "specds"
 
 
 def _vocab_size(model: PreTrainedModel) -> int:

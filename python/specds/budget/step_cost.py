@@ -2,7 +2,7 @@
 
 The cost is measured on the running model, before its first step, and kept: in memory, where every
 step refines it, and as measured in files ``costs-FINGERPRINT.json`` beside the tables of models
-(see `specds.model_tables`). These may be removed at any time.
+(see `specds.drafters.model_tables`). These may be removed at any time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 import transformers
 
 from specds._core import TokenTree
-from specds.model_tables import cache_folder
+from specds.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

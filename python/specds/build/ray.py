@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specds._core import build_shard, document_hashes
-from specds.build import Clock, Reading, batches, how_far
+from specds.build.reading import Reading, batches, how_far
+from specds.build.report import Clock
 from specds.corpora.document import CorpusError, Skipped, imported
 from specds.tokenization import encode_batch
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specds._core import DatastoreBuilder
-    from specds.build import BuildOptions, Progress
+    from specds.build.options import BuildOptions
+    from specds.build.report import Progress
     from specds.corpora import Corpus
 
 _BLOCK_BYTES = 1 << 22

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specds._core import TokenTree
-    from specds.drafters import Drafter
+    from specds.drafters.session import Drafter
 
 # What happened fifty steps ago counts a third.
 _KEPT = 0.98

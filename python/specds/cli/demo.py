@@ -5,16 +5,15 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from specds import display
+from specds import terminal
 from specds._core import Datastore
-from specds.build import BuildReport, build_datastore
-from specds.corpora import CorpusOptions, open_corpus
-from specds.demo.held_out import HELD_OUT, prompts
-from specds.demo.measure import Comparison, compare
+from specds.cli import display
+from specds.demo.held_out import build_stdlib, prompts
+from specds.demo.measure import MODES, Comparison, compare
 from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.loading import load_model
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerBase
-
-MODES: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
-}
 
 
 def run_demo(
@@ -55,7 +49,7 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
-            display.out.print(display.build_table(report))
+            terminal.out.print(display.build_table(report))
         inputs = DrafterInputs(Datastore.open(report.path), model)
         make = partial(make_drafter, drafter_name, with_trigrams(drafter_name, inputs))
         compare_in_mode = partial(
@@ -72,23 +66,16 @@ def run_demo(
         comparisons = _in_all_modes(compare_in_mode, len(chosen))
     if as_json:
         modes = [comparison.to_dict() for comparison in comparisons]
-        display.print_json({"build": report.to_dict(), "modes": modes})
+        terminal.print_json({"build": report.to_dict(), "modes": modes})
     else:
         for comparison in comparisons:
             _show_text(tokenizer, comparison)
-        display.out.print(display.comparison_table(comparisons))
-
-
-def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
-    """Builds a datastore of the standard library without what the demo holds out."""
-    corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
-    with display.build_progress() as progress:
-        return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
+        terminal.out.print(display.comparison_table(comparisons))
 
 
 def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
     columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=display.err) as progress:
+    with Progress(*columns, console=terminal.err) as progress:
         comparisons = []
         for mode, settings in MODES.items():
             task = progress.add_task(f"completing prompts, {mode}", total=num_prompts)
@@ -98,11 +85,11 @@ def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) 
 
 
 def _show_text(tokenizer: PreTrainedTokenizerBase, comparison: Comparison) -> None:
-    display.out.rule(f"{comparison.mode}: drafted and accepted tokens are green")
+    terminal.out.rule(f"{comparison.mode}: drafted and accepted tokens are green")
     for completion in comparison.completions[:2]:
         prompt = completion.prompt
-        display.out.print(f"{prompt.name}", style="bold")
-        display.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim", markup=False)
+        terminal.out.print(f"{prompt.name}", style="bold")
+        terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim", markup=False)
         text = display.coloured(tokenizer, completion.token_ids, completion.drafted)
-        display.out.print(text, soft_wrap=True)
-        display.out.print()
+        terminal.out.print(text, soft_wrap=True)
+        terminal.out.print()

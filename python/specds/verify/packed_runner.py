@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify.attention import group_size, packed
-from specds.verify.device import decisions, follow, likeliest, report
-from specds.verify.inputs import InputMemory
-from specds.verify.lean import LeanForward, lean_reason
+from specds.verify.batch_inputs import InputMemory
+from specds.verify.lean_forward import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
+from specds.verify.packed_model import twin_of
 from specds.verify.ragged import RaggedLayout, ragged_masks
 from specds.verify.runner import Runner
-from specds.verify.twin import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.verify.device import Asked, Decision
-    from specds.verify.inputs import Inputs
+    from specds.accept.on_device import Asked, Decision
+    from specds.verify.batch_inputs import Inputs
 
     Shape = tuple[int, int, int]
 

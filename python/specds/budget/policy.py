@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import numpy as np
 
 from specds._core import DraftSession, TokenTree, draft_batch
-from specds.drafters.protocol import within
-from specds.verify.cost import MOST_NODES
-from specds.verify.experience import Experience, experience_of
-from specds.verify.sizes import best_size, best_sizes, worth_of
+from specds.budget.best_size import best_size, best_sizes, worth_of
+from specds.budget.experience import Experience, experience_of
+from specds.budget.step_cost import MOST_NODES
+from specds.drafters.session import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.drafters import Drafter, Session
-    from specds.verify.cost import CostModel
-    from specds.verify.experience import Trust
-    from specds.verify.sizes import Worth
+    from specds.budget.best_size import Worth
+    from specds.budget.experience import Trust
+    from specds.budget.step_cost import CostModel
+    from specds.drafters.session import Drafter, Session
 
 # At first so many nodes are drafted: more where they may pay.
 _LEAST_LOOK = 8

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.drafters.n_grammys import Strategy
-    from specds.drafters.protocol import Drafter
+    from specds.drafters.session import Drafter
 
 
 class DrafterName(str, Enum):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.drafters.protocol import Drafter
+    from specds.drafters.session import Drafter
     from specds.hierarchy.drafter import HierarchyDrafter
 
 PREFIX = "hierarchy"

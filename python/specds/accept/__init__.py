@@ -1,0 +1,9 @@
+"""Which tokens are emitted: the target's own, for as long as the tree has drafted them.
+
+`on_host` accepts on the host, `on_device` where the logits are, `rejection` is how a token that a
+drafter sampled is accepted. Imports `specds.drafters.session`; knows no model and no cache.
+"""
+
+from specds.accept.on_host import Emitter, Sampler, accept_drawn, accept_greedy, walk
+
+__all__ = ["Emitter", "Sampler", "accept_drawn", "accept_greedy", "walk"]

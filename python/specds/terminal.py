@@ -1,0 +1,146 @@
+"""What is written to a terminal: lines, errors and progress bars, all by rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import Task
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """Writes one JSON document to standard output, for programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def fail(message: str) -> None:
+    """Writes one error line to standard error."""
+    err.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Writes one line of advice to standard error."""
+    err.print(Text.assemble(("note", "bold cyan"), ": ", message), soft_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    """What a stage has given so far, and how fast it goes."""
+
+    def render(self, task: Task) -> Text:
+        tokens = task.fields.get("tokens")
+        if tokens and task.elapsed:
+            rate = quantity(tokens / task.elapsed)
+            shown = f"{task.fields['documents']:,} documents, {quantity(tokens)} tokens, {rate}/s"
+        elif task.speed and task.fields["unit"]:
+            shown = f"{quantity(task.speed)}{task.fields['unit']}/s"
+        else:
+            shown = ""
+        return Text(shown, style="progress.data.speed")
+
+
+_UNITS = {"tokenise": "B", **dict.fromkeys(("read", "sort", "write", "prior"), " tokens")}
+
+
+@contextmanager
+def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
+    """Shows a bar a stage on standard error; yields what a build reports to.
+
+    What is done within `after_s` seconds shows none.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        _Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(),
+    )
+    bars, started = Progress(*columns, console=err), time.monotonic()
+    tasks: dict[str, Any] = {}
+
+    def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+        if time.monotonic() - started >= after_s:
+            bars.start()
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
+            fields: dict[str, Any] = counts
+            bars.update(tasks[stage], completed=done, total=total, **fields)
+
+    try:
+        yield show
+    finally:
+        if tasks:  # one that never started would end in an empty line
+            bars.stop()
+
+
+@contextmanager
+def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a benchmark reports each request to."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    # A thread that refreshes would take the interpreter in the middle of what is timed.
+    bars = Progress(*columns, console=err, transient=True, auto_refresh=False)
+    last = 0.0
+
+    def show(engine: str, total: int) -> None:
+        nonlocal last
+        if not bars.tasks:  # what is built before has a bar of its own
+            bars.start()
+            bars.add_task(what)
+        bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
+        if monotonic() - last > _REFRESH_S:
+            bars.refresh()
+            last = monotonic()
+
+    try:
+        yield show
+    finally:
+        bars.stop()
+
+
+_REFRESH_S = 0.1
+
+
+def quantity(value: float) -> str:
+    """A number with three digits and a decimal prefix: ``12.3 M``."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}".rstrip() if prefix else f"{value:.3g}"
+        value /= 1000
+    return f"{value:.3g} T"
+
+
+def duration(seconds: float) -> str:
+    """A time in the units that people use: ``3 h 5 min``, ``42 s``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
