@@ -27,12 +27,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LogitsProcessorList
 
 from specds import TokenTree
-from specds.accept.on_device import Asked, Chooser
+from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation.shapes import config_of, random_model
 from specds.verify.attention import attend_in_chunks, group_size
 from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import CudaRecording, SharedMemory
-from specds.verify.packed_runner import FastRunner
+from specds.verify.packed_runner import PackedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +99,7 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class Static(FastRunner):
+class Static(PackedRunner):
     """Passes as they are recorded."""
 
     _static = True
@@ -131,8 +131,8 @@ def pass_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         row = {"width": width, "linear": of_linear, "bytes_per_s": num_bytes / of_linear}
         row["pass"] = seconds_of(partial(runner._pass, inputs, FEW_SLOTS), device)
         for name, asked in (
-            ("accept", Asked(greedy)),
-            ("accept and tell", Asked(greedy, 8, vocab_size)),
+            ("accept", PassRequest(greedy)),
+            ("accept and tell", PassRequest(greedy, 8, vocab_size)),
         ):
             row[name] = seconds_of(partial(runner._accept, inputs, logits, asked), device)
         yield row

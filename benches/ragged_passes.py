@@ -18,7 +18,7 @@ from rich.table import Table
 
 from specds import TokenTree
 from specds.loading import load_model
-from specds.verify import FastRunner
+from specds.verify import PackedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-class Padded(FastRunner):
+class Padded(PackedRunner):
     """Pads every row to the widest."""
 
     is_ragged = False
@@ -60,7 +60,7 @@ def measure(model: PreTrainedModel, num_rows: int, length: int, repeats: int) ->
         for sizes in CASES.values()
     ]
     sizes = {"prompt_length": length, "max_length": length + 128, "max_nodes": 64}
-    runners = [made(model, **sizes, num_rows=num_rows) for made in (Padded, FastRunner)]
+    runners = [made(model, **sizes, num_rows=num_rows) for made in (Padded, PackedRunner)]
     for runner in runners:
         for row in range(num_rows):
             runner.prefill(torch.full((1, length), 7 + row % 50), row=row)

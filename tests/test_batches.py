@@ -19,7 +19,7 @@ from models import (
 from specds.budget.policy import FixedBudget
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
-from specds.verify import RUNNERS, FastRunner
+from specds.verify import RUNNERS, PackedRunner
 from test_generation import Recorder
 
 LENGTHS = (21, 5, 13, 1)
@@ -99,14 +99,14 @@ def test_the_batch_is_that_of_model_generate():
     expected = model.generate(ids, **settings)
     assert (expected == PAD).any()
     widths = []
-    forward = FastRunner.verify_rows
+    forward = PackedRunner.verify_rows
 
     def spy(self, token_ids, trees):
         widths.append(len(token_ids))
         return forward(self, token_ids, trees)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FastRunner, "verify_rows", spy)
+        patch.setattr(PackedRunner, "verify_rows", spy)
         output = generate(model, ids, random_drafter(), budget=4, **settings)
     assert output.sequences.tolist() == expected.tolist()
     # A finished sequence is in no pass any more.

@@ -23,7 +23,7 @@ from models import (
 )
 from specds.accept.on_device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
 from specds.generation import generate
-from specds.verify import FastRunner, TreeCache
+from specds.verify import PackedRunner, TreeCache
 from specds.verify.batch_inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
@@ -33,7 +33,7 @@ GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
 @pytest.fixture
 def deciding(monkeypatch):
     """Has the fast way accept by tensors on a CPU too."""
-    monkeypatch.setattr(FastRunner, "decides", True)
+    monkeypatch.setattr(PackedRunner, "decides", True)
 
 
 def walked(token_ids, parents, choices):
@@ -152,7 +152,7 @@ def predictions_of(model, decides, monkeypatch, **settings):
     make, copied = drafter.session, torch.Tensor.cpu
     drafter.session = lambda prompt_ids: Predictions(make(prompt_ids), note)
     with monkeypatch.context() as patched:
-        patched.setattr(FastRunner, "decides", decides)
+        patched.setattr(PackedRunner, "decides", decides)
         patched.setattr(torch.Tensor, "cpu", lambda tensor: copies.append(1) or copied(tensor))
         output = generate(model, prompt(), drafter, budget=7, max_new_tokens=24, **settings)
     assert len(told) == 1 + output.stats.num_drafts
@@ -240,21 +240,21 @@ def test_processors_that_look_at_tokens_are_left_to_the_walk():
 def test_memory_that_runs_out_costs_nodes_and_no_text(monkeypatch):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
-    computed = FastRunner._pass
+    computed = PackedRunner._pass
 
     def starved(self, inputs, end):
         if inputs.token_ids.shape[1] > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return computed(self, inputs, end)
 
-    monkeypatch.setattr(FastRunner, "_pass", starved)
+    monkeypatch.setattr(PackedRunner, "_pass", starved)
     drafter = mixed_drafter(expected)
     with pytest.warns(UserWarning, match=r"no memory for drafts of (16|8) nodes") as warned:
         output = tree_generate(model, drafter, self_check=False, **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert len(warned) == 2
     assert set(drafter.sessions[0].budgets) == {16, 4}
-    monkeypatch.setattr(FastRunner, "_pass", lambda *_: starved(None, Wide(), 0))
+    monkeypatch.setattr(PackedRunner, "_pass", lambda *_: starved(None, Wide(), 0))
     with (
         pytest.raises(torch.OutOfMemoryError),
         pytest.warns(UserWarning, match="no memory for drafts of") as warned,

@@ -20,9 +20,9 @@ from models import (
 )
 from reference import TokenTree
 from specds.generation import generate
-from specds.verify import FastRunner, UnsupportedModelError, attention, check_model, runner
+from specds.verify import PackedRunner, UnsupportedModelError, attention, check_model, runner
 from specds.verify.attention import PACKED, AttentionError, attend_packed
-from specds.verify.packed_model import twin_of
+from specds.verify.packed_model import packed_model_of
 from specds.verify.support import require_support
 from test_batched import _SHAPE, Allocations, rows_tree
 
@@ -66,7 +66,7 @@ def test_chunks_are_for_one_row_and_many_slots(num_rows, num_slots, expected, mo
 @pytest.mark.parametrize("num_nodes", [0, 40])
 def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
     model = build("LlamaConfig", _SHAPE)
-    fast = FastRunner(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=64)
+    fast = PackedRunner(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=64)
     fast.prefill(prompt(LONG), 500)
     tree = rows_tree(num_nodes // 4, 4) if num_nodes else None
     seen = []
@@ -94,12 +94,12 @@ def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
 def test_long_prompts_are_read_in_chunks(monkeypatch):
     model = build("MistralConfig", {**_SHAPE, "sliding_window": 50})
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
-    whole = FastRunner(model, **sizes)
+    whole = PackedRunner(model, **sizes)
     with Allocations() as all_at_once:
         expected = whole.prefill(prompt(LONG))
     monkeypatch.setattr(runner, "_LONG_PROMPT", 1000)
     monkeypatch.setattr(runner, "_CHUNK", 100)
-    chunked = FastRunner(model, **sizes)
+    chunked = PackedRunner(model, **sizes)
     with Allocations() as in_chunks:
         logits = chunked.prefill(prompt(LONG))
     assert torch.allclose(logits, expected, atol=1e-3)
@@ -113,7 +113,7 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
 def test_the_twin_shares_everything_and_changes_nothing():
     model = tiny_model("gemma3", attention="eager")
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
-    twin = twin_of(model)
+    twin = packed_model_of(model)
     for (name, mine), (other, theirs) in zip(
         model.named_parameters(), twin.named_parameters(), strict=True
     ):
@@ -214,7 +214,7 @@ def test_half_precision_is_that_of_the_portable_way_up_to_its_rounding(dtype):
     model = tiny_model("qwen3", dtype)
     tree = TokenTree([3, 4, 5, 6], [-1, -1, 0, 2], [0.5] * 4)
     rows = []
-    for runner_class in (FastRunner, runner.Runner):
+    for runner_class in (PackedRunner, runner.Runner):
         made = runner_class(model, prompt_length=21, max_length=99, max_nodes=8)
         made.prefill(prompt())
         rows.append(made.verify(7, tree).float())

@@ -16,7 +16,7 @@ from models import (
     tiny_model,
 )
 from specds.generation import generate
-from specds.verify import RUNNERS, FastRunner, attention, graphs
+from specds.verify import RUNNERS, PackedRunner, attention, graphs
 from specds.verify.graphs import GraphRunner
 
 pytestmark = [
@@ -121,7 +121,7 @@ def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):
 def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model):
     sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
     with torch.no_grad():
-        recorded, plain = GraphRunner(model, **sizes), FastRunner(model, **sizes)
+        recorded, plain = GraphRunner(model, **sizes), PackedRunner(model, **sizes)
         for runner in (recorded, plain):
             runner.prefill(prompt())
         grow = random_drafter().session([0]).draft
@@ -178,14 +178,14 @@ def test_two_models_are_recorded_side_by_side_and_one_goes(model):
 
 
 def test_memory_that_runs_out_costs_nodes_and_no_text(model, monkeypatch):
-    computed = FastRunner._pass
+    computed = PackedRunner._pass
 
     def starved(self, inputs, end):
         if inputs.token_ids.shape[1] > 9:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return computed(self, inputs, end)
 
-    monkeypatch.setattr(FastRunner, "_pass", starved)
+    monkeypatch.setattr(PackedRunner, "_pass", starved)
     with pytest.warns(UserWarning, match="no memory for drafts of"):
         check(model)
 

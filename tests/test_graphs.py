@@ -29,11 +29,11 @@ from models import (
     random_tree,
     tiny_model,
 )
-from specds.accept.on_device import Asked, Chooser
+from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation import curve
 from specds.bench.generation.ways import Target
 from specds.generation import generate
-from specds.verify import RUNNERS, FastRunner, attention, graphs, support
+from specds.verify import RUNNERS, PackedRunner, attention, graphs, support
 from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import GraphRunner, bucket
 
@@ -452,7 +452,7 @@ class OnDevice(TorchDispatchMode):
         return result
 
 
-class Static(FastRunner):
+class Static(PackedRunner):
     _static = True
 
 
@@ -472,11 +472,11 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         numbers = torch.zeros(Inputs.size(2, 9), dtype=torch.int64, device="cuda")
         inputs = Inputs.of(numbers, 2, 9)
         logits = runner._pass(inputs, 64)
-        greedy = Asked(Chooser(LogitsProcessorList(), do_sample=False), 3, VOCAB_SIZE)
+        greedy = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 3, VOCAB_SIZE)
         reported = runner._accept(inputs, logits, greedy)
         assert reported.shape == (2, 1 + (2 + 3) * 9)
         warped = LogitsProcessorList([TemperatureLogitsWarper(2.0), TopPLogitsWarper(0.9)])
-        runner._accept(inputs, logits, Asked(Chooser(warped, do_sample=True)))
+        runner._accept(inputs, logits, PassRequest(Chooser(warped, do_sample=True)))
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1

@@ -20,7 +20,7 @@ from models import (
     tree_generate,
 )
 from reference import TokenTree
-from specds.verify import FastRunner
+from specds.verify import PackedRunner
 from specds.verify.lean_forward import lean_reason
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
@@ -51,7 +51,7 @@ MODELS = {
 
 def passes(model, *, lean):
     """The logits of passes over one row and over two, and the states of what was committed."""
-    runner = FastRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
+    runner = PackedRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
     assert runner._lean is not None
     if not lean:
         runner._lean = None
@@ -195,7 +195,7 @@ def test_every_family_here_has_a_lean_forward():
 
 @torch.no_grad()
 def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
-    runner = FastRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
+    runner = PackedRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
     runner.prefill(prompt(9))
     storage = runner.cache.storage
     while runner.cache.storage == storage:

@@ -10,8 +10,8 @@ from transformers import LogitsProcessorList
 import ragged_passes
 from models import build, prompt, random_tree
 from ragged_passes import Padded
-from specds.accept.on_device import Asked, Chooser
-from specds.verify import FastRunner, ragged
+from specds.accept.on_device import Chooser, PassRequest
+from specds.verify import PackedRunner, ragged
 from specds.verify.ragged import RaggedLayout
 from test_batched import _SHAPE
 
@@ -51,7 +51,7 @@ def test_a_pass_is_that_of_padded_rows(family, sizes, seed):
     config_class, own = FAMILIES[family]
     model = build(config_class, {**_SHAPE, **own})
     trees = [drafted(size, seed + row) if size else None for row, size in enumerate(sizes)]
-    pairs = zip(passes(FastRunner, model, trees), passes(Padded, model, trees), strict=True)
+    pairs = zip(passes(PackedRunner, model, trees), passes(Padded, model, trees), strict=True)
     for rows, padded in pairs:
         for mine, expected in zip(rows, padded, strict=True):
             assert mine.shape == expected.shape
@@ -69,7 +69,7 @@ def test_no_token_pads_another_row(monkeypatch):
         counts.append(token_ids.numel())
         return forward(token_ids, *args, **kwargs)
 
-    runner = FastRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=4)
+    runner = PackedRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=4)
     for row in range(4):
         runner.prefill(prompt(9, row), row=row)
     monkeypatch.setattr(torch.nn.functional, "embedding", spy)
@@ -89,7 +89,7 @@ def test_the_control_another_order_of_tokens_is_seen(monkeypatch):
             self.order = self.order.flip(0)
 
     monkeypatch.setattr("specds.verify.packed_runner.RaggedLayout", Wrong)
-    _, wrong = passes(FastRunner, model, trees)
+    _, wrong = passes(PackedRunner, model, trees)
     assert not torch.allclose(wrong[1], expected[1], atol=1e-2)
 
 
@@ -125,10 +125,10 @@ def test_passes_are_timed_both_ways(capsys):
 @torch.no_grad()
 def test_a_pass_that_also_accepts_tells_of_each_row():
     model = build("LlamaConfig", _SHAPE)
-    runner = FastRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=2)
+    runner = PackedRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=2)
     for row in range(2):
         runner.prefill(prompt(9, row), row=row)
-    asked = Asked(Chooser(LogitsProcessorList(), do_sample=False))
+    asked = PassRequest(Chooser(LogitsProcessorList(), do_sample=False))
     logits, decided = runner.accept_rows([1, 2], [None, drafted(5, 1)], [(), ()], asked)
     assert [len(row) for row in logits] == [1, 6]
     assert [decision.tokens[0] for decision in decided] == [int(row[0].argmax()) for row in logits]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from specds._core import TokenTree
-from specds.accept.on_device import Asked, likeliest_on_host
+from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, accept_drawn, accept_greedy, walk
 from specds.drafters.session import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
-from specds.verify.packed_runner import FastRunner
+from specds.verify.packed_runner import PackedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,8 +168,8 @@ class Decoding:
         self.stats = GenerationStats()
         self._runner = runner
         # The runner that also accepts, where one does.
-        self._accepts: tuple[FastRunner, Chooser] | None = None
-        if chooser is not None and isinstance(runner, FastRunner) and runner.decides:
+        self._accepts: tuple[PackedRunner, Chooser] | None = None
+        if chooser is not None and isinstance(runner, PackedRunner) and runner.decides:
             self._accepts = runner, chooser
         self._limits = limits
         self._budget = budget
@@ -195,25 +195,27 @@ class Decoding:
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        told = self._predictions([row], [logits])[0] if is_asked else None
-        row.observe(None, told, later=not is_asked)
+        predictions = self._predictions([row], [logits])[0] if is_asked else None
+        row.observe(None, predictions, later=not is_asked)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
         trees = self._draft(rows)
         self._watch.lap("draft_s")
-        paths, told = (self._walk if self._accepts is None else self._take)(rows, trees)
+        paths, predictions = (
+            self._accept_on_host if self._accepts is None else self._accept_on_device
+        )(rows, trees)
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
         asked = self._budget.num_asked(len(rows))
         for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-            predictions = told[number] if number < asked else None
-            row.observe(tree, predictions, later=number >= asked)
+            of_row = predictions[number] if number < asked else None
+            row.observe(tree, of_row, later=number >= asked)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")
 
-    def _walk(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+    def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Verifies the drafts and follows them here."""
         verify = partial(self._runner.verify_rows, [row.new[-1] for row in rows])
         logits = self._within_memory(verify, trees)
@@ -227,7 +229,7 @@ class Decoding:
         asked = self._budget.num_asked(len(rows))
         return paths, self._predictions(rows[:asked], logits)
 
-    def _take(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+    def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         runner, choose = self._accepts  # type: ignore[misc]
         most = max(row.num_predictions for row in rows)
@@ -235,7 +237,7 @@ class Decoding:
             runner.accept_rows,
             [row.new[-1] for row in rows],
             forced=[row.emitter.forced_ahead for row in rows],
-            asked=Asked(choose, most, self._limits.known_tokens),
+            request=PassRequest(choose, most, self._limits.known_tokens),
         )
         _, decided = self._within_memory(accept, trees)
         self._watch.lap("forward_s")
@@ -258,10 +260,13 @@ class Decoding:
         # Of all rows at once: a row by itself takes as long as six do together.
         logits = logits[: len(rows)]
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
-        told = likeliest_on_host(joined, most, self._limits.known_tokens)
+        predictions = likeliest_on_host(joined, most, self._limits.known_tokens)
         ends = accumulate(map(len, logits))
         parts = zip(rows, logits, ends, strict=True)
-        return [told[end - len(of_row) : end, : row.num_predictions] for row, of_row, end in parts]
+        return [
+            predictions[end - len(of_row) : end, : row.num_predictions]
+            for row, of_row, end in parts
+        ]
 
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
         """What is to be verified; None where nothing can be gained."""

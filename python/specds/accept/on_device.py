@@ -76,7 +76,7 @@ class Chooser:
         return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
 
 
-class Asked(NamedTuple):
+class PassRequest(NamedTuple):
     """What the host wants of a pass.
 
     Attributes:
@@ -165,8 +165,8 @@ def likeliest_on_host(
     """The same of logits `(num_rows, vocab_size)`, as an array; on a CPU in less time."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return likeliest_of_array(logits[:, :known_tokens].numpy(), num_predictions)
-    told: NDArray[np.int64] = likeliest(logits, num_predictions, known_tokens).cpu().numpy()
-    return told
+    predictions: NDArray[np.int64] = likeliest(logits, num_predictions, known_tokens).cpu().numpy()
+    return predictions
 
 
 def report(

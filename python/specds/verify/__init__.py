@@ -10,7 +10,7 @@ device acceptance is part of the pass.
 from specds.verify.batched import BatchedRunner
 from specds.verify.cache import TreeCache
 from specds.verify.masks import MaskBuilder
-from specds.verify.packed_runner import FastRunner
+from specds.verify.packed_runner import PackedRunner
 from specds.verify.runner import Runner
 from specds.verify.runners import RUNNERS
 from specds.verify.support import Support, UnsupportedModelError, check_model
@@ -18,8 +18,8 @@ from specds.verify.support import Support, UnsupportedModelError, check_model
 __all__ = [
     "RUNNERS",
     "BatchedRunner",
-    "FastRunner",
     "MaskBuilder",
+    "PackedRunner",
     "Runner",
     "Support",
     "TreeCache",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specds.verify.packed_model import twin_of
+from specds.verify.packed_model import packed_model_of
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class BatchedRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
-        self._twin = twin_of(model)
+        self._packed_model = packed_model_of(model)
 
     def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
         """As `Runner.verify`, in one forward pass over a batch of rows."""
@@ -55,7 +55,7 @@ class BatchedRunner(Runner):
         positions = np.broadcast_to(self.cache.length + depths, rows.shape)
         inputs = torch.from_numpy(np.stack((rows, positions)))
         token_ids, position_ids = inputs.to(self._model.device)
-        return self._forward(token_ids, position_ids, mask, model=self._twin)
+        return self._forward(token_ids, position_ids, mask, model=self._packed_model)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and of the nodes `path`, from a row that has them all."""

@@ -12,14 +12,14 @@ import torch
 
 from specds.verify.batch_inputs import InputMemory, Inputs
 from specds.verify.cache import TreeCache
-from specds.verify.packed_runner import FastRunner
+from specds.verify.packed_runner import PackedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedModel
 
-    from specds.accept.on_device import Asked
+    from specds.accept.on_device import PassRequest
 
     Shape = tuple[int, int, int]
     Outputs = tuple[torch.Tensor, torch.Tensor | None]
@@ -175,8 +175,8 @@ def _take(model: PreTrainedModel, num_layers: int) -> _Kept:
         return kept
 
 
-class GraphRunner(FastRunner):
-    """`FastRunner` whose passes have few shapes, each recorded as a CUDA graph when it first comes.
+class GraphRunner(PackedRunner):
+    """`PackedRunner` whose passes have few shapes, each recorded as a CUDA graph at first use.
 
     Widths, rows and the slots that are seen are rounded up; what is added sees itself alone and
     writes where nothing is. The cache stays for the model's next request, since the recordings hold
@@ -196,7 +196,7 @@ class GraphRunner(FastRunner):
 
     @property
     def decides(self) -> bool:
-        """As `FastRunner.decides`: always."""
+        """As `PackedRunner.decides`: always."""
         return True
 
     def close(self) -> None:
@@ -222,24 +222,24 @@ class GraphRunner(FastRunner):
             made = self._kept.passes[shape] = _Pass(*shape[:2], self._model.device)
         return made
 
-    def _compute(self, host: InputMemory, shape: Shape, asked: Asked | None) -> Outputs:
+    def _compute(self, host: InputMemory, shape: Shape, request: PassRequest | None) -> Outputs:
         of_shape = self._pass_of(shape)
         of_shape.numbers.copy_(host.numbers, non_blocking=True)
         inputs = Inputs.of(of_shape.numbers, *shape[:2])
         # Samples have settings, so they are drawn from the logits of a recording.
-        recorded = asked if asked is not None and asked.choose.is_argmax else None
+        recorded = request if request is not None and request.choose.is_argmax else None
 
         def compute() -> Outputs:
             logits = self._pass(inputs, shape[2])
             return logits, None if recorded is None else self._accept(inputs, logits, recorded)
 
         logits, reported = self._outputs(of_shape, recorded, compute)
-        if asked is not None and reported is None:
-            reported = self._accept(inputs, logits, asked)
+        if request is not None and reported is None:
+            reported = self._accept(inputs, logits, request)
         return logits, reported
 
     def _outputs(
-        self, of_shape: _Pass, recorded: Asked | None, compute: Callable[[], Outputs]
+        self, of_shape: _Pass, recorded: PassRequest | None, compute: Callable[[], Outputs]
     ) -> Outputs:
         if not self._kept.records:
             return compute()

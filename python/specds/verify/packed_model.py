@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+def packed_model_of(model: PreTrainedModel) -> PreTrainedModel:
     """A model of the same modules, weights, buffers and hooks that attends by `attend_packed`.
 
     The choice of attention is a setting of the configuration, which all threads that run a model
@@ -48,7 +48,7 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
     return shared(model)  # type: ignore[return-value]
 
 
-def twin_reasons(model: PreTrainedModel) -> list[str]:
+def packed_model_reasons(model: PreTrainedModel) -> list[str]:
     """Why a model has no twin; empty where it has."""
     if not model._supports_attention_backend:
         return ["its attention cannot be exchanged"]

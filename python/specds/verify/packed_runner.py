@@ -12,7 +12,7 @@ from specds.verify.attention import group_size, packed
 from specds.verify.batch_inputs import InputMemory
 from specds.verify.lean_forward import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
-from specds.verify.packed_model import twin_of
+from specds.verify.packed_model import packed_model_of
 from specds.verify.ragged import RaggedLayout, ragged_masks
 from specds.verify.runner import Runner
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.accept.on_device import Asked, Decision
+    from specds.accept.on_device import Decision, PassRequest
     from specds.verify.batch_inputs import Inputs
 
     Shape = tuple[int, int, int]
 
 
-class FastRunner(Runner):
+class PackedRunner(Runner):
     """`Runner` for several rows at once, with an attention that reads each prefix once.
 
     The model sees the rows as one sequence: only the attention and the cache know whose a token is.
@@ -53,8 +53,8 @@ class FastRunner(Runner):
         return lean if self._static else torch.inference_mode()(lean)
 
     @cached_property
-    def _twin(self) -> PreTrainedModel:
-        return twin_of(self._model)
+    def _packed_model(self) -> PreTrainedModel:
+        return packed_model_of(self._model)
 
     @property
     def is_ragged(self) -> bool:
@@ -84,7 +84,7 @@ class FastRunner(Runner):
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
-        asked: Asked,
+        request: PassRequest,
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         """`verify_rows`, acceptance and the moves in the cache, with one copy to the host.
 
@@ -95,9 +95,9 @@ class FastRunner(Runner):
             trees: As for `verify_rows`.
             forced: What each row emits whatever is chosen, from its next token on; empty where
                 it is free.
-            asked: How tokens are chosen, and what else to tell.
+            request: How tokens are chosen, and what else to tell.
         """
-        return self._run(token_ids, trees, forced, asked)
+        return self._run(token_ids, trees, forced, request)
 
     def keep_rows(self, counts: Sequence[int]) -> None:
         """Commits the last token and what was accepted after it, `counts` tokens in each row."""
@@ -120,15 +120,15 @@ class FastRunner(Runner):
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
-        asked: Asked | None,
+        request: PassRequest | None,
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
         host = self._host_memory(shape)
         host.inputs.fill(token_ids, trees, self.cache.lengths, forced)
-        if asked is None and self.is_ragged and len(set(sizes)) > 1:
+        if request is None and self.is_ragged and len(set(sizes)) > 1:
             return self._ragged_pass(host.inputs, sizes), []
-        logits, reported = self._compute(host, shape, asked)
+        logits, reported = self._compute(host, shape, request)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
         return rows, [] if reported is None else decisions(reported, shape[1])[: len(trees)]
 
@@ -143,25 +143,25 @@ class FastRunner(Runner):
         return made
 
     def _compute(
-        self, host: InputMemory, shape: Shape, asked: Asked | None
+        self, host: InputMemory, shape: Shape, request: PassRequest | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logits of a pass and, with `asked`, what `decisions` takes.
+        """The logits of a pass and, with `request`, what `decisions` takes.
 
         Args:
             host: What the pass takes, in the host's memory.
             shape: As of `_shape`.
-            asked: What the host wants; None where it will decide.
+            request: What the host wants; None where it will decide.
         """
         inputs = host.on(self._model.device)
         logits = self._pass(inputs, shape[2])
-        return logits, None if asked is None else self._accept(inputs, logits, asked)
+        return logits, None if request is None else self._accept(inputs, logits, request)
 
-    def _accept(self, inputs: Inputs, logits: torch.Tensor, asked: Asked) -> torch.Tensor:
-        choices = asked.choose(logits.flatten(0, 1)).view_as(inputs.forced)
+    def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
+        choices = request.choose(logits.flatten(0, 1)).view_as(inputs.forced)
         choices = torch.where(inputs.forced < 0, choices, inputs.forced)
         counts, path = follow(inputs, choices)
         self.cache.move_rows(inputs.lengths, path)
-        predictions = likeliest(logits, asked.num_predictions, asked.known_tokens)
+        predictions = likeliest(logits, request.num_predictions, request.known_tokens)
         return report(counts, path, choices, predictions)
 
     def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
@@ -177,7 +177,7 @@ class FastRunner(Runner):
         if self._lean is not None:
             logits = self._lean(*arguments, self.cache)
         else:
-            logits = self._forward(*arguments, model=self._twin)
+            logits = self._forward(*arguments, model=self._packed_model)
         return logits.view(num_rows, width, -1)
 
     def _ragged_pass(self, inputs: Inputs, sizes: Sequence[int]) -> list[torch.Tensor]:

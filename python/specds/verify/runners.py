@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from specds.verify.batched import BatchedRunner
 from specds.verify.graphs import GraphRunner
-from specds.verify.packed_runner import FastRunner
+from specds.verify.packed_runner import PackedRunner
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
     import torch
 
 RUNNERS: dict[str, type[Runner]] = {
-    "fast": FastRunner,
+    "fast": PackedRunner,
     "tree": Runner,
     "batched": BatchedRunner,
 }

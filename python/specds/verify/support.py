@@ -21,7 +21,7 @@ from transformers.generation.logits_process import (
 
 from specds._core import TokenTree
 from specds.verify.masks import layer_types
-from specds.verify.packed_model import twin_reasons
+from specds.verify.packed_model import packed_model_reasons
 from specds.verify.runners import AUTO, RUNNERS, runner_class
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
 
 
 def _packing_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    reasons = twin_reasons(model)
+    reasons = packed_model_reasons(model)
     if getattr(config, "attn_logit_softcapping", None) is not None:
         reasons.append("its attention caps logits")
     return [f"{reason}: use verification='tree'" for reason in reasons]
