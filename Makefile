@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu wheel test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu wheel test-slow test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -22,7 +22,7 @@ demo: dev ## build a datastore from real code and watch a small model write fast
 test: lint ## every test there is: lints, types, Rust, Python, documentation, the wheel
 	cargo test --quiet
 	cargo bench --quiet -- --test
-	$(BIN)/pytest
+	$(BIN)/pytest --durations=20
 	$(MAKE) wheel
 
 lint: dev ## formatting, clippy, ruff, layers, mypy, and the stub held against the extension
@@ -67,6 +67,9 @@ wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
+
+test-slow: dev ## the tests that take more than ten seconds each
+	$(BIN)/pytest -m slow --timeout 600
 
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800

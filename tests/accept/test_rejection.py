@@ -13,7 +13,7 @@ from transformers import (
     TemperatureLogitsWarper,
 )
 
-from chance import ToyModel, distance, law_of
+from exact_law import ToyModel, distance, law_of
 from specds import TokenTree
 from specds.accept import Emitter, Sampler, on_host, rejection, walk
 from specds.budget.experience import Experience

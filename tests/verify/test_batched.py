@@ -3,50 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import VOCAB_SIZE, build, prompt, random_drafter, tiny_model
+from passes import WIDE_SHAPE, Allocations, rows_tree
 from reference import TokenTree
 from specds.generation import generate
 from specds.verify import BatchedRunner, UnsupportedModelError, check_model
 
 LONG = 3000
-_SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": VOCAB_SIZE,
-    "max_position_embeddings": 4096,
-}
-
-
-def rows_tree(num_rows, width):
-    """A tree of `num_rows` paths that part at once."""
-    token_ids, parents = [], []
-    for row in range(num_rows):
-        for depth in range(width):
-            parents.append(len(token_ids) - 1 if depth else -1)
-            token_ids.append((row + 7 * depth) % VOCAB_SIZE)
-    return TokenTree(token_ids, parents, [0.0] * len(token_ids))
-
-
-class Allocations(TorchDispatchMode):
-    """The size of each storage that an operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.num_bytes = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        result = operation(*args, **(kwargs or {}))
-        for made in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in known:
-                self.num_bytes.append(made.untyped_storage().nbytes())
-        return result
 
 
 def prefilled(model, num_rows, width):
@@ -62,7 +26,7 @@ def prefilled(model, num_rows, width):
 @torch.no_grad()
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_prefix_is_read_where_it_is(monkeypatch, implementation):
-    model = build("LlamaConfig", _SHAPE, attn_implementation=implementation)
+    model = build("LlamaConfig", WIDE_SHAPE, attn_implementation=implementation)
     num_rows, width = 25, 3
     runner, tree = prefilled(model, num_rows, width)
     seen = []
@@ -90,7 +54,7 @@ def test_the_prefix_is_read_where_it_is(monkeypatch, implementation):
 
 @torch.no_grad()
 def test_without_shared_heads_nothing_of_the_size_of_the_prefix_is_made():
-    model = build("LlamaConfig", {**_SHAPE, "num_key_value_heads": 4})
+    model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": 4})
     sizes = []
     for num_rows in (2, 25):
         runner, tree = prefilled(model, num_rows, 3)
@@ -133,10 +97,10 @@ def test_commits_take_the_states_of_a_row_that_has_the_whole_path():
 REFUSED = {
     "gpt_oss": (
         "GptOssConfig",
-        {**_SHAPE, "num_local_experts": 2, "num_experts_per_tok": 1},
+        {**WIDE_SHAPE, "num_local_experts": 2, "num_experts_per_tok": 1},
         "attention with s_aux cannot be packed: use verification='tree'",
     ),
-    "gemma2": ("Gemma2Config", _SHAPE, "its attention caps logits: use verification='tree'"),
+    "gemma2": ("Gemma2Config", WIDE_SHAPE, "its attention caps logits: use verification='tree'"),
     "gptj": (
         "GPTJConfig",
         {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE},

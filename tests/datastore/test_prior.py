@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from datastores import build
 from specds import (
     BuildOptions,
     Datastore,
@@ -19,7 +20,6 @@ from specds import (
     open_corpus,
     refit,
 )
-from stores import build
 
 NOTHING = fit_weights(None, [])
 

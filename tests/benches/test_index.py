@@ -27,7 +27,7 @@ from specds.bench.report import figures
 from specds.bench.rivals.answers import differences, random_patterns, scan
 from specds.bench.transcripts import Transcript
 
-BENCHES = Path(__file__).parents[1] / "benches"
+BENCHES = Path(__file__).parents[2] / "benches"
 SEPARATOR, VOCAB_SIZE = 7, 8
 FACTS = Facts("tiny", "none", VOCAB_SIZE, SEPARATOR)
 

@@ -18,13 +18,13 @@ from models import (
     tiny_model,
     tree_generate,
 )
+from passes import WIDE_SHAPE, Allocations, rows_tree
 from reference import TokenTree
 from specds.generation import generate
 from specds.verify import PackedRunner, UnsupportedModelError, attention, check_model, runner
 from specds.verify.attention import PACKED, AttentionError, attend_packed
 from specds.verify.packed_model import packed_model_of
 from specds.verify.support import require_support
-from test_batched import _SHAPE, Allocations, rows_tree
 
 LONG = 3000
 
@@ -65,7 +65,7 @@ def test_chunks_are_for_one_row_and_many_slots(num_rows, num_slots, expected, mo
 @torch.no_grad()
 @pytest.mark.parametrize("num_nodes", [0, 40])
 def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
-    model = build("LlamaConfig", _SHAPE)
+    model = build("LlamaConfig", WIDE_SHAPE)
     fast = PackedRunner(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=64)
     fast.prefill(prompt(LONG), 500)
     tree = rows_tree(num_nodes // 4, 4) if num_nodes else None
@@ -92,7 +92,7 @@ def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
 
 @torch.no_grad()
 def test_long_prompts_are_read_in_chunks(monkeypatch):
-    model = build("MistralConfig", {**_SHAPE, "sliding_window": 50})
+    model = build("MistralConfig", {**WIDE_SHAPE, "sliding_window": 50})
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
     whole = PackedRunner(model, **sizes)
     with Allocations() as all_at_once:

@@ -9,11 +9,11 @@ from transformers import LogitsProcessorList
 
 import ragged_passes
 from models import build, prompt, random_tree
+from passes import WIDE_SHAPE
 from ragged_passes import Padded
 from specds.accept.on_device import Chooser, PassRequest
 from specds.verify import PackedRunner, ragged
 from specds.verify.ragged import RaggedLayout
-from test_batched import _SHAPE
 
 FAMILIES = {
     "llama": ("LlamaConfig", {}),
@@ -49,7 +49,7 @@ def passes(runner_class, model, trees):
 @given(sizes=st.lists(st.integers(0, 12), min_size=2, max_size=6), seed=st.integers(0, 99))
 def test_a_pass_is_that_of_padded_rows(family, sizes, seed):
     config_class, own = FAMILIES[family]
-    model = build(config_class, {**_SHAPE, **own})
+    model = build(config_class, {**WIDE_SHAPE, **own})
     trees = [drafted(size, seed + row) if size else None for row, size in enumerate(sizes)]
     pairs = zip(passes(PackedRunner, model, trees), passes(Padded, model, trees), strict=True)
     for rows, padded in pairs:
@@ -60,7 +60,7 @@ def test_a_pass_is_that_of_padded_rows(family, sizes, seed):
 
 @torch.no_grad()
 def test_no_token_pads_another_row(monkeypatch):
-    model = build("LlamaConfig", _SHAPE)
+    model = build("LlamaConfig", WIDE_SHAPE)
     trees = [None, drafted(9, 1), None, drafted(2, 2)]
     counts = []
     forward = torch.nn.functional.embedding
@@ -79,7 +79,7 @@ def test_no_token_pads_another_row(monkeypatch):
 
 @torch.no_grad()
 def test_the_control_another_order_of_tokens_is_seen(monkeypatch):
-    model = build("LlamaConfig", _SHAPE)
+    model = build("LlamaConfig", WIDE_SHAPE)
     trees = [None, drafted(9, 1), drafted(2, 2)]
     _, expected = passes(Padded, model, trees)
 
@@ -124,7 +124,7 @@ def test_passes_are_timed_both_ways(capsys):
 
 @torch.no_grad()
 def test_a_pass_that_also_accepts_tells_of_each_row():
-    model = build("LlamaConfig", _SHAPE)
+    model = build("LlamaConfig", WIDE_SHAPE)
     runner = PackedRunner(model, prompt_length=9, max_length=60, max_nodes=16, num_rows=2)
     for row in range(2):
         runner.prefill(prompt(9, row), row=row)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from datastores import build
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_aded import Matrix
 from reference_fused import Request
@@ -32,7 +33,6 @@ from specds.drafters import (
     make_drafter,
     require_inputs,
 )
-from stores import build
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)

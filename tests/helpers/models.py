@@ -253,3 +253,16 @@ def mixed_drafter(sequence):
         return TokenTree(token_ids, parents, tree.probs)
 
     return Drafter(grow)
+
+
+class Recorder:
+    """A streamer that keeps what it gets."""
+
+    def __init__(self):
+        self.received = []
+
+    def put(self, value):
+        self.received.append((value.dtype, value.tolist()))
+
+    def end(self):
+        self.received.append("end")

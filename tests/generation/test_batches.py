@@ -10,6 +10,7 @@ from models import (
     SAMPLING,
     VOCAB_SIZE,
     Drafter,
+    Recorder,
     mixed_drafter,
     oracle_drafter,
     prompt,
@@ -20,7 +21,6 @@ from specds.budget.policy import FixedBudget
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import RUNNERS, PackedRunner
-from test_generation import Recorder
 
 LENGTHS = (21, 5, 13, 1)
 PAD = 1

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from datastores import build
 from reference import Datastore as Oracle
 from specds import (
     Datastore,
@@ -24,9 +25,8 @@ from specds import (
     draft_batch,
 )
 from specds.drafters import RestConfig
-from stores import build
 
-GOLDEN = Path(__file__).parent / "data"
+GOLDEN = Path(__file__).parents[1] / "data"
 
 tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=12), min_size=1, max_size=6).filter(any)

@@ -26,6 +26,7 @@ from models import (
     SAMPLING,
     VOCAB_SIZE,
     Drafter,
+    Recorder,
     Session,
     mixed_drafter,
     oracle_drafter,
@@ -239,19 +240,6 @@ def test_stop_strings_inside_a_draft(tokenizer):
     assert by_route.tolist() == [expected]
     with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
         tree_generate(model, random_drafter(), stop_strings=stop)
-
-
-class Recorder:
-    """A streamer that keeps what it gets."""
-
-    def __init__(self):
-        self.received = []
-
-    def put(self, value):
-        self.received.append((value.dtype, value.tolist()))
-
-    def end(self):
-        self.received.append("end")
 
 
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])

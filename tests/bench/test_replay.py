@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specds
-from pages import Page
+from html_pages import Page
 from replays import build_tiny, patient, transcript
 from specds import Datastore, FusedDrafter, RestDrafter, TokenTree, cli
 from specds.bench.engines import Engine, check_names, engines_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gpu
 import specds
-from pages import Page
+from html_pages import Page
 from replays import patient, transcript
 from specds import cli
 from specds.bench.generation import curve, measure, run

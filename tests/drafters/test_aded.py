@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference_aded
+from datastores import build
 from specds import (
     SOURCES,
     AdaptiveTrigrams,
@@ -22,7 +23,6 @@ from specds import (
 )
 from specds._core import aded_session
 from specds.drafters import DrafterInputs, DrafterName, make_drafter, open_drafter, require_inputs
-from stores import build
 
 tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)
