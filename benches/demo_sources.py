@@ -22,11 +22,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from specds import Datastore, FusedConfig, FusedDrafter, Trigrams, generate, load_tables
+from specds import Datastore, FusedConfig, FusedDrafter, generate
 from specds.build import build_datastore
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import MODES
+from specds.drafters import Trigrams
+from specds.drafters.model_tables import load_tables
 from specds.loading import load_model
 from specds.stats import GenerationStats
 

@@ -26,9 +26,9 @@ from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LogitsProcessorList
 
-from specds import TokenTree
 from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation.shapes import config_of, random_model
+from specds.drafters import TokenTree
 from specds.verify.attention import attend_in_chunks, group_size
 from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import CudaRecording, SharedMemory

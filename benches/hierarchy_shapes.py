@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from specds import TokenTree
 from specds.bench.generation.curve import verification_costs
 from specds.bench.generation.shapes import num_bytes, random_model
 from specds.bench.generation.ways import Target
+from specds.drafters import TokenTree
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import ModelLevel

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from specds import TokenTree
+from specds.drafters import TokenTree
 from specds.loading import load_model
 from specds.verify import PackedRunner
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
-    from specds import DatastoreBuilder
+    from specds.build import DatastoreBuilder
 
     facts = corpus.facts
     with DatastoreBuilder(

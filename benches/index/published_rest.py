@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds import TokenTree
+from specds.drafters import TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

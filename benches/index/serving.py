@@ -125,7 +125,8 @@ def _timed_replay(drafter: RestDrafter, transcript: Transcript) -> list[tuple[in
 
 def _empty_drafts(number: int) -> np.ndarray:
     """Nanoseconds of a `draft` that finds nothing: what a call into the core takes by itself."""
-    from specds import DatastoreBuilder, RestDrafter
+    from specds import RestDrafter
+    from specds.build import DatastoreBuilder
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nothing.specds"

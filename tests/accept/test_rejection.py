@@ -14,12 +14,11 @@ from transformers import (
 )
 
 from exact_law import ToyModel, distance, law_of
-from specds import TokenTree
 from specds.accept import Emitter, Sampler, on_host, rejection, walk
 from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, FixedBudget
 from specds.budget.step_cost import CostModel
-from specds.drafters import RequestRules
+from specds.drafters import RequestRules, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import specds
 from html_pages import Page
 from replays import build_tiny, patient, transcript
-from specds import Datastore, FusedDrafter, RestDrafter, TokenTree, cli
+from specds import Datastore, FusedDrafter, RestDrafter, cli
 from specds.bench.engines import Engine, check_names, engines_of
 from specds.bench.measure import measure
 from specds.bench.replay import Trace, replay
 from specds.bench.report import figures, rows_of
 from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
-from specds.drafters import DrafterInputs
+from specds.drafters import DrafterInputs, TokenTree
 from specds.loading import load_tokenizer
 from specds.tokenization import vocab_size
 

@@ -21,11 +21,12 @@ from index import (
     report,
 )
 from index.tokens import Facts, TokenCorpus, contexts, save_transcripts
-from specds import DatastoreBuilder, RestDrafter
+from specds import RestDrafter
 from specds.bench.replay import Trace, replay
 from specds.bench.report import figures
 from specds.bench.rivals.answers import differences, random_patterns, scan
 from specds.bench.transcripts import Transcript
+from specds.build import DatastoreBuilder
 
 BENCHES = Path(__file__).parents[2] / "benches"
 SEPARATOR, VOCAB_SIZE = 7, 8

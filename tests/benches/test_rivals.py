@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
-from specds import TokenTree
 from specds.bench.engines import engines_of
 from specds.bench.measure import measure
 from specds.bench.report import rows_of
@@ -17,7 +16,7 @@ from specds.bench.rivals import RIVALS, RivalAbsentError, RivalAnswerError, Riva
 from specds.bench.rivals.answers import prompt_lookup
 from specds.bench.rivals.prompt_lookup import PromptLookupDrafter
 from specds.bench.rivals.rival_engines import as_tree
-from specds.drafters import DrafterInputs
+from specds.drafters import DrafterInputs, TokenTree
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=20)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specds
 from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
 from reference import TokenTree
 from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
 from specds.budget.policy import AutoBudget, FixedBudget, _num_before
 from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.drafters import TokenTree as CoreTree
 from specds.drafters.session import within
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -56,7 +56,7 @@ class World:
         self.num_drafts += 1
         probs = self.claims(self.step) ** np.arange(1, max_nodes + 1)
         probs = probs[probs >= min_gain]
-        return specds.TokenTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
+        return CoreTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
 
     def decode(self, budget, num_steps, start=0):
         """Runs a budget over steps; returns the time a token takes, in plain steps."""
@@ -207,7 +207,7 @@ class Listed:
     def draft_until(self, min_gain, max_nodes):
         self.asked.append(max_nodes)
         probs = self.probs[self.probs >= min_gain][:max_nodes]
-        return specds.TokenTree(np.arange(len(probs)), [-1] * len(probs), probs)
+        return CoreTree(np.arange(len(probs)), [-1] * len(probs), probs)
 
     def pace(self, step_seconds):
         self.told.append(step_seconds)
@@ -360,7 +360,7 @@ class Rows:
 
 @pytest.mark.parametrize(("num_nodes", "expected"), [(0, 0), (1, 1), (2, 2), (3, 4)])
 def test_a_session_is_told_of_its_own_draft_where_deep_nodes_were_left_out(num_nodes, expected):
-    draft = specds.TokenTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
+    draft = CoreTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
     assert _num_before(draft, within(draft, 9, 2), num_nodes) == expected
 
 

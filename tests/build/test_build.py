@@ -7,18 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specds import (
-    BuildOptions,
-    Corpus,
-    Datastore,
-    Document,
-    build_datastore,
-    compact,
-    estimate_build,
-    merge,
-    open_corpus,
-)
-from specds.corpora import Skipped
+from specds import BuildOptions, Datastore, build_datastore, open_corpus
+from specds.build import compact, estimate_build, merge
+from specds.corpora import Corpus, Document, Skipped
 from specds.corpora.document import corpus_of
 
 TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]

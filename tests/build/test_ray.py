@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from specds import BuildOptions, Corpus, CorpusError, Document, build_datastore
-from specds.corpora import Skipped
+from specds import BuildOptions, build_datastore
+from specds.corpora import Corpus, CorpusError, Document, Skipped
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

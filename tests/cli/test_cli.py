@@ -358,7 +358,8 @@ def test_a_memory_that_makes_no_sense_is_refused_before_anything_is_loaded(run, 
 
 
 def test_trigrams_of_another_tokenizer_are_refused(run, tmp_path):
-    from specds import DatastoreBuilder, Trigrams
+    from specds.build import DatastoreBuilder
+    from specds.drafters import Trigrams
 
     with DatastoreBuilder(tmp_path / "d", vocab_size=9, separator=9) as builder:
         builder.add_documents([1, 2, 3], [3])

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 
 from datastores import build
 from reference import Datastore as Oracle
-from specds import (
-    Datastore,
-    DatastoreBuilder,
-    FormatError,
-    FusedDrafter,
-    RestDrafter,
-    TokenTree,
-    build_shard,
-    document_hashes,
-    draft_batch,
-)
-from specds.drafters import RestConfig
+from specds import Datastore, FormatError, FusedDrafter, RestDrafter
+from specds.build import DatastoreBuilder, build_shard, document_hashes
+from specds.drafters import RestConfig, TokenTree, draft_batch
 
 GOLDEN = Path(__file__).parents[1] / "data"
 
@@ -430,7 +421,9 @@ def test_what_is_no_tree_is_refused(token_ids, parents, probs, message):
 def test_batches_come_to_an_end_in_a_forked_process(tmp_path):
     script = """
 import os, sys
-from specds import Datastore, DatastoreBuilder, RestDrafter, draft_batch
+from specds import Datastore, RestDrafter
+from specds.build import DatastoreBuilder
+from specds.drafters import draft_batch
 with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
     builder.add_documents([0, 1, 2, 0, 1], [5])
     store = builder.finish()

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import writer
-from specds import Datastore, DatastoreBuilder, FormatError, compact
+from specds import Datastore, FormatError
+from specds.build import DatastoreBuilder, compact
 
 JOBS = ["build", "add", "merge", "compact", "refit"]
 
@@ -65,7 +66,7 @@ def test_a_killed_build_is_taken_up_not_begun_anew(tmp_path):
     script = (
         "import os, sys, pathlib, writer;"
         "made = writer.documents(); path = pathlib.Path(sys.argv[1]);"
-        "from specds import DatastoreBuilder as B;"
+        "from specds.build import DatastoreBuilder as B;"
         "b = B(path, vocab_size=100, separator=100, corpus=['numbers'], max_shard_tokens=1500,"
         " drop_duplicates=True, plan='numbers', overwrite=True);"
         "[b.add_documents(d, [len(d)]) for d in made[:400]];"

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specds import FormatError, Memory
+from specds import FormatError
+from specds.drafters import Memory
 
 texts = st.lists(st.integers(0, 3), max_size=6)
 
@@ -127,7 +128,7 @@ def test_threads_share_a_memory():
 
 SAVES = """
 import sys, itertools
-from specds import Memory
+from specds.drafters import Memory
 memories = []
 for tenant in (1, 2):
     memory = Memory(100_000)

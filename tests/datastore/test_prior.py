@@ -15,11 +15,10 @@ from specds import (
     FusedDrafter,
     build_datastore,
     cli,
-    estimate_build,
-    fit_weights,
     open_corpus,
-    refit,
 )
+from specds.build import estimate_build
+from specds.drafters import fit_weights, refit
 
 NOTHING = fit_weights(None, [])
 

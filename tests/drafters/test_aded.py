@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 
 import reference_aded
 from datastores import build
-from specds import (
+from specds import AdedDrafter, Datastore, FormatError
+from specds._core import aded_session
+from specds.drafters import (
     SOURCES,
     AdaptiveTrigrams,
     AdedConfig,
-    AdedDrafter,
-    Datastore,
-    FormatError,
+    DrafterInputs,
+    DrafterName,
     Trigrams,
     draft_batch,
+    make_drafter,
+    open_drafter,
+    require_inputs,
 )
-from specds._core import aded_session
-from specds.drafters import DrafterInputs, DrafterName, make_drafter, open_drafter, require_inputs
 
 tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)

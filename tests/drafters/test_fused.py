@@ -12,24 +12,20 @@ from datastores import build
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_aded import Matrix
 from reference_fused import Request
-from specds import (
-    SOURCES,
-    FormatError,
-    FusedConfig,
-    FusedDrafter,
-    Memory,
-    ModelTables,
-    TokenTree,
-    Trigrams,
-    draft_batch,
-    fit_weights,
-)
+from specds import FormatError, FusedConfig, FusedDrafter
 from specds._core import FusedState
 from specds.drafters import (
+    SOURCES,
     DrafterInputs,
     DrafterName,
     Effort,
+    Memory,
+    ModelTables,
+    TokenTree,
     TrialSession,
+    Trigrams,
+    draft_batch,
+    fit_weights,
     make_drafter,
     require_inputs,
 )

@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig
 
 import reference_n_grammys as reference
 from models import VOCAB_SIZE, build, tiny_model
-from specds import load_tables
 from specds.drafters.model_tables import (
     bigram_table,
     cache_folder,
     compute_tables,
     fingerprint,
+    load_tables,
     unigram_ranking,
 )
 

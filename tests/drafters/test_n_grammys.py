@@ -10,8 +10,15 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 import reference_n_grammys as reference
 import specds
 from models import VOCAB_SIZE, prompt, tiny_model
-from specds import ModelTables, NGrammysConfig, NGrammysDrafter, PromptLookupDrafter, RestConfig
-from specds.drafters import DrafterInputs, DrafterName, make_drafter
+from specds import NGrammysDrafter, PromptLookupDrafter
+from specds.drafters import (
+    DrafterInputs,
+    DrafterName,
+    ModelTables,
+    NGrammysConfig,
+    RestConfig,
+    make_drafter,
+)
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
 tokens = st.lists(st.integers(0, 3), max_size=12)
@@ -58,7 +65,7 @@ def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max
 
 def check_probs(tree, bigram, probs, of_context):
     """A bigram's node has its parent's probability times the bigram's; a unigram's has none."""
-    sources = [specds.SOURCES[source] for source in tree.sources]
+    sources = [specds.drafters.SOURCES[source] for source in tree.sources]
     for path, source, parent, prob in zip(
         reference.tree_paths(tree), sources, tree.parents, tree.probs, strict=True
     ):

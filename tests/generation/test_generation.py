@@ -20,7 +20,6 @@ from transformers import (
     StopStringCriteria,
 )
 
-import specds
 from models import (
     GREEDY,
     SAMPLING,
@@ -40,6 +39,7 @@ from models import (
 )
 from reference import TokenTree
 from specds.budget.policy import FixedBudget
+from specds.drafters import TokenTree as CoreTree
 from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
 from specds.verify import RUNNERS
@@ -359,7 +359,7 @@ def test_trees_of_the_core_are_those_of_the_reference():
 
     def grow(*args):
         tree = reference.grow(*args)
-        return specds.TokenTree(tree.token_ids, tree.parents, tree.probs)
+        return CoreTree(tree.token_ids, tree.parents, tree.probs)
 
     core.grow = grow
     outputs = [tree_generate(model, drafter, **GREEDY) for drafter in (reference, core)]
@@ -476,7 +476,7 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
             node = edges.index((node, token)) if (node, token) in edges else None
 
     drafter.vocab_size = 7
-    drafter.grow = lambda *_: specds.TokenTree([], [])
+    drafter.grow = lambda *_: CoreTree([], [])
     tree_generate(model, drafter, budget=1, **GREEDY)
     assert len(sessions[-1].recycled) == 32
     assert all(predictions.max() < 7 for _, predictions, _ in sessions[-1].recycled)
@@ -510,7 +510,7 @@ def test_sessions_that_pause_know_all_tokens_before_they_draft(monkeypatch, make
             calls.append("draft")
             known = len(self.token_ids)
             assert self.token_ids == expected[:known]
-            return specds.TokenTree(expected[known : known + 1], [-1])
+            return CoreTree(expected[known : known + 1], [-1])
 
         def observe(self, token_ids):
             calls.append(len(token_ids))

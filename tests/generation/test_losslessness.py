@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from models import VOCAB_SIZE, Drafter, prompt, tiny_model
-from specds import TokenTree, generate
+from specds import generate
+from specds.drafters import TokenTree
 from specds.verify import RUNNERS
 from specds.verify.cache import TreeCache
 

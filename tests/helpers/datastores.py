@@ -1,6 +1,6 @@
 """Datastores of documents that a test writes down."""
 
-from specds import DatastoreBuilder
+from specds.build import DatastoreBuilder
 
 
 def build(path, documents, *, vocab_size=4, separator=4, **options):

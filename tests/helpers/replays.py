@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import HealthCheck, settings
 
-from specds import DatastoreBuilder
 from specds.bench.transcripts import Transcript
+from specds.build import DatastoreBuilder
 
 VOCAB_SIZE, SEPARATOR = 8, 7
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from specds import DatastoreBuilder, compact, merge, refit
+from specds.build import DatastoreBuilder, compact, merge
+from specds.drafters import refit
 
 NUM_DOCUMENTS = 700
 

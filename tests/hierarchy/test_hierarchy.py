@@ -23,16 +23,17 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds import TokenTree, UnsupportedModelError, generate
+from specds import generate
 from specds.accept import on_host
 from specds.budget import step_cost as cost
 from specds.budget.experience import experience_of
 from specds.budget.step_cost import CostModel
-from specds.drafters import RequestRules
+from specds.drafters import RequestRules, TokenTree
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
+from specds.verify import UnsupportedModelError
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 

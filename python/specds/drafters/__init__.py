@@ -5,6 +5,18 @@ drafter each. Imports nothing but the core, `specds.tokenization` and, for `mode
 terminal and the cache folder.
 """
 
+from specds._core import (
+    SOURCES,
+    AdaptiveTrigrams,
+    DraftSession,
+    Memory,
+    ModelTables,
+    TokenTree,
+    Trigrams,
+    draft_batch,
+    fit_weights,
+    refit,
+)
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weights
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
@@ -20,37 +32,51 @@ from specds.drafters.registry import (
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import (
     Drafter,
+    Proposal,
     ProposingSession,
     RecyclingSession,
     RequestRules,
     Session,
+    StepCost,
     TrialSession,
     node_budget,
 )
 
 __all__ = [
+    "SOURCES",
+    "AdaptiveTrigrams",
     "AdedConfig",
     "AdedDrafter",
+    "DraftSession",
     "Drafter",
     "DrafterInputs",
     "DrafterName",
     "Effort",
     "FusedConfig",
     "FusedDrafter",
+    "Memory",
+    "ModelTables",
     "NGrammysConfig",
     "NGrammysDrafter",
     "PromptLookupDrafter",
+    "Proposal",
     "ProposingSession",
     "RecyclingSession",
     "RequestRules",
     "RestConfig",
     "RestDrafter",
     "Session",
+    "StepCost",
+    "TokenTree",
     "TrialSession",
+    "Trigrams",
+    "draft_batch",
+    "fit_weights",
     "make_drafter",
     "node_budget",
     "open_drafter",
     "read_weights",
+    "refit",
     "require_inputs",
     "with_trigrams",
 ]
