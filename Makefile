@@ -44,7 +44,7 @@ bench-rivals: dev $(VENV)-rivals/installed ## the same, beside what else indexes
 	PYTHONPATH=benches $(BIN)/python -m index --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
 bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused,tokengrams"
-	$(BIN)/specds bench replay --rivals-python $(VENV)-rivals/bin/python $(ARGS)
+	PYTHONPATH=benches $(BIN)/python -m rivals --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
 bench-demo: dev ## every drafter on the demo's model, greedy and sampled
 	$(BIN)/python benches/demo_drafters.py $(ARGS)

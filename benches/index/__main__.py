@@ -28,7 +28,7 @@ from index.tokens import (
     save_transcripts,
     tokenise,
 )
-from specds.bench.rivals.answers import differences, random_patterns, scan
+from rivals.answers import differences, random_patterns, scan
 
 out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from index.published_rest import CHOICES, PublishedDrafter
 from index.tokens import load_transcripts
+from rivals import RIVALS, RivalAbsentError, RivalInputs
+from rivals.corpus import RivalCorpus
 from specds import FusedDrafter, RestDrafter
 from specds.bench.measure import replay_all, together
 from specds.bench.report import figures
-from specds.bench.rivals import RIVALS, RivalAbsentError, RivalInputs
-from specds.bench.rivals.corpus import RivalCorpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

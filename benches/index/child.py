@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BENCHES = Path(__file__).parents[1]
-RIVALS = BENCHES.parent / "python" / "specds" / "bench" / "rivals"
+RIVALS = BENCHES / "rivals"
 """Rivals are started by a file there that needs no specds, which their interpreter lacks."""
 SAMPLE_S = 0.005
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import specds
 from html_pages import Page
 from replays import build_tiny, patient, transcript
+from rivals import entrants
 from specds import Datastore, FusedDrafter, RestDrafter, cli
-from specds.bench.engines import Engine, check_names, engines_of
+from specds.bench.engines import ENTRANTS, Engine, check_names, engines_of
 from specds.bench.measure import measure
 from specds.bench.replay import Trace, replay
 from specds.bench.report import figures, rows_of
-from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
 from specds.drafters import DrafterInputs, TokenTree
 from specds.loading import load_tokenizer
@@ -370,6 +370,8 @@ def run(capsys, monkeypatch):
     """Runs `specds bench replay`: `run(*arguments) -> (exit code, stdout, stderr)`."""
 
     def run(*arguments):
+        for name, entrant in entrants(None).items():
+            monkeypatch.setitem(ENTRANTS, name, entrant)
         monkeypatch.setattr(sys, "argv", ["specds", "bench", "replay", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
@@ -382,9 +384,8 @@ def run(capsys, monkeypatch):
 def test_a_drafter_can_start_with_a_memory_of_the_datastore(files):
     datastore = Datastore.open(files / "large.specds")
     own = DrafterInputs(datastore=datastore)
-    rivals = RivalInputs(datastore.vocab_size, [], None)
     for num_tokens in (0, 5, 40):
-        [engine] = engines_of(["fused"], [datastore], own, rivals, files, num_tokens)
+        [engine] = engines_of(["fused"], [datastore], own, memory_tokens=num_tokens)
         with engine.open() as make:
             first, second = make(), make()
         assert first.memory.num_tokens == second.memory.num_tokens == num_tokens
@@ -475,7 +476,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
     small = ("--datastore", files / "small.specds")
     for arguments, message, expected in (
         ((*one,), "drafter `rest` needs a datastore", 1),
-        ((*one, "--drafter", "tokengrams"), "rival `tokengrams` needs a datastore", 1),
+        ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
         ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, fused-low", 1),
         ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),

@@ -21,10 +21,10 @@ from index import (
     report,
 )
 from index.tokens import Facts, TokenCorpus, contexts, save_transcripts
+from rivals.answers import differences, random_patterns, scan
 from specds import RestDrafter
 from specds.bench.replay import Trace, replay
 from specds.bench.report import figures
-from specds.bench.rivals.answers import differences, random_patterns, scan
 from specds.bench.transcripts import Transcript
 from specds.build import DatastoreBuilder
 

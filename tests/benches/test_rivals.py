@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
-from specds.bench.engines import engines_of
+from rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs, entrants
+from rivals.answers import prompt_lookup
+from rivals.prompt_lookup import PromptLookupDrafter
+from rivals.rival_engines import as_tree
+from specds.bench.engines import ENTRANTS, EntrantInputs, engines_of
 from specds.bench.measure import measure
 from specds.bench.report import rows_of
-from specds.bench.rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs
-from specds.bench.rivals.answers import prompt_lookup
-from specds.bench.rivals.prompt_lookup import PromptLookupDrafter
-from specds.bench.rivals.rival_engines import as_tree
 from specds.drafters import DrafterInputs, TokenTree
 
 tokens = st.integers(0, 3)
@@ -135,11 +135,19 @@ def installed(monkeypatch, folder, name, code):
     yield sys.executable
 
 
+def engines(name, datastore, python, folder, contexts=()):
+    with pytest.MonkeyPatch.context() as patch:
+        for entrant, known in entrants(python).items():
+            patch.setitem(ENTRANTS, entrant, known)
+        entry = EntrantInputs(VOCAB_SIZE, contexts, folder=folder)
+        found = engines_of([name], [datastore], DrafterInputs(), entry)
+    return found
+
+
 def run_rival(name, datastore, python, requests, folder):
-    inputs = RivalInputs(VOCAB_SIZE, [[1, 2]], python)
     folder.mkdir()
-    engines = engines_of([name], [datastore], DrafterInputs(), inputs, folder)
-    return list(measure(engines, [3, 6], requests, warm_memory=True))
+    [engine] = engines(name, datastore, python, folder, [[1, 2]])
+    return list(measure([engine], [3, 6], requests, warm_memory=True))
 
 
 REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 3])]
@@ -216,10 +224,7 @@ def test_a_rival_indexes_whole_documents(monkeypatch, tmp_path, datastore):
     lengths = "return [[[len(self.documents), *(len(d) % 7 for d in self.documents)]]]"
     code = FAKE_DRAFTRETRIEVER.replace("DRAFT", lengths)
     with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        inputs = RivalInputs(VOCAB_SIZE, [], python)
-        from specds.bench.engines import engines_of
-
-        [one] = engines_of(["draftretriever"], [datastore], DrafterInputs(), inputs, tmp_path)
+        [one] = engines("draftretriever", datastore, python, tmp_path)
         with one.open() as make:
             drafted = make().session([1]).draft(8).token_ids.tolist()
     assert drafted == [4, 2, 2, 2, 2]
@@ -229,8 +234,7 @@ def test_a_new_drafter_of_a_rival_has_learned_nothing(monkeypatch, tmp_path, dat
     counted = "self.searches = getattr(self, 'searches', 0) + 1; return [[[self.searches]]]"
     code = FAKE_DRAFTRETRIEVER.replace("DRAFT", counted)
     with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        inputs = RivalInputs(VOCAB_SIZE, [], python)
-        [one] = engines_of(["draftretriever"], [datastore], DrafterInputs(), inputs, tmp_path)
+        [one] = engines("draftretriever", datastore, python, tmp_path)
         with one.open() as make:
             drafts = []
             for _ in range(2):

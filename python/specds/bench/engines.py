@@ -1,14 +1,12 @@
-"""What drafts in a replay: the drafters of this package and rivals, each by its name."""
+"""What drafts in a benchmark: the drafters of this package by name, and what others enter."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from specds.bench.rivals import RIVALS, RivalInputs
-from specds.bench.rivals.corpus import RivalCorpus, documents
 from specds.drafters import (
     DrafterInputs,
     DrafterName,
@@ -22,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specds._core import Datastore
     from specds.drafters import Drafter
 
@@ -31,15 +32,56 @@ class Engine:
     """Something that drafts.
 
     Attributes:
-        name: Of the drafter or the rival.
+        name: Of the drafter or the entrant.
         datastore: What it drafts from; None where it takes none.
-        open: Starts it and, where it is a rival, checks its answers; yields what makes a new
-            drafter, which has learned nothing yet.
+        open: Starts it and, where it is an entrant, checks its answers; yields what makes a new
+            drafter, which has learned nothing yet. Raises `EngineError`.
     """
 
     name: str
     datastore: Datastore | None
     open: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
+
+
+class EngineError(RuntimeError):
+    """An engine broke down, and why."""
+
+    status = "failed"
+
+
+@dataclass(frozen=True)
+class EntrantInputs:
+    """What an engine that others published is started with.
+
+    Attributes:
+        vocab_size: Token ids are below this.
+        contexts: Some contexts to check its drafts with.
+        datastore: Whose text it indexes, where it indexes any.
+        folder: Where it keeps its index; what is there from before is used again.
+    """
+
+    vocab_size: int = 0
+    contexts: Sequence[Sequence[int]] = field(default_factory=list)
+    datastore: Datastore | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An engine that others published.
+
+    Attributes:
+        takes_datastore: Whether it indexes the text of a datastore.
+        open: Starts it and checks its answers; yields what makes a new drafter. Raises
+            `EngineError`.
+    """
+
+    takes_datastore: bool
+    open: Callable[[EntrantInputs], AbstractContextManager[Callable[[], Drafter]]]
+
+
+ENTRANTS: dict[str, Entrant] = {}
+"""By name: none, but where a benchmark of the repository enters some (see `benches/rivals`)."""
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
@@ -49,27 +91,26 @@ def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
         ValueError: A name is unknown, or its drafter needs what is not there.
     """
     for name in names:
-        if name in RIVALS:
-            if RIVALS[name].takes_datastore and not datastore:
-                raise ValueError(f"rival `{name}` needs a datastore: give one by --datastore")
+        if name in ENTRANTS:
+            if ENTRANTS[name].takes_datastore and not datastore:
+                raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
         elif name in {drafter.value for drafter in DrafterName}:
             require_inputs(DrafterName(name), datastore=datastore, model=model)
         else:
-            known = ", ".join([*(drafter.value for drafter in DrafterName), *RIVALS])
+            known = ", ".join([*(drafter.value for drafter in DrafterName), *ENTRANTS])
             raise ValueError(f"no drafter `{name}`: choose of {known}")
 
 
 def needs_model(names: Sequence[str]) -> bool:
     """Whether any of them is made of the target's weights."""
-    return any(name not in RIVALS and DrafterName(name).needs_model for name in names)
+    return any(name not in ENTRANTS and DrafterName(name).needs_model for name in names)
 
 
 def engines_of(
     names: Sequence[str],
     datastores: Sequence[Datastore],
     own: DrafterInputs,
-    rivals: RivalInputs,
-    folder: Path,
+    entry: EntrantInputs | None = None,
     memory_tokens: int = 0,
 ) -> list[Engine]:
     """Each name with each datastore, or once where it takes none.
@@ -78,22 +119,24 @@ def engines_of(
         names: As `check_names` lets through.
         datastores: Open ones.
         own: What drafters of this package are made of besides.
-        rivals: What rivals are started with; what they index is added here.
-        folder: Where rivals keep their indexes.
+        entry: What entrants are started with; what they index is added here.
         memory_tokens: So many tokens of the datastore are in the memory of a new drafter that has
             one.
     """
     engines = []
-    corpora = [_corpus(datastore, folder / str(n)) for n, datastore in enumerate(datastores)]
     for name in names:
-        takes_datastore = (RIVALS[name] if name in RIVALS else DrafterName(name)).takes_datastore
+        takes_datastore = (
+            ENTRANTS[name] if name in ENTRANTS else DrafterName(name)
+        ).takes_datastore
         # A drafter that has other sources too may take one, and do without.
         taken = datastores if takes_datastore and datastores else [None]
+        start: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
         for number, datastore in enumerate(taken):
-            if name in RIVALS:
-                start = partial(
-                    _open_rival, name, rivals, None if datastore is None else corpora[number]
-                )
+            if name in ENTRANTS:
+                given = EntrantInputs() if entry is None else entry
+                folder = given.folder and given.folder / str(number)
+                given = replace(given, datastore=datastore, folder=folder)
+                start = partial(ENTRANTS[name].open, given)
             else:
                 inputs = replace(own, datastore=datastore)
                 start = partial(_open_own, DrafterName(name), inputs, memory_tokens)
@@ -127,23 +170,9 @@ def _remember(drafter: FusedDrafter, num_tokens: int) -> None:
         num_tokens -= len(token_ids)
 
 
-def _corpus(datastore: Datastore, folder: Path) -> Callable[[], RivalCorpus]:
-    """Writes the text of a datastore where it is first asked for."""
-
-    @cache
-    def corpus() -> RivalCorpus:
-        folder.mkdir()
-        return RivalCorpus.of(datastore, folder / "tokens.bin")
-
-    return corpus
-
-
-@contextmanager
-def _open_rival(
-    name: str, inputs: RivalInputs, corpus: Callable[[], RivalCorpus] | None
-) -> Iterator[Callable[[], Drafter]]:
-    if corpus is not None and inputs.python is not None:
-        indexed = corpus()
-        inputs = replace(inputs, corpus=indexed, folder=indexed.path.parent)
-    with RIVALS[name].open(inputs) as make:
-        yield make
+def documents(datastore: Datastore, position: int = 0) -> Iterator[NDArray[np.int64]]:
+    """The tokens of each document of a datastore, from the one at `position` on."""
+    while position < datastore.num_tokens:
+        document = datastore.document(position)
+        yield document.token_ids
+        position = document.start + len(document.token_ids) + 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from specds.bench.engines import EngineError
 from specds.bench.replay import Trace, replay
-from specds.bench.rivals import RivalError
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Cell:
         engine: What drafted.
         budget: The most nodes of a draft.
         traces: By file of transcripts, and of all together; empty where it was not run.
-        status: ``ok``, or that of the `RivalError` for which it was not run.
+        status: ``ok``, or that of the `EngineError` for which it was not run.
         reason: Why it was not run.
     """
 
@@ -64,7 +64,7 @@ def measure(
                     traces = replay_all(
                         drafter_of, budget, transcripts, partial(progress, engine.name)
                     )
-            except RivalError as error:
+            except EngineError as error:
                 yield Cell(engine, budget, status=error.status, reason=str(error))
             else:
                 if len(traces) > 1:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specds._core import Datastore, __version__
-from specds.bench.engines import check_names, engines_of, needs_model
+from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_model
 from specds.bench.measure import measure
 from specds.bench.report import Settings, rows_of
-from specds.bench.rivals import RivalInputs
 from specds.bench.transcripts import ALL, check_groups, ordered, read_files
 from specds.drafters import DrafterInputs, Effort, read_weights
 from specds.loading import load_model, load_tokenizer
@@ -40,7 +39,7 @@ class ReplayOptions:
 
     Attributes:
         transcripts: Files of recorded answers.
-        drafters: Names of drafters and rivals.
+        drafters: Names of drafters and entrants.
         budgets: The most nodes of a draft.
         datastores: Paths; a drafter that takes one runs with each of them.
         tokenizer: The name of that of the model that wrote the answers; None is the datastore's.
@@ -54,7 +53,6 @@ class ReplayOptions:
         effort: How much of its sources the fused drafter reads.
         weights: A file of weights that the fused drafter starts from, or ``none``; None is the
             datastore's prior.
-        rivals_python: The interpreter that rivals are installed for.
     """
 
     transcripts: Sequence[Path]
@@ -70,7 +68,6 @@ class ReplayOptions:
     limit: int | None = None
     weights: str | None = None
     effort: Effort = "auto"
-    rivals_python: Path | None = None
 
 
 def run_replay(
@@ -105,11 +102,9 @@ def run_replay(
         weights=read_weights(options.weights),
         effort=options.effort,
     )
-    inputs = RivalInputs(size, _contexts(requests), options.rivals_python)
     with tempfile.TemporaryDirectory() as folder:
-        engines = engines_of(
-            options.drafters, datastores, own, inputs, Path(folder), options.memory_tokens
-        )
+        entry = EntrantInputs(size, _contexts(requests), folder=Path(folder))
+        engines = engines_of(options.drafters, datastores, own, entry, options.memory_tokens)
         total = len(engines) * len(options.budgets) * len(requests)
         cells = measure(
             engines,
@@ -170,7 +165,7 @@ def _target(options: ReplayOptions) -> PreTrainedModel | None:
 
 
 def _contexts(requests: Sequence[Transcript]) -> list[list[int]]:
-    """Some contexts that rivals will be asked about, to check them with."""
+    """Some contexts that entrants will be asked about, to check them with."""
     places = np.linspace(0, len(requests) - 1, min(_CHECKED_CONTEXTS, len(requests))).astype(int)
     chosen = [requests[place] for place in places]
     return [

@@ -47,7 +47,7 @@ def replay(
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the one the datastore was built with.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Drafters and rivals by name.")] = "fused,rest",
+    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused,rest",
     budget: Annotated[str, typer.Option(help="The most nodes of a draft.")] = "64",
     model: Annotated[
         str | None, typer.Option(help="The target, for drafters that are made of its weights.")
@@ -73,9 +73,6 @@ def replay(
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
     effort: EffortOption = EffortName.AUTO,
-    rivals_python: Annotated[
-        Path | None, typer.Option(help="The interpreter that rivals are installed for.")
-    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -83,9 +80,7 @@ def replay(
 
     Needs no model: greedy acceptance depends on nothing but the tokens that were written. Where
     rows hold `prompt_ids` and `completion_ids`, these are taken. Several drafters, budgets or
-    datastores are separated by commas. Rivals: `transformers-prompt-lookup`, and in the interpreter
-    of `--rivals-python` `draftretriever`, `tokengrams`, `infini-gram`, `arctic-suffix` and
-    `arctic-suffix-tree`.
+    datastores are separated by commas.
 
     Examples:
         specds bench replay --transcripts answers.jsonl --datastore chat.specds --budget 8,16,32,64
@@ -112,7 +107,6 @@ def replay(
         limit=limit,
         weights=weights,
         effort=effort.value,
-        rivals_python=rivals_python,
     )
     with terminal.request_progress("replay") as progress:
         rows, settings = run_replay(options, progress)

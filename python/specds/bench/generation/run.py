@@ -187,7 +187,7 @@ def run_generate(
             target,
             [
                 *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(names, own, options.budgets, datastores, target, stack, folder),
+                *drafter_ways(names, own, options.budgets, datastores, target, stack),
             ],
             _modes(options),
             {size: batches(requests, size) for size in options.batches},

@@ -12,7 +12,6 @@ import torch
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from specds.bench.engines import Engine, engines_of
-from specds.bench.rivals import RivalInputs
 from specds.drafters import DrafterName, PromptLookupDrafter, make_drafter
 from specds.generation import generate
 from specds.hierarchy.registry import HierarchyName
@@ -20,7 +19,6 @@ from specds.hierarchy.registry import HierarchyName
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import ExitStack
-    from pathlib import Path
 
     from transformers import PreTrainedModel
 
@@ -245,7 +243,6 @@ def drafter_ways(
     datastores: Sequence[Datastore],
     target: Target,
     stack: ExitStack,
-    folder: Path,
 ) -> list[Way]:
     """Each drafter with each datastore, or once where it takes none, at each budget.
 
@@ -256,11 +253,9 @@ def drafter_ways(
         datastores: Open ones.
         target: The model.
         stack: Keeps open what the drafters are made of.
-        folder: For what they write.
     """
-    vocab_size = int(target.model.config.get_text_config(decoder=True).vocab_size)
     values = [name.value for name in names if isinstance(name, DrafterName)]
-    engines = engines_of(values, datastores, own, RivalInputs(vocab_size), folder)
+    engines = engines_of(values, datastores, own)
     hierarchies = [name for name in names if isinstance(name, HierarchyName)]
     engines += [engine for name in hierarchies for engine in _hierarchies(name, own, datastores)]
     ways = []

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
 from specds._core import TokenTree
-from specds.bench.rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
-    from specds.bench.rivals.names import RivalInputs
+    from rivals.inputs import RivalInputs
 
 _CHECKED_TOKENS = 10
 

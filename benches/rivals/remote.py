@@ -11,19 +11,19 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds._core import TokenTree
-from specds.bench.rivals.answers import (
+from rivals.answers import (
     RivalAbsentError,
     RivalAnswerError,
     RivalError,
     check_drafts,
     differences,
 )
+from specds._core import TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from specds.bench.rivals.names import RivalInputs
+    from rivals.inputs import RivalInputs
 
 _SCRIPT = Path(__file__).with_name("rival_engines.py")
 _CHECKED_NODES = 16

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specds.bench.engines import EngineError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specds.drafters import Drafter
 
 
-class RivalError(RuntimeError):
+class RivalError(EngineError):
     """A rival broke down, and why."""
-
-    status = "failed"
 
 
 class RivalAbsentError(RivalError):

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds.bench.rivals.answers import random_patterns, scan
+from rivals.answers import random_patterns, scan
+from specds.bench.engines import documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from specds._core import Datastore
 
 _PATTERNS = 24
-
-
-def documents(datastore: Datastore, position: int = 0) -> Iterator[NDArray[np.int64]]:
-    """The tokens of each document of a datastore, from the one at `position` on."""
-    while position < datastore.num_tokens:
-        document = datastore.document(position)
-        yield document.token_ids
-        position = document.start + len(document.token_ids) + 1
 
 
 @dataclass(frozen=True)
@@ -64,3 +54,10 @@ class RivalCorpus:
         text = np.memmap(self.path, dtype=f"<u{self.token_bytes}", mode="r")
         patterns = random_patterns(text, self.vocab_size, self.separator, _PATTERNS)
         return patterns, scan(text, patterns)
+
+
+@cache
+def corpus_of(datastore: Datastore, folder: Path) -> RivalCorpus:
+    """The text of a datastore in `folder`, written where it is first asked for."""
+    folder.mkdir(exist_ok=True)
+    return RivalCorpus.of(datastore, folder / "tokens.bin")

@@ -1,40 +1,23 @@
-"""The rivals by name, as the command line knows them."""
+"""The rivals by name, and as what the harness of `specds.bench` takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from specds.bench.rivals.prompt_lookup import open_prompt_lookup
-from specds.bench.rivals.remote import open_remote
+from rivals.corpus import corpus_of
+from rivals.inputs import RivalInputs
+from rivals.prompt_lookup import open_prompt_lookup
+from rivals.remote import open_remote
+from specds.bench.engines import Entrant, EntrantInputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from specds.bench.rivals.corpus import RivalCorpus
     from specds.drafters import Drafter
-
-
-@dataclass(frozen=True)
-class RivalInputs:
-    """What a rival is started with.
-
-    Attributes:
-        vocab_size: Token ids are below this.
-        contexts: Some contexts to check its drafts with.
-        python: The interpreter that rivals are installed for.
-        corpus: What it indexes, where it indexes a corpus.
-        folder: Where it keeps its index; what is there from before is used again.
-    """
-
-    vocab_size: int
-    contexts: list[list[int]] = field(default_factory=list)
-    python: Path | None = None
-    corpus: RivalCorpus | None = None
-    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -59,3 +42,25 @@ RIVALS: dict[str, Rival] = {
     "arctic-suffix-tree": Rival(False, partial(open_remote, "arctic-suffix-tree")),
 }
 """`transformers-prompt-lookup` runs in this process, the others in that of another interpreter."""
+
+
+def entrants(python: Path | None) -> dict[str, Entrant]:
+    """The rivals as the harness takes them.
+
+    Args:
+        python: The interpreter that they are installed for; without one most are absent.
+    """
+    return {
+        name: Entrant(rival.takes_datastore, partial(_open, rival, python))
+        for name, rival in RIVALS.items()
+    }
+
+
+def _open(
+    rival: Rival, python: Path | None, given: EntrantInputs
+) -> AbstractContextManager[Callable[[], Drafter]]:
+    inputs = RivalInputs(given.vocab_size, [list(context) for context in given.contexts], python)
+    if given.datastore is not None and given.folder is not None and python is not None:
+        corpus = corpus_of(given.datastore, given.folder)
+        inputs = replace(inputs, corpus=corpus, folder=given.folder)
+    return rival.open(inputs)
