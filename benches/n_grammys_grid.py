@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from specds.bench.measure import replay_all, together
+from specds.bench.replay.measure import replay_all, together
 from specds.bench.transcripts import Transcript
 from specds.demo.held_out import prompts
 from specds.drafters import NGrammysConfig, NGrammysDrafter

@@ -10,14 +10,14 @@ from index.tokens import load_transcripts
 from rivals import RIVALS, RivalAbsentError, RivalInputs
 from rivals.corpus import RivalCorpus
 from specds import FusedDrafter, RestDrafter
-from specds.bench.measure import replay_all, together
-from specds.bench.report import figures
+from specds.bench.replay.measure import replay_all, together
+from specds.bench.replay.report import figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from index.tokens import TokenCorpus
-    from specds.bench.replay import Trace
+    from specds.bench.replay.trace import Trace
     from specds.drafters import Drafter
 
 RIVAL = "draftretriever"

@@ -17,7 +17,7 @@ import numpy as np
 
 from index.child import memory
 from index.tokens import load_transcripts
-from specds.bench.replay import replay
+from specds.bench.replay.trace import replay
 
 if TYPE_CHECKING:
     from specds import RestDrafter

@@ -23,7 +23,7 @@ from specds.bench.generation.requests import Request, batches, requests_of
 from specds.bench.generation.run import GenerateOptions, altered, run_generate
 from specds.bench.generation.shapes import SHAPES, config_of, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
-from specds.bench.replay import Trace, replay
+from specds.bench.replay.trace import Trace, replay
 from specds.drafters import DrafterName, open_drafter
 from specds.stats import GenerationStats
 

@@ -16,9 +16,9 @@ from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import Datastore, FusedDrafter, RestDrafter, cli
 from specds.bench.engines import ENTRANTS, Engine, check_names, engines_of
-from specds.bench.measure import measure
-from specds.bench.replay import Trace, replay
-from specds.bench.report import figures, rows_of
+from specds.bench.replay.measure import measure
+from specds.bench.replay.report import figures, rows_of
+from specds.bench.replay.trace import Trace, replay
 from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
 from specds.drafters import DrafterInputs, TokenTree
 from specds.loading import load_tokenizer

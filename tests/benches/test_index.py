@@ -23,8 +23,8 @@ from index import (
 from index.tokens import Facts, TokenCorpus, contexts, save_transcripts
 from rivals.answers import differences, random_patterns, scan
 from specds import RestDrafter
-from specds.bench.replay import Trace, replay
-from specds.bench.report import figures
+from specds.bench.replay.report import figures
+from specds.bench.replay.trace import Trace, replay
 from specds.bench.transcripts import Transcript
 from specds.build import DatastoreBuilder
 

@@ -14,8 +14,8 @@ from rivals.answers import prompt_lookup
 from rivals.prompt_lookup import PromptLookupDrafter
 from rivals.rival_engines import as_tree
 from specds.bench.engines import ENTRANTS, EntrantInputs, engines_of
-from specds.bench.measure import measure
-from specds.bench.report import rows_of
+from specds.bench.replay.measure import measure
+from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs, TokenTree
 
 tokens = st.integers(0, 3)

@@ -88,7 +88,11 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(SETTINGS)))
+# Tiny models show the same in seconds (`tests/generation`): here one setting is enough each day.
+_SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in range(1, len(SETTINGS))]
+
+
+@pytest.mark.parametrize("number", [0, *_SLOW])
 def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_tokenizer, number):
     import torch
 

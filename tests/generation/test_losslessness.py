@@ -69,6 +69,8 @@ PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[Health
 test_no_drafter_changes_the_text = PATIENT(WHATEVER(text_is_the_targets))
 
 
+# `tests/verify/test_controls.py` shows it each day, by cases of its own.
+@pytest.mark.slow
 def test_a_broken_cache_is_found_out(monkeypatch):
     """The control: with the states of rejected nodes kept, the property above is false."""
     monkeypatch.setattr(TreeCache, "commit", lambda self, keep: self.advance(max(keep) + 1))

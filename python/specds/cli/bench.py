@@ -87,9 +87,10 @@ def replay(
 
         specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
     """
-    from specds.bench.html import page, require_plotly
-    from specds.bench.report import tables
-    from specds.bench.run import ReplayOptions, run_replay
+    from specds.bench.page import require_plotly
+    from specds.bench.replay.plots import page
+    from specds.bench.replay.report import tables
+    from specds.bench.replay.run import ReplayOptions, run_replay
 
     if html:
         require_plotly()
@@ -204,7 +205,7 @@ def generate(
     """
     from specds.bench.generation.report import tables
     from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
-    from specds.bench.html import require_plotly
+    from specds.bench.page import require_plotly
 
     if html:
         require_plotly()

@@ -64,8 +64,8 @@ def _fit_answers(
     as_json: bool,
 ) -> None:
     from specds._core import Datastore
-    from specds.bench.fit import fit as learn
-    from specds.bench.run import read_all
+    from specds.bench.replay.fit import fit as learn
+    from specds.bench.replay.run import read_all
     from specds.drafters import read_weights
 
     opened = None if datastore is None else Datastore.open(datastore)

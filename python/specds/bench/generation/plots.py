@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from specds.bench.generation.report import label, level_figures, together
-from specds.bench.html import Columns, document, require_plotly, table
+from specds.bench.page import Columns, page_of, require_plotly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,11 +25,8 @@ def page(rows: Sequence[Row], costs: Sequence[Row], about: str) -> str:
         ImportError: plotly is not installed.
     """
     measured = [row for row in rows if row["status"] == "ok"]
-    parts = [f"<p>{escape(about)}</p>"]
-    for number, (name, figure) in enumerate(_figures(measured, costs)):
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
     shown = [{**row, "levels": _levels(row)} for row in rows]
-    return document("specds bench generate", [*parts, table(shown, _COLUMNS)])
+    return page_of("specds bench generate", about, _figures(measured, costs), shown, _COLUMNS)
 
 
 def _levels(row: Row) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.bench.engines import EngineError
-from specds.bench.replay import Trace, replay
+from specds.bench.replay.trace import Trace, replay
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 
 from specds._core import Datastore, __version__
 from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_model
-from specds.bench.measure import measure
-from specds.bench.report import Settings, rows_of
+from specds.bench.replay.measure import measure
+from specds.bench.replay.report import Settings, rows_of
 from specds.bench.transcripts import ALL, check_groups, ordered, read_files
 from specds.drafters import DrafterInputs, Effort, read_weights
 from specds.loading import load_model, load_tokenizer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.report import Row
+    from specds.bench.replay.report import Row
     from specds.bench.transcripts import Order, Transcript
 
     Progress = Callable[[str, int], None]

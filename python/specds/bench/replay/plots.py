@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.report import label
+from specds.bench.page import Columns, page_of, require_plotly
+from specds.bench.replay.report import label
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from specds.bench.report import Row, Settings
+    from specds.bench.replay.report import Row, Settings
 
 Series = dict[str, tuple[list[Any], list[Any]]]
 """The x and y values of each line by its name."""
@@ -25,47 +25,7 @@ def page(rows: Sequence[Row], settings: Settings) -> str:
         ImportError: plotly is not installed.
     """
     figures = _figures([row for row in rows if row["status"] == "ok"])
-    parts = [f"<p>{escape(_about(settings))}</p>"]
-    for number, (name, figure) in enumerate(figures):
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
-    return document("specds bench replay", [*parts, table(rows, _COLUMNS)])
-
-
-def document(title: str, parts: Sequence[str]) -> str:
-    """A page of its own with a title over its parts."""
-    return _PAGE.format(title=title, body="\n".join(parts))
-
-
-def require_plotly() -> Any:
-    """The plotting library.
-
-    Raises:
-        ImportError: It is not installed.
-    """
-    try:
-        return import_module("plotly.graph_objects")
-    except ImportError as error:
-        raise ImportError("--html needs plotly: pip install 'specds[bench]'") from error
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font-family: sans-serif; margin: 2em auto; max-width: 70em; }}
-table {{ border-collapse: collapse; font-size: 0.8em; }}
-td, th {{ border-bottom: 1px solid #ccc; padding: 0.2em 0.6em; text-align: right; }}
-td:nth-child(-n+3), th:nth-child(-n+3) {{ text-align: left; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+    return page_of("specds bench replay", _about(settings), figures, rows, _COLUMNS)
 
 
 def _about(settings: Settings) -> str:
@@ -214,9 +174,6 @@ def _with_diagonal(figure: Any) -> Any:
     return figure
 
 
-Columns = tuple[tuple[str, str, "Callable[[Any], str]"], ...]
-"""Of a table: the field of a row, its title, and how its value is shown."""
-
 _COLUMNS: Columns = (
     ("transcripts", "transcripts", str),
     ("drafter", "drafter", str),
@@ -231,17 +188,3 @@ _COLUMNS: Columns = (
     ("status", "", str),
     ("reason", "", str),
 )
-
-
-def table(rows: Sequence[Row], columns: Columns) -> str:
-    """All rows as a table; what is null is left empty."""
-    head = "".join(f"<th>{title}</th>" for _, title, _ in columns)
-    lines = [
-        "".join(
-            f"<td>{'' if row[name] is None else escape(shown(row[name]))}</td>"
-            for name, _, shown in columns
-        )
-        for row in rows
-    ]
-    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.measure import replay_all, together
+from specds.bench.replay.measure import replay_all, together
 from specds.drafters import FusedDrafter
 
 if TYPE_CHECKING:

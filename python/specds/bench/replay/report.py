@@ -34,13 +34,13 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
-from specds.bench.replay import Trace
+from specds.bench.replay.trace import Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from specds.bench.measure import Cell
+    from specds.bench.replay.measure import Cell
 
 Row = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""How many tokens of recorded answers does a drafter foretell? `specds bench replay`, no model."""
