@@ -72,7 +72,8 @@ def test_a_killed_build_is_taken_up_not_begun_anew(tmp_path):
         "[b.add_documents(d, [len(d)]) for d in made[:400]];"
         "os.kill(os.getpid(), 9)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent)}
+    paths = [str(Path(writer.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", script, str(tmp_path / "out")]
     assert subprocess.run(command, env=environment, check=False).returncode == -9
     with DatastoreBuilder(
