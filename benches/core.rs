@@ -19,10 +19,12 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
+use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::Session;
-use specds::rest::{RestConfig, RestSession};
-use specds::tree::TokenTree;
+use specds::draft::TokenTree;
+use specds::lookup::{Datastore, Match};
+use specds::papers::rest::{RestConfig, RestSession};
+use specds::storage::MAX_SHARD_TOKENS;
 use tempfile::TempDir;
 
 const VOCAB_SIZE: u32 = u16::MAX as u32;

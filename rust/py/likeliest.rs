@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
-use specds::likeliest as of_core;
+use specds::draft as of_core;
 
 /// The places of the `k` largest scores of each row.
 #[pyfunction]

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::{Datastore, DatastoreOptions, Existing, MAX_SHARD_TOKENS};
-use specds::edit::{CompactOptions, compact, merge};
-use specds::error::{Error, Result};
+use specds::build::{CompactOptions, compact, merge};
+use specds::build::{DatastoreOptions, Existing};
+use specds::lookup::Datastore;
+use specds::storage::MAX_SHARD_TOKENS;
+use specds::{Error, Result};
 
 use crate::files::read_all;
 use crate::{build, options, silent, tempdir};

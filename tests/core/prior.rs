@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, Existing, MAX_SHARD_TOKENS, Manifest, Stage,
-};
-use specds::edit::{CompactOptions, compact, merge, refit};
-use specds::error::{Error, Result};
-use specds::weights::Weights;
+use specds::build::{CompactOptions, compact, merge, refit};
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing};
+use specds::fused::Weights;
+use specds::index::Stage;
+use specds::lookup::Datastore;
+use specds::storage::{MAX_SHARD_TOKENS, Manifest};
+use specds::{Error, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files::{read_all, write_in_place};
