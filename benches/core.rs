@@ -172,7 +172,6 @@ impl Built {
 fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     let options = DatastoreOptions {
         max_shard_tokens,
-        prior_tokens: 0,
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
@@ -391,7 +390,6 @@ fn index(text: &[u32], max_memory: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = DatastoreOptions {
         max_memory,
-        prior_tokens: 0,
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let bytes = private_bytes();

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator};
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
+use specds::fused;
 use specds::index::Stage;
 use specds::storage;
 
@@ -20,11 +21,14 @@ use crate::error::py_err;
 
 /// Writes a datastore beside its target and publishes it when it is complete.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct DatastoreBuilder(Mutex<Option<build::DatastoreBuilder>>);
+pub(crate) struct DatastoreBuilder {
+    builder: Mutex<Option<build::DatastoreBuilder>>,
+    prior_tokens: u64,
+}
 
 impl DatastoreBuilder {
     fn lock(&self) -> MutexGuard<'_, Option<build::DatastoreBuilder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.builder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(
@@ -44,7 +48,7 @@ impl DatastoreBuilder {
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
         position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
-        prior_tokens = build::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
+        prior_tokens = fused::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -87,13 +91,16 @@ impl DatastoreBuilder {
             drop_duplicates,
             max_documents,
             max_tokens,
-            prior_tokens,
             existing,
             plan,
             ..DatastoreOptions::new(vocab_size, separator)
         };
         let builder = py.detach(|| build::DatastoreBuilder::create(&path, options));
-        Ok(Self(Mutex::new(Some(builder.map_err(py_err)?))))
+        let builder = Mutex::new(Some(builder.map_err(py_err)?));
+        Ok(Self {
+            builder,
+            prior_tokens,
+        })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -152,11 +159,15 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.adopt(shard_id)))
     }
 
-    /// Waits until every shard is indexed, publishes the datastore and opens it.
+    /// Waits until every shard is indexed, publishes the datastore, fits its prior and opens it.
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        report_to(py, progress, |report| builder.finish(report)).map(Datastore::from)
+        let finish = |report: &mut Report| {
+            let datastore = builder.finish(report)?;
+            fused::fit_missing(datastore, self.prior_tokens, report)
+        };
+        report_to(py, progress, finish).map(Datastore::from)
     }
 
     #[getter]
@@ -277,7 +288,7 @@ pub(crate) fn document_hashes<'py>(
 /// Joins datastores of one tokenizer into a new one.
 #[pyfunction]
 #[pyo3(signature = (
-    sources, path, *, overwrite = false, prior_tokens = build::DEFAULT_PRIOR_TOKENS,
+    sources, path, *, overwrite = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS,
     progress = None
 ))]
 pub(crate) fn merge(
@@ -288,21 +299,23 @@ pub(crate) fn merge(
     prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let merge =
-        |report: &mut Report| build::merge(&sources, &path, overwrite, prior_tokens, report);
+    let merge = |report: &mut Report| {
+        let datastore = build::merge(&sources, &path, overwrite)?;
+        fused::fit_missing(datastore, prior_tokens, report)
+    };
     report_to(py, progress, merge).map(Datastore::from)
 }
 
 /// Fits the prior of a datastore again.
 #[pyfunction]
-#[pyo3(signature = (path, *, prior_tokens = build::DEFAULT_PRIOR_TOKENS, progress = None))]
+#[pyo3(signature = (path, *, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None))]
 pub(crate) fn refit(
     py: Python<'_>,
     path: PathBuf,
     prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let refit = |report: &mut Report| build::refit(&path, prior_tokens, report);
+    let refit = |report: &mut Report| fused::refit(&path, prior_tokens, report);
     report_to(py, progress, refit).map(Datastore::from)
 }
 
@@ -310,7 +323,7 @@ pub(crate) fn refit(
 #[pyfunction]
 #[pyo3(signature = (
     path, *, max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    drop_duplicates = false, prior_tokens = build::DEFAULT_PRIOR_TOKENS, progress = None
+    drop_duplicates = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None
 ))]
 pub(crate) fn compact(
     py: Python<'_>,
@@ -325,12 +338,12 @@ pub(crate) fn compact(
         max_shard_tokens,
         max_memory,
         drop_duplicates,
-        prior_tokens,
     };
-    report_to(py, progress, |report| {
-        build::compact(&path, options, report)
-    })
-    .map(Datastore::from)
+    let compact = |report: &mut Report| {
+        let datastore = build::compact(&path, options, report)?;
+        fused::fit_missing(datastore, prior_tokens, report)
+    };
+    report_to(py, progress, compact).map(Datastore::from)
 }
 
 pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;

@@ -184,7 +184,7 @@ impl Datastore {
 
     #[getter]
     fn prior<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let prior = self.0.prior();
+        let prior = specds::fused::prior_of(&self.0);
         prior.map(|weights| PyBytes::new(py, &weights.to_bytes()))
     }
 

@@ -134,9 +134,8 @@ fn read(
     weights: Option<&[u8]>,
     datastore: Option<&specds::lookup::Datastore>,
 ) -> PyResult<Weights> {
-    let prior = datastore.and_then(specds::lookup::Datastore::prior);
     match weights {
         Some(weights) => Weights::from_bytes(weights).map_err(py_err),
-        None => Ok(prior.cloned().unwrap_or_default()),
+        None => Ok(datastore.and_then(fused::prior_of).unwrap_or_default()),
     }
 }

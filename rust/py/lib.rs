@@ -51,7 +51,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::draft::Source::ALL.map(specds::draft::Source::name);
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
-        let prior_tokens = specds::build::DEFAULT_PRIOR_TOKENS;
+        let prior_tokens = specds::fused::DEFAULT_PRIOR_TOKENS;
         module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

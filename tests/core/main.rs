@@ -7,6 +7,7 @@ mod files;
 mod forgery;
 mod fused;
 mod golden;
+mod layers;
 mod lookup;
 mod memory;
 mod n_grammys;

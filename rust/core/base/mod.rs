@@ -2,6 +2,7 @@
 //!
 //! It imports nothing of this crate.
 
+pub(crate) mod checks;
 pub(crate) mod error;
 pub(crate) mod even_sample;
 pub(crate) mod portable_math;

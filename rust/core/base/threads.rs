@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
+use crate::base::error::{Error, Result};
+
 /// Does the work on every item and gives the results in order, in parallel by at least `min_len`
 /// items each.
 ///
@@ -29,6 +31,15 @@ pub(crate) fn num_threads() -> usize {
         rayon::current_num_threads()
     } else {
         1
+    }
+}
+
+/// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
+pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
+    match num_threads {
+        Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),
+        Some(num_threads) => Ok(count.div_ceil(num_threads).max(1)),
+        None => Ok(1),
     }
 }
 

@@ -14,7 +14,6 @@ use crate::build::index_workers::{Event, Indexer, Job};
 use crate::build::options::DatastoreOptions;
 use crate::build::shard_plan::Placed;
 use crate::build::staging::Staging;
-use crate::fused::prior::{self, Report};
 use crate::index::write::{Stage, fast_memory};
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{
@@ -262,7 +261,8 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time.
+    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
+    /// has no prior yet: [`fit_missing`](crate::fused::fit_missing) gives it one.
     ///
     /// `progress` is called with a stage, how much of it is done, and how much it is in all;
     /// breaking from it stops the build.
@@ -283,16 +283,12 @@ impl DatastoreBuilder {
         if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
             return Err(Error::EmptyCorpus);
         }
-        let mut report = |stage, done, total| match progress(stage, done, total) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Stopped),
-        };
+        let mut report = stoppable(progress);
         self.index_shards(&mut report)?;
         let mut manifest = self.manifest();
         let has_changed = !self.shards.is_empty(); // else every document was there before
         if has_changed {
-            let num_tokens = self.options.prior_tokens;
-            prior::put(&mut manifest, self.staging()?, num_tokens, &mut report)?;
+            manifest.prior = None; // the old one was fitted to other documents
         }
         let target = self.staging()?.target().to_owned();
         check_target(&target, &self.options)?;
@@ -585,6 +581,19 @@ impl fmt::Debug for DatastoreBuilder {
             .field("options", &self.options)
             .field("num_tokens", &self.counts.tokens)
             .finish_non_exhaustive()
+    }
+}
+
+/// What hears how far the work has come, and may end it.
+pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
+
+/// Ends the work with [`Error::Stopped`] where `progress` breaks.
+pub(crate) fn stoppable(
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> impl FnMut(Stage, u64, u64) -> Result<()> {
+    |stage, done, total| match progress(stage, done, total) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Stopped),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::build::options::{DatastoreOptions, Existing};
 use crate::storage::manifest::{self, Manifest};
@@ -17,18 +18,6 @@ pub(crate) fn check_documents(
     check_lengths(tokens, lengths)?;
     check_tokens(tokens, vocab_size)?;
     check_fits(lengths, limit)
-}
-
-/// Whether all tokens are of the vocabulary; the first that is not is the error.
-pub(crate) fn check_tokens<'a>(
-    tokens: impl IntoIterator<Item = &'a u32>,
-    vocab_size: u32,
-) -> Result<()> {
-    let mut tokens = tokens.into_iter();
-    match tokens.find(|&&token| token >= vocab_size) {
-        Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
-        None => Ok(()),
-    }
 }
 
 /// The documents that these lengths, which add up, cut the tokens into.

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
 use crate::index::write::ShardText;
+use crate::storage::files::write_whole;
 use crate::storage::manifest::MAX_SHARD_TOKENS;
-use crate::storage::section::{Kind, SectionWriter, payload_reader, write_whole};
+use crate::storage::section::{Kind, SectionWriter, payload_reader};
 use crate::storage::token_array::TokenWidth;
 
 /// So many tokens are written between two checkpoints: a few seconds of tokenising.

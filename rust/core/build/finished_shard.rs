@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
 use crate::build::staging::Staging;
+use crate::storage::files::sync_folder;
+use crate::storage::files::write_whole;
 use crate::storage::manifest::{ShardEntry, ShardManifest, folder_name};
-use crate::storage::section::{sync_folder, write_whole};
 
 /// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
 /// shard is found wherever it is.

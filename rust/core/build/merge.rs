@@ -10,56 +10,33 @@ use crate::build::checks::check_replaceable;
 use crate::build::document_log::Documents;
 use crate::build::options::{DatastoreOptions, Existing};
 use crate::build::staging::Staging;
-use crate::fused::prior;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
+use crate::storage::files::sync_folder;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardEntry};
-use crate::storage::section::sync_folder;
 use crate::storage::token_array::TokenWidth;
 
 /// Joins datastores of one tokenizer: the new one at `path` has all their shards, in order. A shard
 /// that several of them have counts once; documents are not compared. Files are linked where the
-/// file system can, and copied elsewhere. The prior is fitted anew, to at most `prior_tokens`; that
-/// is what `progress` is told of.
+/// file system can, and copied elsewhere. The new one has no prior: see
+/// [`fit_missing`](crate::fused::fit_missing).
 ///
 /// # Errors
 ///
 /// [`Error::OtherTokenizer`] with the first that does not fit the first one; those of opening a
 /// datastore; [`Error::Exists`], [`Error::NotADatastore`] and [`Error::Locked`] as with
 /// [`DatastoreBuilder::create`]; [`Error::InvalidArgument`] without sources or where they have too
-/// many shards; [`Error::Stopped`], [`Error::Io`].
+/// many shards; [`Error::Io`].
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
     overwrite: bool,
-    prior_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
 ) -> Result<Datastore> {
     let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
     check_replaceable(&target, overwrite)?;
     let staging = Staging::open(&target)?;
     staging.begin(None)?;
-    let joined = join(sources, &staging.shards());
-    with_prior(joined, staging, prior_tokens, progress)
-}
-
-/// Publishes the datastore of a manifest with a prior, or leaves nothing in the staging folder.
-fn with_prior(
-    manifest: Result<Manifest>,
-    staging: Staging,
-    prior_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
-) -> Result<Datastore> {
-    let mut report = |stage, done, total| match progress(stage, done, total) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
-    let fitted = manifest.and_then(|mut manifest| {
-        prior::put(&mut manifest, &staging, prior_tokens, &mut report)?;
-        Ok(manifest)
-    });
-    let target = staging.target().to_owned();
-    match fitted {
+    match join(sources, &staging.shards()) {
         Ok(manifest) => staging.publish(manifest)?,
         Err(error) => {
             staging.remove();
@@ -67,25 +44,6 @@ fn with_prior(
         }
     }
     Datastore::open(&target)
-}
-
-/// Fits the prior of the datastore at `path` again, as a build does, to at most so many tokens; 0
-/// takes it away. Who has it open goes on with the old one.
-///
-/// # Errors
-///
-/// Those of opening a datastore, but for its prior, which may be damaged; [`Error::Locked`],
-/// [`Error::Stopped`], [`Error::Io`].
-pub fn refit(
-    path: impl AsRef<Path>,
-    prior_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
-) -> Result<Datastore> {
-    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
-    Manifest::read(&target)?;
-    let staging = Staging::open(&target)?;
-    staging.begin(None)?;
-    with_prior(Manifest::read(&target), staging, prior_tokens, progress)
 }
 
 /// Links the shards of all sources into a folder, and gives the manifest that lists them.
@@ -164,14 +122,12 @@ pub struct CompactOptions {
     pub max_memory: u64,
     /// Whether documents that occur several times are kept once, or as often.
     pub drop_duplicates: bool,
-    /// As in [`DatastoreOptions`].
-    pub prior_tokens: u64,
 }
 
 /// Rebuilds the shards of the datastore at `path` into as few as the options allow: it is then what
 /// one build of all its documents would have made. Nothing is done where that is what it is
 /// already. Who has it open goes on with the old shards; a rebuild that was killed is taken up by
-/// the next one.
+/// the next one. What is rebuilt has no prior: see [`fit_missing`](crate::fused::fit_missing).
 ///
 /// # Errors
 ///
@@ -209,7 +165,6 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         position_stride: old.position_stride,
         max_duplicates: old.max_duplicates,
         drop_duplicates: options.drop_duplicates,
-        prior_tokens: options.prior_tokens,
         existing: Existing::Replace,
         plan: Some(format!("compact {}", old.build_id)),
         ..DatastoreOptions::new(old.vocab_size, old.separator)

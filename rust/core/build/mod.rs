@@ -16,6 +16,6 @@ pub(crate) mod staging;
 
 pub use builder::DatastoreBuilder;
 pub use dedup::document_hashes;
-pub use merge::{CompactOptions, compact, merge, refit};
-pub use options::{DEFAULT_PRIOR_TOKENS, DatastoreOptions, Existing};
+pub use merge::{CompactOptions, compact, merge};
+pub use options::{DatastoreOptions, Existing};
 pub use remote_shard::build_shard;

@@ -1,12 +1,10 @@
 //! What is a datastore built for, and from?
 
 use crate::base::error::{Error, Result};
-use crate::index::write::{IndexOptions, largest_shard};
+use crate::index::options::IndexOptions;
+use crate::index::write::largest_shard;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
-
-/// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
-pub const DEFAULT_PRIOR_TOKENS: u64 = 200_000;
 
 /// What may be at the path of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +51,6 @@ pub struct DatastoreOptions {
     /// The most tokens to add, separators included: the first document that does not fit, and all
     /// after it, are ignored.
     pub max_tokens: u64,
-    /// The most tokens that the [prior](crate::lookup::datastore::Datastore::prior) is fitted to; 0 fits
-    /// none. At most one in 16 of the datastore is taken, and none is fitted to less than 1,024.
-    pub prior_tokens: u64,
     /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words. A build that was killed is taken up where it
@@ -80,7 +75,6 @@ impl DatastoreOptions {
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
-            prior_tokens: DEFAULT_PRIOR_TOKENS,
             existing: Existing::Refuse,
             plan: None,
         }

@@ -22,10 +22,12 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
+use crate::storage::files::is_at;
+use crate::storage::files::sync_folder;
+use crate::storage::files::write_whole;
 use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
-use crate::storage::section::{sync_folder, write_whole};
 
 /// The folder beside a datastore in which it is written, by this process alone.
 pub(crate) struct Staging {
@@ -194,23 +196,6 @@ fn lock(folder: &Path, target: &Path) -> Result<File> {
             Ok(()) => {}
         }
     }
-}
-
-/// Whether `file` is what `path` names: a process that ends removes the file that it has locked.
-#[cfg(unix)]
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => id(ours) == id(there),
-        _ => false,
-    }
-}
-
-/// Elsewhere, a file that is open cannot be removed.
-#[cfg(not(unix))]
-pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 /// Removes the shards and priors in a folder that the manifest does not list.

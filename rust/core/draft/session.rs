@@ -1,9 +1,9 @@
 //! What is drafted at a decoding step?
 
 use crate::base::error::Result;
+use crate::base::threads::batch_size;
 use crate::base::threads::in_parallel;
 use crate::draft::token_tree::TokenTree;
-use crate::lookup::datastore::batch_size;
 
 /// One request that is drafted for, from whatever source.
 pub trait Session: Send {

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::checks::check_tokens;
 use crate::draft::session::Session;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::Effort;

@@ -6,6 +6,11 @@ use std::ops::Range;
 use crate::base::portable_math::{hash, rank_of, small};
 use crate::draft::token_tree::Source;
 
+pub(crate) const MAX_DEPTH: u32 = 20;
+
+/// How much less an earlier place counts than the next one.
+pub(crate) const DECAY: f32 = 0.95;
+
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
@@ -233,19 +238,6 @@ impl Evidence {
             });
         }
     }
-}
-
-/// Equal tokens that stand together, each with its count.
-pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
-    let mut tokens = tokens.peekable();
-    std::iter::from_fn(move || {
-        let token = tokens.next()?;
-        let mut count = 1.0;
-        while tokens.next_if_eq(&token).is_some() {
-            count += 1.0;
-        }
-        Some((token, count))
-    })
 }
 
 const ENTRIES_BITS: u32 = 10;

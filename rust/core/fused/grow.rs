@@ -8,7 +8,7 @@ use crate::base::portable_math::lesser;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{Evidence, Kind, Known, TableSource};
+use crate::fused::evidence::{Evidence, Kind, Known, MAX_DEPTH, TableSource};
 use crate::fused::mixer::{self, Request, Uses};
 use crate::fused::sources::corpus::{self, Passages};
 use crate::fused::sources::skip_gram::Skips;
@@ -20,7 +20,6 @@ use crate::memory::history::History;
 
 /// How many tokens before a path are matched.
 const TAIL: usize = 16;
-pub(crate) const MAX_DEPTH: u32 = 20;
 
 /// Paths less likely than this are not drafted: a tree of some hundred nodes has none.
 const MIN_PROB: f32 = 1.0 / 2048.0;

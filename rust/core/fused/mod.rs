@@ -15,4 +15,5 @@ pub(crate) mod weights;
 
 pub use drafter::{FusedConfig, FusedDrafter, FusedSession, fit};
 pub use effort::Effort;
+pub use prior::{DEFAULT_PRIOR_TOKENS, fit_missing, prior_of, refit};
 pub use weights::Weights;

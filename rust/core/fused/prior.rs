@@ -4,24 +4,22 @@
 //! the datastore: so nothing is held out of the index. The weights that come of it are a file of
 //! the datastore, and what drafters start from.
 
-use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
+use crate::build::builder::{Report, stoppable};
 use crate::build::staging::Staging;
 use crate::fused::drafter::{FusedSession, learn_from, learner};
 use crate::fused::weights::Weights;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Hidden;
-use crate::storage::manifest::{Manifest, PriorEntry, ShardEntry};
-use crate::storage::section::write_whole;
-
-/// What tells how far the work has come, and may end it.
-pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
+use crate::storage::files::write_whole;
+use crate::storage::manifest::{Manifest, PriorEntry};
 
 /// A prior is fitted to one token in so many at most: what is small is soon done.
 const SHARE: u64 = 16;
@@ -33,25 +31,78 @@ const MIN_DOCUMENTS: u64 = 16;
 /// How many tokens of a document are drafted for: many documents tell more than few long ones.
 const MAX_EXCERPT: usize = 1024;
 
-/// Fits the prior of the datastore that `manifest` lists, to at most `num_tokens`, and puts it into
-/// the staging folder, where the shards are or else at the target. Where the datastore is too small,
-/// or `num_tokens`, there is none.
-pub(crate) fn put(
-    manifest: &mut Manifest,
-    staging: &Staging,
+/// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
+pub const DEFAULT_PRIOR_TOKENS: u64 = 200_000;
+
+/// What fused drafters with this datastore start from, as far as nothing else is said. `None` where
+/// it has no prior, or another version of this crate has fitted it: drafters do without it then, and
+/// [`refit`] fits it again.
+pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
+    Weights::from_bytes(datastore.prior()?).ok()
+}
+
+/// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
+/// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
+/// Who has the datastore open goes on with the old one.
+///
+/// # Errors
+///
+/// Those of opening a datastore, but for its prior, which may be damaged; [`Error::Locked`],
+/// [`Error::Stopped`], [`Error::Io`]. The datastore is left as it was.
+pub fn refit(
+    path: impl AsRef<Path>,
     num_tokens: u64,
-    report: &mut Report,
-) -> Result<()> {
-    manifest.prior = None;
-    let num_tokens = num_tokens.min(manifest.num_tokens / SHARE);
-    if num_tokens < MIN_TOKENS || manifest.num_documents < MIN_DOCUMENTS {
-        return Ok(());
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<Datastore> {
+    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+    Manifest::read(&target)?;
+    let staging = Staging::open(&target)?;
+    staging.begin(None)?;
+    match put(&staging, num_tokens, &mut stoppable(progress)) {
+        Ok(manifest) => staging.publish(manifest)?,
+        Err(error) => {
+            staging.remove();
+            return Err(error);
+        }
     }
-    let folder_of = |shard: &ShardEntry| {
-        let folder = staging.find(&shard.id);
-        folder.unwrap_or_else(|| shard.folder(staging.target()))
+    Datastore::open(&target)
+}
+
+/// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
+/// added to, merged or compacted. A process that is killed before the fit is done leaves a complete
+/// datastore without a prior.
+///
+/// # Errors
+///
+/// Those of [`refit`].
+pub fn fit_missing(
+    datastore: Datastore,
+    num_tokens: u64,
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<Datastore> {
+    let manifest = datastore.manifest();
+    if manifest.prior.is_some() || num_to_fit(manifest, num_tokens).is_none() {
+        return Ok(datastore);
+    }
+    refit(datastore.path(), num_tokens, progress)
+}
+
+/// How many tokens a prior of at most `num_tokens` is fitted to; `None` where that teaches nothing.
+fn num_to_fit(manifest: &Manifest, num_tokens: u64) -> Option<u64> {
+    let num_tokens = num_tokens.min(manifest.num_tokens / SHARE);
+    let is_enough = num_tokens >= MIN_TOKENS && manifest.num_documents >= MIN_DOCUMENTS;
+    is_enough.then_some(num_tokens)
+}
+
+/// Fits the prior of the datastore at the target, puts it into the staging folder, and gives the
+/// manifest that names it.
+fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manifest> {
+    let mut manifest = Manifest::read(staging.target())?;
+    manifest.prior = None;
+    let Some(num_tokens) = num_to_fit(&manifest, num_tokens) else {
+        return Ok(manifest);
     };
-    let datastore = Datastore::open_listed(staging.target(), manifest, folder_of)?;
+    let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
     let (weights, num_tokens) = fit(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
@@ -61,7 +112,7 @@ pub(crate) fn put(
     };
     write_whole(&staging.shards().join(prior.file_name()), &bytes)?;
     manifest.prior = Some(prior);
-    Ok(())
+    Ok(manifest)
 }
 
 /// Learns from documents that lie evenly in the datastore, however it is cut into shards.
@@ -74,7 +125,8 @@ fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Resu
         if left == 0 {
             break;
         }
-        let Some((hidden, tokens)) = Hidden::of(datastore, index, left.min(MAX_EXCERPT)) else {
+        let Some((hidden, tokens)) = Hidden::of(datastore.shards(), index, left.min(MAX_EXCERPT))
+        else {
             continue;
         };
         num_done += tokens.len() as u64;
@@ -95,33 +147,6 @@ fn evenly(count: u64) -> impl Iterator<Item = u64> {
     };
     let numbers = (0..count.next_power_of_two()).map(reverse);
     numbers.filter(move |&number| number < count)
-}
-
-/// Reads the prior that the manifest of the datastore at `folder` names.
-///
-/// # Errors
-///
-/// [`Error::Truncated`], [`Error::Checksum`], [`Error::Io`].
-pub(crate) fn read(folder: &Path, manifest: &Manifest) -> Result<Option<Weights>> {
-    let Some(prior) = &manifest.prior else {
-        return Ok(None);
-    };
-    let path = folder.join(prior.file_name());
-    let found = fs::metadata(&path).map_err(Error::io(&path))?.len();
-    if found != prior.num_bytes {
-        return Err(Error::Truncated {
-            path,
-            expected: prior.num_bytes,
-            found,
-        });
-    }
-    let bytes = fs::read(&path).map_err(Error::io(&path))?;
-    if format!("{:032x}", xxh3_128(&bytes)) != prior.id {
-        return Err(Error::Checksum { path });
-    }
-    // Where its bytes are right and it cannot be read, another version has written it: drafters do
-    // without it, as without one.
-    Ok(Weights::from_bytes(&bytes).ok())
 }
 
 #[cfg(test)]

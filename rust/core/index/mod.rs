@@ -6,6 +6,7 @@ mod cover;
 mod entries;
 mod lightweight;
 pub(crate) mod ngram_table;
+pub(crate) mod options;
 #[cfg(test)]
 mod sort_tests;
 pub(crate) mod suffix_array;

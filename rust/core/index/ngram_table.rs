@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::index::suffix_array::{KEY_LEN, KEY_STRIDE, Suffixes};
+use crate::index::suffix_array::Suffixes;
+use crate::storage::manifest::KEY_LEN;
+use crate::storage::manifest::KEY_STRIDE;
 use crate::storage::section::Section;
 use crate::storage::token_array::Tokens;
 
@@ -16,9 +18,6 @@ pub(crate) const MAX_LEN: usize = KEY_LEN;
 
 /// The bytes of a stored n-gram.
 const RECORD_LEN: usize = 16;
-
-/// The bits of a stored n-gram.
-pub(crate) const RECORD_BITS: u16 = 128;
 
 /// The trie of the frequent n-grams, each with the ranks of its suffixes.
 ///

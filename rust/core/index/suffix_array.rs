@@ -5,22 +5,9 @@ use libsais::{LibsaisError, SuffixArrayConstruction};
 use std::ops::Range;
 
 use crate::base::error::{Error, Result};
+use crate::storage::manifest::{KEY_LEN, KEY_STRIDE};
 use crate::storage::section::{Section, SectionManifest, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
-
-/// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
-/// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
-/// every 64th).
-pub(crate) const KEY_STRIDE: usize = 256;
-
-/// The number of tokens in a key.
-pub(crate) const KEY_LEN: usize = 4;
-
-/// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
-pub(crate) fn position_bits(num_tokens: u64) -> u16 {
-    let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
-    u16::try_from(bits.max(1)).expect("64 bits at most")
-}
 
 /// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
 /// smaller one. O(n) time and [`memory`].

@@ -1,7 +1,7 @@
 //! Which suffixes does an index keep?
 
 use crate::base::error::Result;
-use crate::index::write::IndexOptions;
+use crate::index::options::IndexOptions;
 use crate::storage::token_array::Tokens;
 
 /// Suffixes are duplicates where so many first tokens are the same: more than a draft takes to find

@@ -4,9 +4,12 @@ use std::path::Path;
 
 use crate::base::error::{Error, Result};
 use crate::index::lightweight;
-use crate::index::ngram_table::{self, RECORD_BITS};
-use crate::index::suffix_array::{self, Packer, Suffixes, position_bits};
+use crate::index::ngram_table::{self};
+use crate::index::options::IndexOptions;
+use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::index::thin::Thinner;
+use crate::storage::manifest::RECORD_BITS;
+use crate::storage::manifest::position_bits;
 use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
@@ -42,26 +45,6 @@ impl Stage {
             Self::Sync => "sync",
             Self::Prior => "prior",
         }
-    }
-}
-
-/// How an index is built, and how much of it is kept.
-#[derive(Debug, Clone)]
-pub(crate) struct IndexOptions {
-    pub(crate) vocab_size: u32,
-    pub(crate) separator: u32,
-    pub(crate) width: TokenWidth,
-    /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
-    pub(crate) position_stride: u32,
-    /// How many suffixes that begin alike are kept; 0 keeps all.
-    pub(crate) max_duplicates: u32,
-    /// The bytes of private memory that sorting may take.
-    pub(crate) max_memory: u64,
-}
-
-impl IndexOptions {
-    pub(crate) fn keeps_all(&self) -> bool {
-        self.position_stride == 1 && self.max_duplicates == 0
     }
 }
 

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::base::even_sample::Stride;
-use crate::lookup::split::Node;
 
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +19,15 @@ pub(crate) struct Row {
     pub(crate) tokens: Range<usize>,
     /// How many tokens before the match are those before the pattern, where it was asked for.
     pub(crate) reach: usize,
+}
+
+/// A path that follows a match.
+pub(crate) struct Node {
+    pub(crate) token: u32,
+    /// The number of nodes before its parent, -1 where it has none.
+    pub(crate) parent: i32,
+    /// The number of samples that begin with the path.
+    pub(crate) count: u64,
 }
 
 impl Samples {
@@ -77,4 +85,17 @@ impl Samples {
         let row = |row: &Row| &self.tokens[row.tokens.clone()];
         self.rows.sort_by(|a, b| row(a).cmp(row(b)));
     }
+}
+
+/// Equal tokens that stand together, each with its count.
+pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
+    let mut tokens = tokens.peekable();
+    std::iter::from_fn(move || {
+        let token = tokens.next()?;
+        let mut count = 1.0;
+        while tokens.next_if_eq(&token).is_some() {
+            count += 1.0;
+        }
+        Some((token, count))
+    })
 }

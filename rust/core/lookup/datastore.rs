@@ -1,22 +1,20 @@
 //! What followed this context before?
 
 use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Instant;
 
+use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
 use crate::base::even_sample::Stride;
-use crate::base::threads::in_parallel;
-use crate::build::checks::check_tokens;
-use crate::fused::prior;
-use crate::fused::weights::Weights;
+use crate::base::threads::{batch_size, in_parallel};
 use crate::lookup::continuations::Samples;
+use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllFollowers;
 use crate::lookup::shard::Shard;
+use crate::lookup::shards::Shards;
 use crate::lookup::split::Splitter;
-use crate::storage::manifest::{Manifest, ShardEntry};
+use crate::storage::manifest::Manifest;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
@@ -30,35 +28,10 @@ use crate::storage::manifest::{Manifest, ShardEntry};
 pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
-    shards: Vec<Shard>,
-    prior: Option<Weights>,
+    shards: Shards,
+    prior: Option<Vec<u8>>,
     /// What is found of single tokens serves all that draft.
     followers: OnceLock<AllFollowers>,
-}
-
-/// Where the longest suffix of a context occurs in a datastore.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Match {
-    /// The length of that suffix in tokens; 0 where there is none.
-    pub length: usize,
-    ranges: Vec<Range<usize>>,
-}
-
-impl Match {
-    /// How often it occurs.
-    pub fn count(&self) -> u64 {
-        self.ranges.iter().map(|range| range.len() as u64).sum()
-    }
-
-    /// The ranks of its occurrences in each shard.
-    pub(crate) fn ranges(&self) -> &[Range<usize>] {
-        &self.ranges
-    }
-
-    /// Whether only one shard has it, or none.
-    pub(crate) fn is_in_one_shard(&self) -> bool {
-        self.ranges.iter().filter(|range| !range.is_empty()).count() < 2
-    }
 }
 
 /// A document of the corpus.
@@ -84,15 +57,13 @@ impl Datastore {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
         loop {
-            let opened = Self::open_listed(path, &manifest, |shard| shard.folder(path));
-            let complete = opened.and_then(|datastore| {
-                Ok(Self {
-                    prior: prior::read(path, &manifest)?,
-                    ..datastore
-                })
+            let opened = Self::open_without_prior(path, &manifest).and_then(|datastore| {
+                let prior = manifest.prior.as_ref();
+                let prior = prior.map(|prior| prior.read(path)).transpose()?;
+                Ok(Self { prior, ..datastore })
             });
-            let Err(error) = complete else {
-                return complete;
+            let Err(error) = opened else {
+                return opened;
             };
             // While the files were opened, another process may have replaced them.
             let now = Manifest::read(path)?;
@@ -103,18 +74,12 @@ impl Datastore {
         }
     }
 
-    /// Opens the shards that a manifest lists, wherever they lie, without a prior.
-    pub(crate) fn open_listed(
-        path: &Path,
-        manifest: &Manifest,
-        folder_of: impl Fn(&ShardEntry) -> PathBuf,
-    ) -> Result<Self> {
-        let shards = manifest.shards.iter();
-        let opened = shards.map(|shard| Shard::open(&folder_of(shard), manifest, shard));
+    /// Opens the shards that a manifest of the datastore at `path` lists, and no prior.
+    pub(crate) fn open_without_prior(path: &Path, manifest: &Manifest) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
             manifest: manifest.clone(),
-            shards: opened.collect::<Result<_>>()?,
+            shards: Shards::open(path, manifest)?,
             prior: None,
             followers: OnceLock::new(),
         })
@@ -137,7 +102,7 @@ impl Datastore {
         &self.path
     }
 
-    pub(crate) fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &Shards {
         &self.shards
     }
 
@@ -146,11 +111,10 @@ impl Datastore {
         &self.manifest
     }
 
-    /// What fused drafters with this datastore start from, as far as nothing else is said: weights
-    /// fitted to some of its documents when it was built. `None` where there are none, or another
-    /// version of this crate has fitted them: then [`refit`](crate::build::merge::refit) fits them again.
-    pub fn prior(&self) -> Option<&Weights> {
-        self.prior.as_ref()
+    /// The bytes of its prior, whose checksum is right. What they mean is for
+    /// [`prior_of`](crate::fused::prior_of) to say.
+    pub fn prior(&self) -> Option<&[u8]> {
+        self.prior.as_deref()
     }
 
     /// All tokens, separators included.
@@ -170,7 +134,8 @@ impl Datastore {
 
     /// What follows each single token. O(vocabulary) when it is first asked for.
     pub(crate) fn followers(&self) -> &AllFollowers {
-        self.followers.get_or_init(|| AllFollowers::new(self))
+        self.followers
+            .get_or_init(|| AllFollowers::new(&self.shards))
     }
 
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
@@ -199,7 +164,8 @@ impl Datastore {
         let document = context.rsplit(|&token| token == self.separator()).next();
         let context = document.unwrap_or_default();
         let mut found = Match::default();
-        self.find_longest(context, max_match.min(context.len()), min_match, &mut found);
+        self.shards
+            .find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
     }
 
@@ -237,30 +203,10 @@ impl Datastore {
     /// O(samples · `length` · k log n).
     pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
         let mut samples = Samples::default();
-        self.read_samples(found, length, max_samples, &[], &mut samples);
+        self.shards
+            .read_samples(found, length, max_samples, &[], &mut samples);
         samples.sort();
         samples
-    }
-
-    /// The same into memory that is there, in the order of suffixes: what shares a beginning stands
-    /// together, but a row that is the beginning of another one may stand after it. Where all
-    /// occurrences are read, each row tells how many tokens before it are the last ones of `before`.
-    pub(crate) fn read_samples(
-        &self,
-        found: &Match,
-        length: usize,
-        max_samples: usize,
-        before: &[u32],
-        samples: &mut Samples,
-    ) {
-        let stride = Stride::new(found.count(), max_samples as u64);
-        if found.is_in_one_shard() || stride.num_samples() == found.count() {
-            self.gather(found, length, stride, before, samples);
-        } else {
-            let mut splitter = Splitter::default();
-            samples.expand(stride, splitter.nodes(self, found, stride, length));
-            samples.sort();
-        }
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
@@ -273,7 +219,7 @@ impl Datastore {
         }
         let mut splitter = Splitter::default();
         let all = Stride::new(found.count(), u64::MAX);
-        let nodes = splitter.nodes(self, found, all, 1);
+        let nodes = self.shards.split(&mut splitter, found, all, 1);
         nodes
             .take(top_k)
             .map(|node| (node.token, node.count))
@@ -282,7 +228,7 @@ impl Datastore {
 
     /// What the table of the only shard that has the match says of it.
     fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
-        let pairs = self.shards.iter().zip(&found.ranges);
+        let pairs = self.shards.iter().zip(found.ranges());
         let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
         let (shard, ranks) = shards.next()?;
         match shards.next() {
@@ -303,11 +249,7 @@ impl Datastore {
         if pattern.contains(&self.separator()) {
             return Ok(0);
         }
-        let counts = self
-            .shards
-            .iter()
-            .map(|shard| shard.find(pattern).len() as u64);
-        Ok(counts.sum())
+        Ok(self.shards.count(pattern))
     }
 
     /// Where the match begins in the corpus: the positions of its first `limit` occurrences, in
@@ -316,7 +258,7 @@ impl Datastore {
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
         let mut num_before = 0;
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+        for (shard, ranks) in self.shards.iter().zip(found.ranges()) {
             let positions = ranks.clone().map(|rank| shard.position(rank));
             let positions = positions.filter(|&position| position < shard.num_tokens());
             let firsts = smallest(positions, limit - all.len());
@@ -338,7 +280,7 @@ impl Datastore {
     /// [`Error::InvalidArgument`] where the corpus is not that long.
     pub fn document(&self, position: u64) -> Result<StoredDocument> {
         let (mut num_documents, mut num_tokens) = (0, 0);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let in_shard = usize::try_from(position - num_tokens).unwrap_or(usize::MAX);
             if in_shard < shard.num_tokens() {
                 let (index, positions) = shard.document(in_shard);
@@ -364,13 +306,8 @@ impl Datastore {
     /// [`Error::Io`] where the system refuses.
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
-        self.followers().fill(self);
+        self.followers().fill(&self.shards);
         Ok(())
-    }
-
-    /// Whether what is read next is likely to wait for a disk, in any shard.
-    pub(crate) fn is_cold(&self) -> bool {
-        self.shards.iter().any(|shard| shard.warmth.is_cold())
     }
 
     /// Whether a session may see these tokens.
@@ -385,125 +322,6 @@ impl Datastore {
         }
         self.check_tokens(pattern)
     }
-
-    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
-    /// `max_match` tokens, not more than there are. The longest is tried first: it is the likeliest
-    /// where the context follows the corpus.
-    pub(crate) fn find_longest(
-        &self,
-        context: &[u32],
-        max_match: usize,
-        min_match: usize,
-        found: &mut Match,
-    ) {
-        let suffix = |length| &context[context.len() - length..];
-        // Where the last match was, the next one is likely to be: what is known to occur in one shard
-        // spares the others their tries.
-        let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
-        let first = last.unwrap_or(0);
-        found.ranges.clear();
-        found.ranges.resize(self.shards.len(), 0..0);
-        let mut longest = min_match - 1;
-        let mut longest_shard = None;
-        let shards = self.shards.iter().enumerate();
-        let shards = shards.clone().skip(first).chain(shards.take(first));
-        for (index, shard) in shards.clone() {
-            let mut limit = max_match;
-            let mut length = match longest_shard {
-                // Most shards do not even have that.
-                Some(_) => longest,
-                None if index == first => max_match,
-                None => longest + 1,
-            };
-            while (min_match..=limit).contains(&length) {
-                let ranks = shard.find(suffix(length));
-                let is_longest = length == longest;
-                if ranks.is_empty() {
-                    limit = length - 1;
-                } else {
-                    found.ranges[index] = ranks;
-                    if !is_longest {
-                        longest = length;
-                        longest_shard = Some(index);
-                    }
-                }
-                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
-                length = longest + if is_longest { 1 } else { step };
-            }
-        }
-        found.length = if longest_shard.is_some() { longest } else { 0 };
-        // The shards after that one know already.
-        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
-        for (index, shard) in shards.take_while(is_before) {
-            found.ranges[index] = shard.find(suffix(longest));
-        }
-    }
-
-    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
-    pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
-        found.ranges.clear();
-        let ranges = self.shards.iter().map(|shard| shard.find(pattern));
-        found.ranges.extend(ranges);
-        found.length = pattern.len();
-    }
-
-    /// Reads the samples of a match that is in one shard, or all of its occurrences.
-    ///
-    /// All positions come before all tokens, so that the processor waits for many at a time: nearly
-    /// every read misses its caches.
-    pub(crate) fn gather(
-        &self,
-        found: &Match,
-        length: usize,
-        stride: Stride,
-        before: &[u32],
-        samples: &mut Samples,
-    ) {
-        let Samples {
-            tokens,
-            rows,
-            positions,
-        } = samples;
-        tokens.clear();
-        rows.clear();
-        let num_rows = usize::try_from(stride.num_samples()).unwrap_or(0);
-        positions.reserve(num_rows);
-        rows.reserve(num_rows);
-        tokens.reserve(num_rows);
-        let mut occurrences = stride.occurrences().peekable();
-        let mut num_before = 0;
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
-            let started = Instant::now();
-            positions.clear();
-            let num_up_to = num_before + ranks.len() as u64;
-            let is_cold = shard.warmth.is_cold();
-            if is_cold {
-                let here = stride.occurrences().skip_while(|&n| n < num_before);
-                for occurrence in here.take_while(|&n| n < num_up_to) {
-                    shard.fetch_position(ranks.start + index_in(occurrence, num_before));
-                }
-            }
-            while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
-                positions.push(shard.position(ranks.start + index_in(occurrence, num_before)));
-            }
-            if is_cold {
-                shard.fetch(positions, found.length, length);
-            }
-            shard.touch(positions, found.length);
-            shard.warmth.note(started.elapsed(), positions.len());
-            let row = |&position| shard.row(position, found.length, length, before, tokens);
-            rows.extend(positions.iter().map(row));
-            num_before = num_up_to;
-        }
-        if !found.is_in_one_shard() {
-            samples.sort();
-        }
-    }
-}
-
-/// Which of a range's ranks is the occurrence of this number, after so many in the shards before.
-fn index_in(occurrence: u64, num_before: u64) -> usize {
-    usize::try_from(occurrence - num_before).expect("below a range's length")
 }
 
 /// The smallest `limit` values, ascending, in memory for so many.
@@ -519,25 +337,4 @@ fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
         }
     }
     smallest.into_sorted_vec()
-}
-
-/// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
-pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
-    match num_threads {
-        Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),
-        Some(num_threads) => Ok(count.div_ceil(num_threads).max(1)),
-        None => Ok(1),
-    }
-}
-
-/// Whether the bounds of a match's length are usable.
-pub(crate) fn check_match_lengths(max_match: usize, min_match: usize) -> Result<()> {
-    if min_match == 0 {
-        return Err(Error::invalid("min_match", "must be at least 1"));
-    }
-    if min_match > max_match {
-        let reason = format!("must be at least `min_match`: {min_match}, not {max_match}");
-        return Err(Error::invalid("max_match", reason));
-    }
-    Ok(())
 }

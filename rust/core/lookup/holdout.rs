@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::base::even_sample::Stride;
 use crate::lookup::continuations::Row;
 use crate::lookup::continuations::Samples;
-use crate::lookup::datastore::{Datastore, Match};
+use crate::lookup::matches::Match;
+use crate::lookup::shards::Shards;
 
 /// A match that occurs oftener is read with the document: what of an even sample lies in it is little,
 /// and to know would take reading all occurrences.
@@ -22,13 +23,9 @@ pub(crate) struct Hidden {
 
 impl Hidden {
     /// The document that has so many before it, and its first `max_tokens` tokens.
-    pub(crate) fn of(
-        datastore: &Datastore,
-        index: u64,
-        max_tokens: usize,
-    ) -> Option<(Self, Vec<u32>)> {
+    pub(crate) fn of(shards: &Shards, index: u64, max_tokens: usize) -> Option<(Self, Vec<u32>)> {
         let (mut num_documents, mut num_tokens) = (0, 0);
-        for shard in datastore.shards() {
+        for shard in shards.iter() {
             let in_shard = usize::try_from(index - num_documents).ok()?;
             if in_shard < shard.num_documents() {
                 let Range { start, end } = shard.document_range(in_shard);
@@ -42,12 +39,12 @@ impl Hidden {
         None
     }
 
-    /// How often the match occurs elsewhere, and the [samples](Datastore::samples) that a datastore
+    /// How often the match occurs elsewhere, and the [samples](crate::lookup::Datastore::samples) that a datastore
     /// without the document would give of it, as they lie in the order of suffixes; `None` where it
     /// occurs too often to be checked.
     pub(crate) fn samples_elsewhere(
         &self,
-        datastore: &Datastore,
+        shards: &Shards,
         found: &Match,
         length: usize,
         max_samples: usize,
@@ -58,7 +55,7 @@ impl Hidden {
         }
         let (mut tokens, mut rows) = (Vec::new(), Vec::new());
         let mut num_before = 0;
-        for (shard, ranks) in datastore.shards().iter().zip(found.ranges()) {
+        for (shard, ranks) in shards.iter().zip(found.ranges()) {
             let positions: Vec<usize> = ranks.clone().map(|rank| shard.position(rank)).collect();
             shard.touch(&positions, found.length);
             for position in positions {
@@ -162,7 +159,7 @@ mod tests {
             let whole = build(&documents, separator, max_shard_tokens);
             let hidden = hidden.index(documents.len());
             let text = documents.remove(hidden);
-            let (document, tokens) = Hidden::of(&whole, hidden as u64, usize::MAX).unwrap();
+            let (document, tokens) = Hidden::of(whole.shards(), hidden as u64, usize::MAX).unwrap();
             prop_assert_eq!(&tokens, &text);
             let others = build(&documents, separator, 1 << 20);
             let session = start(&whole).without(document);
@@ -174,7 +171,7 @@ mod tests {
     fn a_document_that_is_not_hidden_foretells_itself() {
         let text = vec![0, 1, 2, 3, 3, 1, 0, 2, 2];
         let whole = build(&[vec![0, 0], text.clone()], VOCAB_SIZE, 1 << 20);
-        let (document, _) = Hidden::of(&whole, 1, 0).unwrap();
+        let (document, _) = Hidden::of(whole.shards(), 1, 0).unwrap();
         let seen = drafts(start(&whole), &text[..4]);
         assert_eq!(seen[0].token_ids()[..3], text[4..7]);
         let unseen = drafts(start(&whole).without(document), &text[..4]);

@@ -3,10 +3,11 @@
 use std::sync::OnceLock;
 
 use crate::base::threads::in_parallel;
-use crate::fused::evidence::runs;
 use crate::lookup::continuations::Samples;
-use crate::lookup::datastore::{Datastore, Match};
+use crate::lookup::continuations::runs;
 use crate::lookup::holdout::Hidden;
+use crate::lookup::matches::Match;
+use crate::lookup::shards::Shards;
 
 /// How many occurrences of a token are looked at.
 const MAX_SAMPLES: usize = 128;
@@ -35,10 +36,10 @@ pub(crate) struct AllFollowers {
 
 impl AllFollowers {
     /// O(vocabulary).
-    pub(crate) fn new(datastore: &Datastore) -> Self {
-        let tokens = 0..datastore.vocab_size();
+    pub(crate) fn new(shards: &Shards) -> Self {
+        let tokens = 0..shards.vocab_size();
         let frequency = |token| {
-            let count = datastore.count(&[token]).unwrap_or(0);
+            let count = shards.count(&[token]);
             u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
         };
         Self {
@@ -49,51 +50,46 @@ impl AllFollowers {
 
     /// Looks up all of them, so that no draft has to: O(vocabulary), and for as long as that does not
     /// wait for a disk.
-    pub(crate) fn fill(&self, datastore: &Datastore) {
+    pub(crate) fn fill(&self, shards: &Shards) {
         const PIECE: usize = 1024;
         const MIN_IN_PARALLEL: usize = 64;
-        let mut tokens: Vec<u32> = (0..datastore.vocab_size()).collect();
+        let mut tokens: Vec<u32> = (0..shards.vocab_size()).collect();
         for piece in tokens.chunks_mut(PIECE) {
             in_parallel(piece, MIN_IN_PARALLEL, |token| {
-                self.of(datastore, *token);
+                self.of(shards, *token);
             });
-            if datastore.is_cold() {
+            if shards.is_cold() {
                 return;
             }
         }
     }
 
-    pub(crate) fn of(&self, datastore: &Datastore, token: u32) -> Option<&Followers> {
+    pub(crate) fn of(&self, shards: &Shards, token: u32) -> Option<&Followers> {
         let followers = self.of_tokens.get(token as usize)?;
-        Some(followers.get_or_init(|| look_up(datastore, token)))
+        Some(followers.get_or_init(|| look_up(shards, token)))
     }
 }
 
-fn look_up(datastore: &Datastore, token: u32) -> Followers {
-    if token == datastore.separator() {
+fn look_up(shards: &Shards, token: u32) -> Followers {
+    if token == shards.separator() {
         return Followers::default();
     }
     let mut found = Match::default();
-    datastore.find(&[token], &mut found);
+    shards.find(&[token], &mut found);
     let mut samples = Samples::default();
-    datastore.read_samples(&found, 1, MAX_SAMPLES, &[], &mut samples);
+    shards.read_samples(&found, 1, MAX_SAMPLES, &[], &mut samples);
     count(found.count(), &samples)
 }
 
 /// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
 /// that one document makes no difference, and for the separator.
-pub(crate) fn look_up_elsewhere(
-    datastore: &Datastore,
-    token: u32,
-    hidden: &Hidden,
-) -> Option<Followers> {
-    if token == datastore.separator() {
+pub(crate) fn look_up_elsewhere(shards: &Shards, token: u32, hidden: &Hidden) -> Option<Followers> {
+    if token == shards.separator() {
         return None;
     }
     let mut found = Match::default();
-    datastore.find(&[token], &mut found);
-    let (num_matches, samples) =
-        hidden.samples_elsewhere(datastore, &found, 1, MAX_SAMPLES, &[])?;
+    shards.find(&[token], &mut found);
+    let (num_matches, samples) = hidden.samples_elsewhere(shards, &found, 1, MAX_SAMPLES, &[])?;
     Some(count(num_matches, &samples))
 }
 
@@ -127,9 +123,9 @@ mod tests {
         let datastore = builder
             .finish(&mut |_, _, _| ControlFlow::Continue(()))
             .unwrap();
-        let followers = AllFollowers::new(&datastore);
+        let followers = AllFollowers::new(datastore.shards());
         assert!(followers.of_tokens.iter().all(|of| of.get().is_none()));
-        followers.fill(&datastore);
+        followers.fill(datastore.shards());
         let counts = |token: usize| followers.of_tokens[token].get().map(|of| &*of.counts);
         assert_eq!(counts(0), Some(&[(1, 2.0), (2, 1.0)][..]));
         assert_eq!(counts(1), Some(&[(0, 1.0), (4, 1.0)][..]));

@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::index::ngram_table::{self, MAX_LEN, Ngram, Ngrams};
-use crate::index::suffix_array::{self, KEY_LEN, KEY_STRIDE, Suffixes};
-use crate::index::write::{IndexOptions, verify_order};
+use crate::index::options::IndexOptions;
+use crate::index::suffix_array::{self, Suffixes};
+use crate::index::write::verify_order;
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::Warmth;
+use crate::storage::manifest::KEY_LEN;
+use crate::storage::manifest::KEY_STRIDE;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::{Access, Kind, Place, Section};
 use crate::storage::token_array::Tokens;

@@ -11,17 +11,9 @@ use std::mem;
 use std::ops::Range;
 
 use crate::base::even_sample::Stride;
-use crate::lookup::datastore::{Datastore, Match};
+use crate::lookup::continuations::Node;
+use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
-
-/// A path that follows a match.
-pub(crate) struct Node {
-    pub(crate) token: u32,
-    /// The number of nodes before its parent, -1 where it has none.
-    pub(crate) parent: i32,
-    /// The number of samples that begin with the path.
-    pub(crate) count: u64,
-}
 
 /// Splits the occurrences of a match by the tokens that follow, the most frequent first.
 ///
@@ -70,12 +62,12 @@ impl Splitter {
     /// for each token that is met on the way, in k shards.
     pub(crate) fn nodes<'a>(
         &'a mut self,
-        datastore: &'a Datastore,
+        shards: &'a [Shard],
+        (vocab_size, separator): (u32, u32),
         found: &Match,
         stride: Stride,
         length: usize,
     ) -> Nodes<'a> {
-        let shards = datastore.shards();
         self.queue.clear();
         self.ranges.clear();
         self.ranges
@@ -94,8 +86,8 @@ impl Splitter {
         Nodes {
             splitter: self,
             shards,
-            vocab_size: datastore.vocab_size(),
-            separator: datastore.separator(),
+            vocab_size,
+            separator,
             matched: found.length,
             stride,
             length,

@@ -5,16 +5,13 @@ use std::ops::BitXor;
 
 use crate::base::portable_math::small;
 use crate::memory::postings::{self, Occurrences};
-use crate::memory::slot_table::{Latest, spread};
+use crate::memory::slot_table::{Latest, PARTS, copy, replace, spread};
 
 /// The most tokens that are appended at a time: they are made room for at once.
 pub(crate) const PIECE: usize = 1024;
 
 /// The tokens of a piece that are appended one right after the other.
 const BLOCK: usize = 32;
-
-/// What grows has room for so many parts of it and one more.
-pub(crate) const PARTS: usize = 24;
 
 /// A text that grows at its end, and the places of each token and pair of it.
 ///
@@ -241,18 +238,6 @@ fn num_bytes(capacity: usize) -> usize {
 fn before(tokens: &[u32]) -> Option<u32> {
     let last = tokens.last().copied();
     last.filter(|&last| last != History::BOUNDARY)
-}
-
-/// The same numbers with room for so many.
-pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
-    let mut copy = Vec::with_capacity(capacity);
-    copy.extend_from_slice(numbers);
-    copy
-}
-
-/// Puts a new value in the place of an old one, where there is a new one; gives the old one.
-pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
-    by.map(|by| std::mem::replace(value, by))
 }
 
 fn pair(before: u32, token: u32) -> u64 {

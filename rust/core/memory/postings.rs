@@ -4,8 +4,10 @@ use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
 use crate::base::portable_math::small;
-use crate::memory::history::{PARTS, copy, replace};
 use crate::memory::slot_table::Latest;
+use crate::memory::slot_table::PARTS;
+use crate::memory::slot_table::copy;
+use crate::memory::slot_table::replace;
 
 /// How many numbers the first runs of a key are, each with the one that tells what was before it; the
 /// last size is that of all later ones, a line of the cache.

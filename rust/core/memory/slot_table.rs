@@ -4,6 +4,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
+/// What grows has room for so many parts of it and one more.
+pub(crate) const PARTS: usize = 24;
+
 /// A hash table of numbers that say where their own keys are, at four bytes a slot.
 ///
 /// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above
@@ -170,6 +173,18 @@ pub(crate) fn spread(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
     let product = u128::from(key ^ *SECRET) * 0x9E37_79B9_7F4A_7C15;
     (product >> 64) as u64 ^ product as u64
+}
+
+/// The same numbers with room for so many.
+pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
+    let mut copy = Vec::with_capacity(capacity);
+    copy.extend_from_slice(numbers);
+    copy
+}
+
+/// Puts a new value in the place of an old one, where there is a new one; gives the old one.
+pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
+    by.map(|by| std::mem::replace(value, by))
 }
 
 #[cfg(test)]

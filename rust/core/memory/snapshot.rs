@@ -25,10 +25,10 @@ use std::path::Path;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::error::{Error, Result};
-use crate::build::staging::is_at;
 use crate::memory::store::{Memory, MemoryOptions, check_name};
 use crate::memory::tenant::Texts;
-use crate::storage::section::sync_folder;
+use crate::storage::files::is_at;
+use crate::storage::files::sync_folder;
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";

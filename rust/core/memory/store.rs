@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::checks::check_tokens;
 use crate::memory::history::History;
 use crate::memory::tenant::{self, Texts};
 use crate::storage::manifest::MAX_VOCAB_SIZE;

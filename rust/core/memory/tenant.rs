@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::history::{self, History, PIECE};
-use crate::memory::slot_table::Latest;
+use crate::memory::slot_table::{self, Latest};
 
 /// The texts of one tenant, in the order in which they came, as one history.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Texts {
     pub(crate) fn adopt(&mut self, growth: Growth) -> Growth {
         Growth {
             history: self.history.adopt(growth.history),
-            by_hash: history::replace(&mut self.by_hash, growth.by_hash),
+            by_hash: slot_table::replace(&mut self.by_hash, growth.by_hash),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What does the target model itself predict, without a context or after a single token?
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::checks::check_tokens;
 
 /// The unigram and the bigrams of one model, made once for its vocabulary and shared by requests.
 #[derive(Debug, Clone, PartialEq)]

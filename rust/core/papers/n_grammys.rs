@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::iter::successors;
 use std::sync::Arc;
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::checks::check_tokens;
 use crate::draft::session::Session;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::base::error::{Error, Result};
+use crate::base::checks::check_limit;
+use crate::base::checks::check_match_lengths;
+use crate::base::error::Result;
 use crate::base::even_sample::Stride;
 use crate::draft::session::Session;
 use crate::draft::token_tree::{Source, TokenTree};
+use crate::lookup::continuations::Node;
 use crate::lookup::continuations::Samples;
-use crate::lookup::datastore::{Datastore, Match, check_match_lengths};
-use crate::lookup::split::{Node, Splitter};
+use crate::lookup::datastore::Datastore;
+use crate::lookup::matches::Match;
+use crate::lookup::split::Splitter;
 use crate::papers::continuation_trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
 /// How a [`RestSession`] drafts.
@@ -49,18 +53,6 @@ impl RestConfig {
     }
 }
 
-/// Whether a number lies in `1..=limit`.
-pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
-    if (1..=limit).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::invalid(
-            name,
-            format!("must lie in 1..={limit}, not {value}"),
-        ))
-    }
-}
-
 /// One request that is drafted for from a datastore alone: REST (He et al., 2024).
 ///
 /// The longest suffix of the context that occurs in the datastore is looked up, its continuations
@@ -89,7 +81,7 @@ impl RestSession {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] unless `1 <= min_match <= max_match`, `continuation` lies in
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `1 <= min_match <= max_match`, `continuation` lies in
     /// `1..=1024` and `max_samples` in `1..=65536`.
     pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
         config.check()?;
@@ -135,21 +127,26 @@ impl Session for RestSession {
             found,
             ..
         } = self;
-        datastore.find_longest(context, self.longest_possible, config.min_match, found);
+        datastore
+            .shards()
+            .find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let max_samples = config.max_samples as u64;
         let is_small = found.count() <= max_samples;
         if is_small || (found.is_in_one_shard() && !config.exact) {
             let stride = Stride::new(found.count(), max_samples);
-            datastore.gather(found, config.continuation, stride, &[], &mut self.samples);
+            datastore
+                .shards()
+                .gather(found, config.continuation, stride, &[], &mut self.samples);
             self.trie.fill(&self.samples);
             return Ok(self.trie.select(max_nodes));
         }
         let max_samples = if config.exact { u64::MAX } else { max_samples };
         let stride = Stride::new(found.count(), max_samples);
-        let nodes = self
-            .splitter
-            .nodes(datastore, found, stride, config.continuation);
+        let length = config.continuation;
+        let nodes = datastore
+            .shards()
+            .split(&mut self.splitter, found, stride, length);
         Ok(tree_of(nodes.take(max_nodes), stride))
     }
 

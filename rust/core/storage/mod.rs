@@ -2,6 +2,7 @@
 //!
 //! It knows files, sections and manifests, and no index. It imports `base`.
 
+pub(crate) mod files;
 pub(crate) mod manifest;
 pub(crate) mod section;
 pub(crate) mod token_array;

@@ -35,7 +35,7 @@
 //! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
 //! of them can change unseen, and a shard means the same in any datastore that lists it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -413,28 +413,4 @@ pub(crate) fn stamp(folder: &Path, place: Place, section: &SectionManifest) -> R
         file.sync_all()
     };
     write().map_err(Error::io(&path))
-}
-
-/// Waits until the entries of a folder are on the disk, where the system can.
-pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    if cfg!(unix) {
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(Error::io(folder))
-    } else {
-        Ok(())
-    }
-}
-
-/// Writes a small file so that it is there completely or not at all, and on the disk.
-pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
-    let partial = path.with_extension("new");
-    let write = || {
-        let mut file = File::create(&partial)?;
-        file.write_all(content.as_ref())?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    };
-    write().map_err(Error::io(path))?;
-    path.parent().map_or(Ok(()), sync_folder)
 }

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use crate::base::portable_math::small;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched, runs};
+use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::sources::skip_gram::Skipped;
 use crate::lookup::continuations::Samples;
-use crate::lookup::datastore::{Datastore, Match};
+use crate::lookup::continuations::runs;
+use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Hidden;
+use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::look_up_elsewhere;
 
 /// How many tokens of a passage are read.
@@ -106,7 +108,7 @@ impl Passages {
     fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => datastore.find(&tail[start..], found),
+            Some(start) => datastore.shards().find(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()
@@ -155,14 +157,16 @@ impl Passages {
     ) -> u64 {
         let found = &self.found[index];
         let elsewhere = self.hidden.as_ref().and_then(|hidden| {
-            hidden.samples_elsewhere(datastore, found, LENGTH, max_passages, before)
+            hidden.samples_elsewhere(datastore.shards(), found, LENGTH, max_passages, before)
         });
         if let Some((count, samples)) = elsewhere {
             self.samples = samples;
             return count;
         }
         let samples = &mut self.samples;
-        datastore.read_samples(found, LENGTH, max_passages, before, samples);
+        datastore
+            .shards()
+            .read_samples(found, LENGTH, max_passages, before, samples);
         found.count()
     }
 
@@ -298,10 +302,11 @@ impl Passages {
         evidence: &mut Evidence,
     ) {
         let hidden = self.hidden.as_ref();
-        let elsewhere = hidden.and_then(|hidden| look_up_elsewhere(datastore, token, hidden));
+        let elsewhere =
+            hidden.and_then(|hidden| look_up_elsewhere(datastore.shards(), token, hidden));
         let followers = elsewhere
             .as_ref()
-            .or_else(|| datastore.followers().of(datastore, token));
+            .or_else(|| datastore.followers().of(datastore.shards(), token));
         if let Some(followers) = followers {
             let matched = Matched {
                 kind: Kind::Datastore,

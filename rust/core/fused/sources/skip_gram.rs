@@ -4,8 +4,8 @@
 //! all the same. A node knows from its parent, for no search of its own: what its parent's matches
 //! go on with after any other token than the node's.
 
+use crate::fused::evidence::DECAY;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::sources::text::DECAY;
 
 /// What followed in one source.
 #[derive(Debug, Default, Clone)]

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::base::portable_math::small;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::grow::MAX_DEPTH;
+use crate::fused::evidence::MAX_DEPTH;
+use crate::fused::evidence::{DECAY, END, Evidence, Kind, Matched};
 use crate::fused::sources::skip_gram::Skipped;
 use crate::memory::history::History;
 
@@ -17,9 +17,6 @@ const _: () = assert!(MAX_LENGTH + (MAX_DEPTH as usize) < u64::BITS as usize);
 
 /// How many of the longest lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
-
-/// How much less an earlier place counts than the next one.
-pub(crate) const DECAY: f32 = 0.95;
 
 /// How many of the latest places are looked at.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,9 @@ use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::papers::aded::trigrams::{Prefix, TOKEN_BITS, TrigramFacts, Trigrams, Word, low};
+use crate::papers::aded::trigrams::{
+    Prefix, TOKEN_BITS, TrigramFacts, TrigramOptions, Trigrams, Word, low,
+};
 
 /// The n-grams that are counted at a time: 8 bytes each.
 const BATCH: u64 = 1 << 25;
@@ -14,8 +16,39 @@ const BATCH: u64 = 1 << 25;
 /// The tokens that are read at a time.
 const CHUNK: usize = 1 << 18;
 
+impl Trigrams {
+    /// Counts the n-grams of a datastore. How it is cut into shards makes no difference.
+    ///
+    /// O(n log n) time, some of it in parallel; 256 MiB of memory, and more only where the n-grams
+    /// that begin with one token alone take more, 8 bytes each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] unless `order` lies in 2..=4, the limits are at least 1 and the
+    /// vocabulary has at most [`MAX_VOCAB_SIZE`](crate::papers::aded::MAX_VOCAB_SIZE) tokens; [`Error::Stopped`] where `progress` says so.
+    pub fn build(
+        datastore: &Datastore,
+        options: TrigramOptions,
+        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let manifest = datastore.manifest();
+        let facts = TrigramFacts {
+            order: options.order,
+            max_words: options.max_words,
+            min_count: options.min_count,
+            vocab_size: manifest.vocab_size,
+            separator: manifest.separator,
+            tokenizer_name: manifest.tokenizer_name.clone(),
+            tokenizer_fingerprint: manifest.tokenizer_fingerprint.clone(),
+            corpus: manifest.corpus.clone(),
+        };
+        facts.check()?;
+        Counter::new(datastore, facts, progress).count()
+    }
+}
+
 /// Counts n-grams: those that begin with some of the tokens at a time, so that they fit in memory.
-pub(crate) struct Counter<'a> {
+struct Counter<'a> {
     datastore: &'a Datastore,
     facts: TrigramFacts,
     progress: &'a mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
@@ -25,7 +58,7 @@ pub(crate) struct Counter<'a> {
 
 impl<'a> Counter<'a> {
     /// Nothing is read yet.
-    pub(crate) fn new(
+    fn new(
         datastore: &'a Datastore,
         facts: TrigramFacts,
         progress: &'a mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
@@ -40,7 +73,7 @@ impl<'a> Counter<'a> {
     }
 
     /// Reads the datastore once to see what begins how often, and then once for each batch.
-    pub(crate) fn count(mut self) -> Result<Trigrams> {
+    fn count(mut self) -> Result<Trigrams> {
         let mut num_first = vec![0_u64; self.facts.vocab_size as usize];
         self.scan(|first, _| num_first[first] += 1)?;
         let batches = batches(&num_first);
@@ -98,7 +131,7 @@ impl<'a> Counter<'a> {
     fn scan(&mut self, mut visit: impl FnMut(usize, u64)) -> Result<()> {
         let order = self.facts.order;
         let others = (1 << (TOKEN_BITS as usize * (order - 2))) - 1;
-        for shard in self.datastore.shards() {
+        for shard in self.datastore.shards().iter() {
             let (mut prefix, mut length) = (Prefix::default(), 0);
             for start in (0..shard.num_tokens()).step_by(CHUNK) {
                 let end = shard.num_tokens().min(start + CHUNK);

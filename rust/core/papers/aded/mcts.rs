@@ -1,11 +1,11 @@
 //! Which sentences are likely by tri-grams? ADED's search.
 
+use crate::base::checks::check_limit;
 use crate::base::error::{Error, Result};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::papers::aded::adaptive::Reader;
 use crate::papers::aded::trigrams::{Prefix, Row, Word};
 use crate::papers::continuation_trie::MAX_DEPTH;
-use crate::papers::rest::check_limit;
 
 /// Splitmix64: the same numbers on every machine.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::checks::check_tokens;
 use crate::draft::session::Session;
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::{Adaptation, AdaptiveTrigrams};

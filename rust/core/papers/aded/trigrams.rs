@@ -1,13 +1,8 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
-use crate::index::write::Stage;
-use crate::lookup::datastore::Datastore;
-use crate::papers::aded::count::Counter;
 
 /// The bits that a token takes in a prefix.
 pub(crate) const TOKEN_BITS: u32 = 21;
@@ -178,35 +173,6 @@ pub struct Trigrams {
 }
 
 impl Trigrams {
-    /// Counts the n-grams of a datastore. How it is cut into shards makes no difference.
-    ///
-    /// O(n log n) time, some of it in parallel; 256 MiB of memory, and more only where the n-grams
-    /// that begin with one token alone take more, 8 bytes each.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless `order` lies in 2..=4, the limits are at least 1 and the
-    /// vocabulary has at most [`MAX_VOCAB_SIZE`] tokens; [`Error::Stopped`] where `progress` says so.
-    pub fn build(
-        datastore: &Datastore,
-        options: TrigramOptions,
-        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
-    ) -> Result<Self> {
-        let manifest = datastore.manifest();
-        let facts = TrigramFacts {
-            order: options.order,
-            max_words: options.max_words,
-            min_count: options.min_count,
-            vocab_size: manifest.vocab_size,
-            separator: manifest.separator,
-            tokenizer_name: manifest.tokenizer_name.clone(),
-            tokenizer_fingerprint: manifest.tokenizer_fingerprint.clone(),
-            corpus: manifest.corpus.clone(),
-        };
-        facts.check()?;
-        Counter::new(datastore, facts, progress).count()
-    }
-
     /// Puts a matrix together, or says what does not fit.
     pub(crate) fn assemble(
         facts: TrigramFacts,
