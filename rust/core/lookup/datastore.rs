@@ -246,9 +246,6 @@ impl Datastore {
     /// [`Error::InvalidArgument`] where it is empty.
     pub fn count(&self, pattern: &[u32]) -> Result<u64> {
         self.check_pattern("pattern", pattern)?;
-        if pattern.contains(&self.separator()) {
-            return Ok(0);
-        }
         Ok(self.shards.count(pattern))
     }
 

@@ -50,11 +50,14 @@ impl Shards {
         self.iter().any(|shard| shard.warmth.is_cold())
     }
 
-    /// How often `pattern` occurs, which is not empty and contains no separator.
+    /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
+    /// separator.
     pub(crate) fn count(&self, pattern: &[u32]) -> u64 {
-        self.iter()
-            .map(|shard| shard.find(pattern).len() as u64)
-            .sum()
+        if pattern.contains(&self.separator) {
+            return 0;
+        }
+        let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
+        counts.sum()
     }
 
     /// As [`Datastore::samples`](crate::lookup::Datastore::samples), into memory that is there, in the
