@@ -20,7 +20,7 @@ pub(crate) fn likeliest<'py>(
         let row = row
             .to_slice()
             .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
-        places.extend(of_core::likeliest(&row, k).into_iter().map(i64::from));
+        places.extend(of_core::top_k(&row, k).into_iter().map(i64::from));
     }
     places
         .into_pyarray(py)

@@ -10,7 +10,7 @@ pub(crate) struct Stride {
 }
 
 impl Stride {
-    /// All occurrences where there are no more than `max_samples`, or so many.
+    /// At most `max_samples` of `count` occurrences.
     pub(crate) fn new(count: u64, max_samples: u64) -> Self {
         let num_samples = count.min(max_samples);
         Self {

@@ -33,12 +33,12 @@ pub(crate) fn log2(x: f32) -> f32 {
     ln(x) * std::f32::consts::LOG2_E
 }
 
-/// The lesser of two numbers, in one instruction: the standard library's takes care of what is none.
-pub(crate) fn lesser(a: f32, b: f32) -> f32 {
+/// The lesser of two finite numbers, in one instruction: the standard library's `min` also handles NaN.
+pub(crate) fn min_finite(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
 
-/// The greater of two numbers, like [`lesser`].
+/// The greater of two numbers, like [`min_finite`].
 pub(crate) fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
@@ -50,7 +50,7 @@ pub(crate) fn rank_of(number: f32, token: u32) -> u64 {
 }
 
 /// A place or a number of a draft, of which there are few.
-pub(crate) fn small(number: usize) -> u32 {
+pub(crate) fn saturating_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 

@@ -8,11 +8,11 @@ use std::{fmt, thread};
 use crate::base::error::{Error, Result};
 use crate::build::checks::{check_documents, check_fits, check_target, split_documents};
 use crate::build::dedup::{Seen, document_hash};
-use crate::build::document_log::{Checkpoint, Documents, TextWriter};
-use crate::build::finished_shard::{Completed, move_shard};
-use crate::build::index_workers::{Event, Indexer, Job};
+use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
+use crate::build::finished_shard::{FinishedShard, move_shard};
+use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
-use crate::build::shard_plan::Placed;
+use crate::build::shard_plan::ShardPlan;
 use crate::build::staging::Staging;
 use crate::index::write::{Stage, fast_memory};
 use crate::lookup::datastore::Datastore;
@@ -55,10 +55,10 @@ pub struct DatastoreBuilder {
     /// The largest shard that the options allow, in tokens.
     limit: u64,
     staging: Option<Staging>,
-    indexer: Option<Indexer>,
+    indexer: Option<IndexWorkers>,
     shards: Vec<BuiltShard>,
-    current: Option<TextWriter>,
-    placed: Placed,
+    current: Option<DocumentLog>,
+    placed: ShardPlan,
     seen: Seen,
     counts: Counts,
     is_full: bool,
@@ -106,14 +106,14 @@ impl DatastoreBuilder {
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let num_threads = num_threads(&options, limit);
         let mut builder = Self {
-            indexer: Some(Indexer::new(num_threads, &options.index(num_threads))?),
+            indexer: Some(IndexWorkers::new(num_threads, &options.index(num_threads))?),
             options,
             old,
             limit,
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
-            placed: Placed::default(),
+            placed: ShardPlan::default(),
             seen: Seen::default(),
             counts: Counts::default(),
             is_full: false,
@@ -143,7 +143,7 @@ impl DatastoreBuilder {
         }
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
-        while let Some(event) = self.indexer.as_mut().and_then(Indexer::heard) {
+        while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
             if let Event::Indexed { index, shard } = event? {
                 self.complete(index, shard)?;
             }
@@ -251,7 +251,7 @@ impl DatastoreBuilder {
         }
         let placed = self.placed.adopt(&entry).ok_or(Error::Mismatch { path })?;
         self.has_failed = true;
-        let completed = Completed {
+        let completed = FinishedShard {
             num_given: placed.num_given,
             shard: entry,
         };
@@ -330,7 +330,7 @@ impl DatastoreBuilder {
         if !self.admit(|| document_hash(document), num_tokens) {
             return Ok(());
         }
-        let is_full = |text: &TextWriter| text.num_tokens() + num_tokens > self.limit;
+        let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
         if self.current.as_ref().is_some_and(is_full) {
             self.complete_text()?;
         }
@@ -340,7 +340,7 @@ impl DatastoreBuilder {
             let folder = self.staging()?.workplace(self.shards.len());
             let (separator, width) = (self.options.separator, self.options.width());
             let is_kept = self.options.plan.is_some();
-            let text = TextWriter::create(&folder, separator, width, is_kept)?;
+            let text = DocumentLog::create(&folder, separator, width, is_kept)?;
             self.current.insert(text)
         };
         text.add(document, self.counts.given)
@@ -412,7 +412,7 @@ impl DatastoreBuilder {
     fn complete(&mut self, index: usize, shard: ShardEntry) -> Result<()> {
         let (built, staging) = (&self.shards[index], self.staging()?);
         let folder = staging.shards().join(folder_name(&shard.id));
-        let completed = Completed {
+        let completed = FinishedShard {
             num_given: built.num_given,
             shard,
         };
@@ -423,8 +423,8 @@ impl DatastoreBuilder {
     }
 
     /// Takes a complete shard as the next one.
-    fn take(&mut self, completed: Completed, folder: &Path) -> Result<()> {
-        let Completed { num_given, shard } = completed;
+    fn take(&mut self, completed: FinishedShard, folder: &Path) -> Result<()> {
+        let FinishedShard { num_given, shard } = completed;
         let text = Checkpoint {
             num_tokens: shard.num_tokens,
             num_documents: shard.num_documents,
@@ -453,7 +453,7 @@ impl DatastoreBuilder {
             if self.shards.iter().all(|shard| shard.entry.is_some()) {
                 return Ok(());
             }
-            match indexer.hear()? {
+            match indexer.recv()? {
                 None => {}
                 Some(Event::Progress {
                     index,
@@ -534,11 +534,11 @@ impl DatastoreBuilder {
             let index = self.shards.len();
             let staging = self.staging()?;
             let folder = staging.workplace(index);
-            if let Some((completed, place)) = Completed::find(staging, index)? {
+            if let Some((completed, place)) = FinishedShard::recover(staging, index)? {
                 self.take(completed, &place)?;
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
                 let (separator, width) = (self.options.separator, self.options.width());
-                let text = TextWriter::resume(&folder, separator, width, checkpoint)?;
+                let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
                 self.count(&checkpoint, &folder)?;
                 self.current = Some(text);
                 if !checkpoint.is_complete {
@@ -567,7 +567,7 @@ impl Drop for DatastoreBuilder {
         // The threads end first: they write where there may soon be nothing.
         self.indexer = None;
         if let Some(staging) = self.staging.take()
-            && !(self.options.plan.is_some() && Completed::has_begun(&staging))
+            && !(self.options.plan.is_some() && FinishedShard::has_begun(&staging))
         {
             staging.remove();
         }

@@ -54,7 +54,7 @@ impl Checkpoint {
 }
 
 /// Streams the documents of a shard to disk.
-pub(crate) struct TextWriter {
+pub(crate) struct DocumentLog {
     folder: PathBuf,
     separator: u32,
     width: TokenWidth,
@@ -67,7 +67,7 @@ pub(crate) struct TextWriter {
     bytes: Vec<u8>,
 }
 
-impl TextWriter {
+impl DocumentLog {
     /// Starts the text of a shard in `folder`. It `is_kept` where a build may go on from it after a
     /// kill: only then there are checkpoints.
     pub(crate) fn create(

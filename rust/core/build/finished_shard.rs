@@ -8,20 +8,19 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
 use crate::build::staging::Staging;
-use crate::storage::files::sync_folder;
-use crate::storage::files::write_whole;
+use crate::storage::files::{sync_folder, write_whole};
 use crate::storage::manifest::{ShardEntry, ShardManifest, folder_name};
 
 /// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
 /// shard is found wherever it is.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Completed {
+pub(crate) struct FinishedShard {
     /// The documents that the build was given up to its end.
     pub(crate) num_given: u64,
     pub(crate) shard: ShardEntry,
 }
 
-impl Completed {
+impl FinishedShard {
     /// Writes it down for shard `index`.
     pub(crate) fn write(&self, staging: &Staging, index: usize) -> Result<()> {
         let json = serde_json::to_string(self);
@@ -35,17 +34,17 @@ impl Completed {
     }
 
     /// What is complete of shard `index` of a killed build, and where it is.
-    pub(crate) fn find(staging: &Staging, index: usize) -> Result<Option<(Self, PathBuf)>> {
+    pub(crate) fn recover(staging: &Staging, index: usize) -> Result<Option<(Self, PathBuf)>> {
         let folder = staging.workplace(index);
         let note = fs::read(note_path(staging, index)).ok();
         let noted = note.and_then(|text| serde_json::from_slice(&text).ok());
         let sealed = || {
-            Some(Completed {
+            Some(FinishedShard {
                 num_given: Checkpoint::read(&folder)?.num_given,
                 shard: ShardManifest::read_sealed(&folder)?.entry(),
             })
         };
-        let Some(completed): Option<Completed> = noted.or_else(sealed) else {
+        let Some(completed): Option<FinishedShard> = noted.or_else(sealed) else {
             return Ok(None);
         };
         let id = &completed.shard.id;

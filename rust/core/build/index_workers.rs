@@ -35,7 +35,7 @@ pub(crate) enum Event {
 ///
 /// Dropping it waits until they have ended: a sort cannot be interrupted, but nothing is written after
 /// it.
-pub(crate) struct Indexer {
+pub(crate) struct IndexWorkers {
     jobs: Option<Sender<Job>>,
     /// The mutex makes builders shareable; it is never locked.
     events: Mutex<Receiver<Result<Event>>>,
@@ -43,17 +43,17 @@ pub(crate) struct Indexer {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Indexer {
+impl IndexWorkers {
     pub(crate) fn new(num_threads: usize, options: &IndexOptions) -> Result<Self> {
         let (jobs, todo) = channel();
-        let (said, events) = channel();
+        let (sender, events) = channel();
         let todo = Arc::new(Mutex::new(todo));
         let is_stopped = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for _ in 0..num_threads {
             let worker = Worker {
                 todo: Arc::clone(&todo),
-                said: said.clone(),
+                events: sender.clone(),
                 is_stopped: Arc::clone(&is_stopped),
                 options: options.clone(),
             };
@@ -83,13 +83,13 @@ impl Indexer {
     }
 
     /// What a worker has said, without waiting.
-    pub(crate) fn heard(&mut self) -> Option<Result<Event>> {
+    pub(crate) fn poll(&mut self) -> Option<Result<Event>> {
         self.events().try_recv().ok()
     }
 
     /// What a worker says next: nothing within a tenth of a second, or an error where no worker is
     /// left to say anything.
-    pub(crate) fn hear(&mut self) -> Result<Option<Event>> {
+    pub(crate) fn recv(&mut self) -> Result<Option<Event>> {
         match self.events().recv_timeout(Duration::from_millis(100)) {
             Ok(event) => event.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -104,7 +104,7 @@ impl Indexer {
     }
 }
 
-impl Drop for Indexer {
+impl Drop for IndexWorkers {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.jobs = None;
@@ -117,7 +117,7 @@ impl Drop for Indexer {
 
 struct Worker {
     todo: Arc<Mutex<Receiver<Job>>>,
-    said: Sender<Result<Event>>,
+    events: Sender<Result<Event>>,
     is_stopped: Arc<AtomicBool>,
     options: IndexOptions,
 }
@@ -127,7 +127,7 @@ impl Worker {
         while let Some(job) = self.next() {
             let event = self.index(job);
             let has_failed = event.is_err();
-            if self.said.send(event).is_err() || has_failed {
+            if self.events.send(event).is_err() || has_failed {
                 return;
             }
         }
@@ -146,8 +146,8 @@ impl Worker {
         } = job;
         let mut progress = |stage, done| {
             let event = Event::Progress { index, stage, done };
-            let is_heard = self.said.send(Ok(event)).is_ok();
-            if is_heard && !self.is_stopped.load(Ordering::Relaxed) {
+            let is_received = self.events.send(Ok(event)).is_ok();
+            if is_received && !self.is_stopped.load(Ordering::Relaxed) {
                 Ok(())
             } else {
                 Err(Error::Stopped)

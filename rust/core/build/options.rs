@@ -41,8 +41,8 @@ pub struct DatastoreOptions {
     /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
     /// half as many occurrences. 1 keeps all. What is added to a datastore is indexed as that is.
     pub position_stride: u32,
-    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, so many are kept
-    /// in a shard at an even stride, at least half of them. 0 keeps all.
+    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, a shard keeps at
+    /// most this many at an even stride, and at least half of this. 0 keeps all.
     pub max_duplicates: u32,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,

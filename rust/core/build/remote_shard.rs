@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::base::error::{Error, Result};
 use crate::build::checks::{check_documents, split_documents};
-use crate::build::document_log::TextWriter;
+use crate::build::document_log::DocumentLog;
 use crate::build::finished_shard::move_shard;
 use crate::build::options::DatastoreOptions;
 use crate::build::staging;
@@ -34,7 +34,7 @@ pub fn build_shard(
         .tempdir_in(folder);
     let work = work.map_err(Error::io(folder))?;
     let place = work.path().join("shard");
-    let mut text = TextWriter::create(&place, options.separator, options.width(), false)?;
+    let mut text = DocumentLog::create(&place, options.separator, options.width(), false)?;
     for batch in documents {
         let (tokens, lengths) = batch?;
         check_documents(&tokens, &lengths, options.vocab_size, limit)?;

@@ -8,9 +8,9 @@ use crate::storage::manifest::ShardEntry;
 /// The documents that a build has placed into shards without having their tokens: what each shard
 /// will hold, from the first that the build has not adopted.
 #[derive(Debug, Default)]
-pub(crate) struct Placed(VecDeque<Checkpoint>);
+pub(crate) struct ShardPlan(VecDeque<Checkpoint>);
 
-impl Placed {
+impl ShardPlan {
     /// Puts one more document into the last shard, or into a new one where that would exceed
     /// `limit`; gives the number of its shard.
     pub(crate) fn add(&mut self, num_tokens: u64, num_given: u64, limit: u64) -> usize {

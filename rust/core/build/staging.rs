@@ -22,9 +22,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::is_at;
-use crate::storage::files::sync_folder;
-use crate::storage::files::write_whole;
+use crate::storage::files::{is_at, sync_folder, write_whole};
 use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };

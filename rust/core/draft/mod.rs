@@ -8,7 +8,7 @@ pub(crate) mod session;
 pub(crate) mod token_tree;
 pub(crate) mod top_k;
 
-pub use multinomial::draw;
+pub use multinomial::multinomial;
 pub use session::{Session, draft_batch};
 pub use token_tree::{Source, TokenTree};
-pub use top_k::likeliest;
+pub use top_k::top_k;

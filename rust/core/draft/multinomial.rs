@@ -14,7 +14,7 @@ const TIE: f32 = 1e-6;
 /// `None` where two are too close to each other to tell, and where nothing can be drawn: a probability
 /// is infinite, or none is above 0.
 #[must_use]
-pub fn draw(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
+pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
     let mut race = Race::default();
     let blocks = probs.chunks(BLOCK).zip(uniforms.chunks(BLOCK));
     for ((probs, uniforms), start) in blocks.zip((0..).step_by(BLOCK)) {
@@ -74,7 +74,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::draw;
+    use super::multinomial;
 
     /// By definition, in double precision.
     fn rates(probs: &[f32], uniforms: &[f64]) -> Vec<f64> {
@@ -93,7 +93,7 @@ mod tests {
             )),
         ) {
             let rates = rates(&probs, &uniforms);
-            let place = draw(&probs, &uniforms);
+            let place = multinomial(&probs, &uniforms);
             let largest = rates.iter().copied().fold(0.0, f64::max);
             if let Some(place) = place {
                 prop_assert!(largest > 0.0);
@@ -108,14 +108,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_apart_or_drawn_is_none() {
-        assert_eq!(draw(&[0.5, 0.5], &[0.25, 0.25]), None);
-        assert_eq!(draw(&[0.5, 0.500_000_1], &[0.25, 0.25]), None);
-        assert_eq!(draw(&[0.5, 0.51], &[0.25, 0.25]), Some(1));
-        assert_eq!(draw(&[0.0, 0.0], &[0.25, 0.75]), None);
-        assert_eq!(draw(&[], &[]), None);
-        assert_eq!(draw(&[f32::NAN], &[0.5]), None);
-        assert_eq!(draw(&[0.5, f32::INFINITY], &[0.5, 0.5]), None);
-        assert_eq!(draw(&[0.5, 0.5], &[0.5, 0.0]), None);
-        assert_eq!(draw(&[0.0, 0.0, 0.3], &[0.0, 0.25, 0.75]), Some(2));
+        assert_eq!(multinomial(&[0.5, 0.5], &[0.25, 0.25]), None);
+        assert_eq!(multinomial(&[0.5, 0.500_000_1], &[0.25, 0.25]), None);
+        assert_eq!(multinomial(&[0.5, 0.51], &[0.25, 0.25]), Some(1));
+        assert_eq!(multinomial(&[0.0, 0.0], &[0.25, 0.75]), None);
+        assert_eq!(multinomial(&[], &[]), None);
+        assert_eq!(multinomial(&[f32::NAN], &[0.5]), None);
+        assert_eq!(multinomial(&[0.5, f32::INFINITY], &[0.5, 0.5]), None);
+        assert_eq!(multinomial(&[0.5, 0.5], &[0.5, 0.0]), None);
+        assert_eq!(multinomial(&[0.0, 0.0, 0.3], &[0.0, 0.25, 0.75]), Some(2));
     }
 }

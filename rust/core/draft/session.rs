@@ -1,8 +1,7 @@
 //! What is drafted at a decoding step?
 
 use crate::base::error::Result;
-use crate::base::threads::batch_size;
-use crate::base::threads::in_parallel;
+use crate::base::threads::{batch_size, in_parallel};
 use crate::draft::token_tree::TokenTree;
 
 /// One request that is drafted for, from whatever source.

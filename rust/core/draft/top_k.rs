@@ -8,7 +8,7 @@ const BLOCK: usize = 64;
 ///
 /// What is not a number is taken only where nothing else is left.
 #[must_use]
-pub fn likeliest(scores: &[f32], k: usize) -> Vec<u32> {
+pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(scores.len());
     let mut best = Best(Vec::with_capacity(k + 1), k);
     let (first, rest) = scores.split_at(k);
@@ -46,8 +46,10 @@ impl Best {
             score
         };
         let at = self.0.partition_point(|&(other, _)| other >= score);
-        self.0
-            .insert(at, (score, crate::base::portable_math::small(place)));
+        self.0.insert(
+            at,
+            (score, crate::base::portable_math::saturating_u32(place)),
+        );
         self.0.truncate(self.1);
     }
 }
@@ -57,7 +59,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::likeliest;
+    use super::top_k;
 
     fn sorted(scores: &[f32], k: usize) -> Vec<u32> {
         let mut places: Vec<u32> = (0..).take(scores.len()).collect();
@@ -72,15 +74,15 @@ mod tests {
             scores in vec((0_i8..60).prop_map(f32::from), 0..300),
             k in 0_usize..12,
         ) {
-            prop_assert_eq!(likeliest(&scores, k), sorted(&scores, k));
+            prop_assert_eq!(top_k(&scores, k), sorted(&scores, k));
         }
     }
 
     #[test]
     fn what_is_masked_or_no_number_comes_last() {
         let masked = f32::NEG_INFINITY;
-        assert_eq!(likeliest(&[masked, 1.0, masked, 2.0], 3), [3, 1, 0]);
-        assert_eq!(likeliest(&[f32::NAN, 1.0, f32::NAN, 2.0], 2), [3, 1]);
-        assert_eq!(likeliest(&[f32::NAN, f32::NAN], 2), [0, 1]);
+        assert_eq!(top_k(&[masked, 1.0, masked, 2.0], 3), [3, 1, 0]);
+        assert_eq!(top_k(&[f32::NAN, 1.0, f32::NAN, 2.0], 2), [3, 1]);
+        assert_eq!(top_k(&[f32::NAN, f32::NAN], 2), [0, 1]);
     }
 }

@@ -53,7 +53,7 @@ impl Corners {
     }
 }
 
-/// The number below, of so many from 0 on, and how far it is on the way to the next.
+/// The knot below a number, and how far the number is on the way to the next knot.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -9,13 +9,13 @@ use crate::draft::session::Session;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::Effort;
 use crate::fused::evidence::TableSource;
-use crate::fused::grow::{Growth, Limits, Sources};
-use crate::fused::mixer::Uses;
+use crate::fused::grow::{Limits, Sources, TreeBuilder};
+use crate::fused::mixer::TokenCounts;
 use crate::fused::sources::recycled::{KEPT, Recycled};
 use crate::fused::sources::tables::{self, Model};
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Hidden;
+use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
 use crate::memory::store::{Memory, Reader, check_name};
 use crate::papers::aded::adaptive::AdaptiveTrigrams;
@@ -177,11 +177,11 @@ pub struct FusedSession {
     predicted: Option<History>,
     recycled: Recycled,
     trigrams: Option<AdaptiveTrigrams>,
-    uses: Uses,
+    uses: TokenCounts,
     effort: Effort,
-    growth: Growth,
+    growth: TreeBuilder,
     /// Grows drafts after tokens on trial, so that the last draft can still be learned from.
-    on_trial: Growth,
+    on_trial: TreeBuilder,
 }
 
 impl FusedSession {
@@ -205,9 +205,9 @@ impl FusedSession {
             prompt_length: None,
             predicted: None,
             recycled: Recycled::default(),
-            uses: Uses::default(),
-            growth: Growth::default(),
-            on_trial: Growth::default(),
+            uses: TokenCounts::default(),
+            growth: TreeBuilder::default(),
+            on_trial: TreeBuilder::default(),
         })
     }
 
@@ -224,7 +224,7 @@ impl FusedSession {
     }
 
     /// Drafts as if a document were not in the datastore.
-    pub(crate) fn without(mut self, hidden: Hidden) -> Self {
+    pub(crate) fn without(mut self, hidden: Holdout) -> Self {
         self.on_trial.hide(hidden.clone());
         self.growth.hide(hidden);
         self

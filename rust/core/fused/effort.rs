@@ -24,7 +24,7 @@ impl Effort {
     const NORMAL_FROM_S: f64 = 0.008;
     const HIGH_FROM_S: f64 = 0.03;
 
-    /// What pays where a step of the target model takes so many seconds.
+    /// What pays where a step of the target model takes this many `seconds`.
     #[must_use]
     pub fn for_steps_of(seconds: f64) -> Self {
         if seconds < Self::NORMAL_FROM_S {
@@ -53,48 +53,48 @@ impl Effort {
                 least_candidates: 16,
                 matches: 3,
                 passages: 32,
-                passages_beside: 24,
+                passages_if_covered: 24,
                 skipped_places: 8,
                 skip_from: 0.3,
-                likely: f32::INFINITY,
-                likely_far: 0.5,
-                singles_far: 8,
-                hope: 0.4,
+                requery_min_prob: f32::INFINITY,
+                requery_min_prob_long_text: 0.5,
+                max_unigram_places: 8,
+                child_ratio: 0.4,
                 enough_places: 4,
                 reach: 512.0,
-                slack: 1.0,
+                prune_ratio: 1.0,
             },
             Self::Auto | Self::Normal => Reading {
                 candidates: 32,
                 least_candidates: 32,
                 matches: 3,
                 passages: 64,
-                passages_beside: 64,
+                passages_if_covered: 64,
                 skipped_places: 32,
                 skip_from: 0.0,
-                likely: 0.1,
-                likely_far: 0.1,
-                singles_far: 8,
-                hope: 0.5,
+                requery_min_prob: 0.1,
+                requery_min_prob_long_text: 0.1,
+                max_unigram_places: 8,
+                child_ratio: 0.5,
                 enough_places: 16,
                 reach: 512.0,
-                slack: 0.0,
+                prune_ratio: 0.0,
             },
             Self::High => Reading {
                 candidates: 64,
                 least_candidates: 64,
                 matches: 4,
                 passages: 128,
-                passages_beside: 128,
+                passages_if_covered: 128,
                 skipped_places: 32,
                 skip_from: 0.0,
-                likely: 0.02,
-                likely_far: 0.1,
-                singles_far: 32,
-                hope: 0.8,
+                requery_min_prob: 0.02,
+                requery_min_prob_long_text: 0.1,
+                max_unigram_places: 32,
+                child_ratio: 0.8,
                 enough_places: 64,
                 reach: 2048.0,
-                slack: 0.0,
+                prune_ratio: 0.0,
             },
         }
     }
@@ -103,34 +103,36 @@ impl Effort {
 /// What is read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    /// How many of the likeliest tokens of a node are corrected at most, and how many where the tree
-    /// has room for no more nodes than that.
+    /// The weights correct at most `candidates` of a node's likeliest tokens, and at most
+    /// `least_candidates` where the tree has room for no more nodes than that.
     pub(crate) candidates: usize,
     pub(crate) least_candidates: usize,
-    /// How many of the longest matches of the context are read from, and how many passages of each.
+    /// At most `matches` of the context's longest matches are read, and at most `passages` passages of
+    /// each.
     pub(crate) matches: usize,
     pub(crate) passages: usize,
-    /// How many are read of a match beside those of a longer one that says enough.
-    pub(crate) passages_beside: usize,
-    /// So many places of a text tell what follows where another token than a node's came.
+    /// At most this many passages of a match are read where a longer match says enough.
+    pub(crate) passages_if_covered: usize,
+    /// Skip-grams of a text come from at most this many of its places.
     pub(crate) skipped_places: usize,
-    /// A node this likely knows what follows where another token than its own came.
+    /// A node of at least this probability has skip-grams.
     pub(crate) skip_from: f32,
-    /// A node this likely is looked up in the datastore again, where its parent's passages run thin.
-    pub(crate) likely: f32,
-    /// A node this likely is searched for in a text that is not near, where its parent's places run thin.
-    pub(crate) likely_far: f32,
-    /// So many places that only the last token of the context leads to are looked at in a text that is
-    /// not near: each of them is a wait for memory.
-    pub(crate) singles_far: usize,
-    /// What a child's probability is at most, for a guess of whether it is worth a look: below its
-    /// parent's times this. At a half, half of all nodes are leaves that are then never looked up.
-    pub(crate) hope: f32,
-    /// So many places of a text that lead to a node are enough.
+    /// A node of at least this probability is looked up in the datastore again where few of its
+    /// parent's passages are left.
+    pub(crate) requery_min_prob: f32,
+    /// The same for a search in a text that is too long for the cache.
+    pub(crate) requery_min_prob_long_text: f32,
+    /// At most this many places of the context's last token alone are read in such a text: each of them
+    /// is a wait for memory.
+    pub(crate) max_unigram_places: usize,
+    /// A child is looked up only if this times its parent's probability could win a place in the tree.
+    /// At a half, half of all nodes are leaves that are never looked up.
+    pub(crate) child_ratio: f32,
+    /// A node with at least this many places in a text is not searched for again.
     pub(crate) enough_places: usize,
-    /// How many of the latest places of a text are looked at, at a node that is sure to come.
+    /// At most this many of the latest places of a text are read at a node of probability 1.
     pub(crate) reach: f32,
-    /// What experts hold to be less than this times as likely as the least likely path that fits is no
-    /// candidate: what is known besides seldom doubles it.
-    pub(crate) slack: f32,
+    /// Prune candidates below this times the probability of the least likely path that still fits: the
+    /// correction seldom doubles a probability.
+    pub(crate) prune_ratio: f32,
 }

@@ -3,7 +3,7 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use crate::base::portable_math::{hash, rank_of, small};
+use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
 
 pub(crate) const MAX_DEPTH: u32 = 20;
@@ -56,7 +56,7 @@ impl Kind {
 /// A source that finds in a table what follows the last tokens of a path.
 pub(crate) trait TableSource {
     /// Adds an expert for what is in the table after the end of `tail`, if anything is.
-    fn count(&self, tail: &[u32], evidence: &mut Evidence);
+    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence);
 }
 
 /// What one source matched.
@@ -91,13 +91,13 @@ pub(crate) struct Expert {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count {
     /// The place of the token among those of the node.
-    pub(crate) place: u32,
+    pub(crate) slot: u32,
     pub(crate) count: f32,
 }
 
 /// A token that some expert of a node names.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Named {
+pub(crate) struct Entry {
     pub(crate) token: u32,
     /// Its probability by the mixture of experts.
     pub(crate) share: f32,
@@ -112,7 +112,7 @@ pub(crate) struct Named {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) token: u32,
-    pub(crate) place: usize,
+    pub(crate) slot: usize,
     /// Where its weights are.
     pub(crate) keys: [usize; 4],
     pub(crate) prob: f32,
@@ -121,7 +121,7 @@ pub(crate) struct Candidate {
 
 /// What is known at one node.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Known {
+pub(crate) struct NodePrediction {
     pub(crate) experts: Range<usize>,
     pub(crate) named: Range<usize>,
     pub(crate) candidates: Range<usize>,
@@ -134,7 +134,7 @@ pub(crate) struct Known {
 pub(crate) struct Evidence {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) named: Vec<Named>,
+    pub(crate) named: Vec<Entry>,
     pub(crate) candidates: Vec<Candidate>,
     /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
     pub(crate) ranked: Vec<(u64, u32)>,
@@ -159,8 +159,8 @@ impl Evidence {
     }
 
     /// The node whose experts were added last.
-    pub(crate) fn node(&self) -> Known {
-        Known {
+    pub(crate) fn node(&self) -> NodePrediction {
+        NodePrediction {
             experts: self.first_expert..self.experts.len(),
             named: self.first_named..self.named.len(),
             candidates: self.candidates.len()..self.candidates.len(),
@@ -195,8 +195,8 @@ impl Evidence {
         let (mut listed, mut top) = (0.0, (0, 0));
         for count in &self.counts[first..] {
             listed += count.count;
-            let rank = rank_of(count.count, named[count.place as usize].token);
-            top = select_unpredictable(rank > top.0, (rank, count.place), top);
+            let rank = rank_of(count.count, named[count.slot as usize].token);
+            top = select_unpredictable(rank > top.0, (rank, count.slot), top);
         }
         self.experts.push(Expert {
             matched,
@@ -221,19 +221,19 @@ impl Evidence {
         let Some(entry) = self.places.entry(token, num_named) else {
             return;
         };
-        if entry.place as usize == num_named {
-            self.named.push(Named {
+        if entry.slot as usize == num_named {
+            self.named.push(Entry {
                 token,
-                ..Named::default()
+                ..Entry::default()
             });
         }
         if entry.expert == num_experts {
             self.counts[entry.count as usize].count += count;
         } else {
             entry.expert = num_experts;
-            entry.count = small(self.counts.len());
+            entry.count = saturating_u32(self.counts.len());
             self.counts.push(Count {
-                place: entry.place,
+                slot: entry.slot,
                 count,
             });
         }
@@ -250,16 +250,16 @@ pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
 /// emptied by a change of epoch.
 #[derive(Debug)]
 struct Places {
-    entries: Box<[Entry]>,
+    entries: Box<[Bucket]>,
     epoch: u32,
     num_experts: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Entry {
+struct Bucket {
     epoch: u32,
     token: u32,
-    place: u32,
+    slot: u32,
     /// The last expert that named it, and its count there.
     expert: u32,
     count: u32,
@@ -268,7 +268,7 @@ struct Entry {
 impl Default for Places {
     fn default() -> Self {
         Self {
-            entries: vec![Entry::default(); NUM_ENTRIES].into(),
+            entries: vec![Bucket::default(); NUM_ENTRIES].into(),
             epoch: 0,
             num_experts: 0,
         }
@@ -280,13 +280,13 @@ impl Places {
         self.num_experts = 0;
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
-            self.entries.fill(Entry::default());
+            self.entries.fill(Bucket::default());
             self.epoch = 1;
         }
     }
 
     /// The entry of a token; a new one has the place `num_named`. Nothing where there is no room.
-    fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Entry> {
+    fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Bucket> {
         let mut index = hash::<ENTRIES_BITS>(token);
         loop {
             let entry = &self.entries[index];
@@ -294,10 +294,10 @@ impl Places {
                 if num_named == MAX_NAMED {
                     return None;
                 }
-                self.entries[index] = Entry {
+                self.entries[index] = Bucket {
                     epoch: self.epoch,
                     token,
-                    place: small(num_named),
+                    slot: saturating_u32(num_named),
                     expert: 0,
                     count: 0,
                 };

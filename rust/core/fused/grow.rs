@@ -1,21 +1,21 @@
-//! Which tree of so many nodes is the target model expected to accept most of?
+//! Which tree of at most `max_nodes` nodes is the target model expected to accept most of?
 //!
 //! Best-first: the likeliest path that is not in the tree yet becomes its next node, and what may
 //! come after that node is looked up and mixed. The nodes are then the likeliest paths of all, and
 //! every beginning of their order is the best tree of its size.
 
-use crate::base::portable_math::lesser;
+use crate::base::portable_math::min_finite;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{Evidence, Kind, Known, MAX_DEPTH, TableSource};
-use crate::fused::mixer::{self, Request, Uses};
+use crate::fused::evidence::{Evidence, Kind, MAX_DEPTH, NodePrediction, TableSource};
+use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::sources::corpus::{self, Passages};
 use crate::fused::sources::skip_gram::Skips;
 use crate::fused::sources::text::{self, Places, Reach};
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Hidden;
+use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
 
 /// How many tokens before a path are matched.
@@ -36,7 +36,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) texts: [Option<&'a History>; 3],
     pub(crate) tables: [Option<&'a dyn TableSource>; 3],
     pub(crate) tokens: &'a [u32],
-    pub(crate) uses: &'a Uses,
+    pub(crate) uses: &'a TokenCounts,
 }
 
 /// How large a tree may grow.
@@ -50,7 +50,7 @@ pub(crate) struct Limits {
 /// A node whose children were looked up.
 #[derive(Debug, Clone, Default)]
 struct Node {
-    known: Known,
+    known: NodePrediction,
     /// Its index in the tree; -1 for the last accepted token.
     index: i32,
     passages: corpus::Found,
@@ -69,7 +69,7 @@ struct Pending {
 
 /// One draft, and what it takes to learn from it. Its memory is kept for the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Growth {
+pub(crate) struct TreeBuilder {
     tree: TokenTree,
     /// Of each node of the tree: where its probability is calibrated, its depth, and which of the
     /// looked-up nodes it is.
@@ -96,7 +96,7 @@ pub(crate) struct Growth {
     pub(crate) skips_of_root: Skips,
 }
 
-impl Growth {
+impl TreeBuilder {
     pub(crate) fn clear(&mut self) {
         self.tree.clear();
         self.corners.clear();
@@ -113,7 +113,7 @@ impl Growth {
     }
 
     /// Drafts from now on as if a document were not in the datastore.
-    pub(crate) fn hide(&mut self, hidden: Hidden) {
+    pub(crate) fn hide(&mut self, hidden: Holdout) {
         self.passages.hidden = Some(hidden);
     }
 
@@ -134,7 +134,7 @@ impl Growth {
             let corners = Corners::of(next.prob, sum);
             // Curves of different sums may cross.
             let prob = corners.calibrated(sources.weights);
-            let prob = lesser(prob, self.tree.probs().last().copied().unwrap_or(1.0));
+            let prob = min_finite(prob, self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_gain {
                 break;
             }
@@ -146,7 +146,7 @@ impl Growth {
             self.pending.drain(..surplus);
             if self.may_have_children(sources, next, limits, free) {
                 let least = self.least_of(free).unwrap_or(0.0);
-                let min_prob = MIN_PROB.max(sources.reading.slack * least);
+                let min_prob = MIN_PROB.max(sources.reading.prune_ratio * least);
                 self.look_up(sources, Some(next.node), index, next.prob, min_prob);
                 self.looked_up.pop();
                 self.looked_up.push(Some(self.nodes.len() - 1));
@@ -180,7 +180,7 @@ impl Growth {
         limits: Limits,
         free: usize,
     ) -> bool {
-        let hoped = next.prob * sources.reading.hope;
+        let hoped = next.prob * sources.reading.child_ratio;
         let least = self.least_of(free);
         let is_end = sources
             .datastore
@@ -247,20 +247,20 @@ impl Growth {
                 let reach = Reach::of(parent.map(|_| prob), text, sources.reading);
                 places[slot] = self.places.find(text, parent, &self.tail, reach);
                 self.places
-                    .count(&places[slot], TEXTS[slot], &mut self.evidence);
+                    .add_experts(&places[slot], TEXTS[slot], &mut self.evidence);
             }
         }
         self.count_skips(parent.as_ref(), prob, sources.reading);
         if let [Some(context), ..] = sources.texts {
             let path = &self.tail[self.tail_length..];
             let anchors = &sources.weights.anchors;
-            anchors.count(context, path, &mut self.evidence);
+            anchors.add_experts(context, path, &mut self.evidence);
         }
         for table in sources.tables.iter().flatten() {
-            table.count(&self.tail, &mut self.evidence);
+            table.add_experts(&self.tail, &mut self.evidence);
         }
-        let followers = sources.datastore.map(Datastore::followers);
-        let frequencies = followers.map_or(&[][..], |followers| &followers.frequencies);
+        let next_tokens = sources.datastore.map(Datastore::next_tokens);
+        let frequencies = next_tokens.map_or(&[][..], |next_tokens| &next_tokens.frequencies);
         let reading = sources.reading;
         let max_candidates = self.max_nodes.max(reading.least_candidates);
         let request = Request {
@@ -281,13 +281,13 @@ impl Growth {
 
     fn count_skips(&mut self, parent: Option<&Node>, prob: f32, reading: Reading) {
         let Some((parent, &token)) = parent.zip(self.tail.last()) else {
-            self.skips_of_root.count(&mut self.evidence);
+            self.skips_of_root.add_experts(&mut self.evidence);
             return;
         };
         if prob >= reading.skip_from {
             let (passages, places) = (&self.passages, &self.places);
             skip(passages, places, parent, token, reading, &mut self.skips);
-            self.skips.count(&mut self.evidence);
+            self.skips.add_experts(&mut self.evidence);
         }
     }
 
@@ -303,7 +303,7 @@ impl Growth {
         };
         let found = if let Some(parent) = parent {
             let found = self.passages.follow(&parent.passages, token);
-            if prob < sources.reading.likely {
+            if prob < sources.reading.requery_min_prob {
                 found
             } else {
                 let document = document_of(&self.tail, datastore);
@@ -313,7 +313,7 @@ impl Growth {
             let document = document_of(&self.tail, datastore);
             self.passages.look_up(datastore, document, sources.reading)
         };
-        let rank = self.passages.count(&found, &mut self.evidence);
+        let rank = self.passages.add_experts(&found, &mut self.evidence);
         self.passages
             .count_followers(datastore, token, rank, min_share, &mut self.evidence);
         found

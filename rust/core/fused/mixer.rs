@@ -21,9 +21,11 @@ use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
 use crate::base::portable_math::{
-    exp, greater, hash, hash_of_two, lesser, ln, log2, rank_of, small,
+    exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
-use crate::fused::evidence::{Candidate, END, Evidence, Expert, Kind, Known, MAX_NAMED, Named};
+use crate::fused::evidence::{
+    Candidate, END, Entry, Evidence, Expert, Kind, MAX_NAMED, NodePrediction,
+};
 use crate::fused::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
@@ -48,7 +50,7 @@ const MAX_RATIO: f32 = 3.0;
 pub(crate) struct Request<'a> {
     /// The last tokens before the one that is predicted.
     pub(crate) tail: &'a [u32],
-    pub(crate) uses: &'a Uses,
+    pub(crate) uses: &'a TokenCounts,
     /// Of each token of the corpus, half the logarithm of how often it occurs.
     pub(crate) frequencies: &'a [u8],
     /// What is less likely is no candidate.
@@ -59,15 +61,15 @@ pub(crate) struct Request<'a> {
 
 /// About how often a request used each token: tokens that share a place are taken for each other.
 #[derive(Debug, Clone)]
-pub(crate) struct Uses(Box<[u8; Self::NUM_SLOTS]>);
+pub(crate) struct TokenCounts(Box<[u8; Self::NUM_SLOTS]>);
 
-impl Default for Uses {
+impl Default for TokenCounts {
     fn default() -> Self {
         Self(Box::new([0; Self::NUM_SLOTS]))
     }
 }
 
-impl Uses {
+impl TokenCounts {
     const BITS: u32 = 12;
     const NUM_SLOTS: usize = 1 << Self::BITS;
 
@@ -88,7 +90,11 @@ impl Uses {
 }
 
 /// Predicts what comes after the node whose experts were added last.
-pub(crate) fn predict(weights: &Weights, evidence: &mut Evidence, request: &Request<'_>) -> Known {
+pub(crate) fn predict(
+    weights: &Weights,
+    evidence: &mut Evidence,
+    request: &Request<'_>,
+) -> NodePrediction {
     let mut known = evidence.node();
     set_expert_keys(evidence, &known, request);
     weigh(weights, evidence, &mut known);
@@ -97,7 +103,7 @@ pub(crate) fn predict(weights: &Weights, evidence: &mut Evidence, request: &Requ
     known
 }
 
-fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>) {
+fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Request<'_>) {
     let last = request.tail.last().copied().unwrap_or(0);
     let named = &evidence.named[known.named.clone()];
     let experts = &mut evidence.experts[known.experts.clone()];
@@ -125,7 +131,7 @@ fn set_expert_keys(evidence: &mut Evidence, known: &Known, request: &Request<'_>
         let rank = kind * NUM_RANKS + matched.rank.min(NUM_RANKS - 1);
         let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
         let spread = spread(expert);
-        let favourite = named[expert.top].token.wrapping_mul(4) + small(spread);
+        let favourite = named[expert.top].token.wrapping_mul(4) + saturating_u32(spread);
         expert.keys = [
             ORDER.key(order_index * NUM_SPREADS + spread),
             AGREEMENT.key(agreement),
@@ -158,7 +164,7 @@ fn level(number: f32, num_levels: usize) -> usize {
     (number as usize).min(num_levels - 1)
 }
 
-fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
+fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut NodePrediction) {
     let experts = &mut evidence.experts[known.experts.clone()];
     let named = &mut evidence.named[known.named.clone()];
     let mut sum = 1.0;
@@ -172,7 +178,7 @@ fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
         expert.weight /= sum;
         let scale = expert.weight / expert.total;
         for count in &evidence.counts[expert.counts.clone()] {
-            let named = &mut named[count.place as usize];
+            let named = &mut named[count.slot as usize];
             let share = scale * count.count;
             named.share += share;
             let is_largest = share > named.largest;
@@ -182,14 +188,14 @@ fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut Known) {
     }
 }
 
-fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
+fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request<'_>) {
     let first = evidence.candidates.len();
     let named = &evidence.named[known.named.clone()];
     let ranked = &mut evidence.ranked;
     ranked.clear();
     let likely = named.iter().zip(0..);
     let likely = likely.filter(|(named, _)| named.share >= request.min_share);
-    ranked.extend(likely.map(|(named, place)| (rank_of(named.share, named.token), place)));
+    ranked.extend(likely.map(|(named, slot)| (rank_of(named.share, named.token), slot)));
     let most = request.max_candidates;
     if ranked.len() > most {
         ranked.select_nth_unstable_by_key(most - 1, |&(rank, _)| Reverse(rank));
@@ -199,15 +205,15 @@ fn choose(evidence: &mut Evidence, known: &mut Known, request: &Request<'_>) {
     let recent = Recent::of(request.tail);
     evidence
         .candidates
-        .extend(ranked.iter().map(|&(rank, place)| {
-            let place = place as usize;
+        .extend(ranked.iter().map(|&(rank, slot)| {
+            let slot = slot as usize;
             let is_favourite = highest == Some(rank);
-            let Named {
+            let Entry {
                 token, share, kind, ..
-            } = named[place];
+            } = named[slot];
             Candidate {
                 token,
-                place,
+                slot,
                 keys: candidate_keys(token, share, is_favourite, &recent, request),
                 prob: share,
                 source: kind.source(),
@@ -222,8 +228,8 @@ struct Recent([u32; NUM_PLACES - 1]);
 impl Recent {
     fn of(tail: &[u32]) -> Self {
         let mut recent = Self([END; NUM_PLACES - 1]);
-        for (place, &token) in recent.0.iter_mut().zip(tail.iter().rev()) {
-            *place = token;
+        for (slot, &token) in recent.0.iter_mut().zip(tail.iter().rev()) {
+            *slot = token;
         }
         recent
     }
@@ -232,8 +238,8 @@ impl Recent {
     fn place_of(&self, token: u32) -> usize {
         // All at once: most tokens are at no place.
         let mut places = 0_u32;
-        for (place, &other) in self.0.iter().enumerate() {
-            places |= u32::from(other == token) << place;
+        for (slot, &other) in self.0.iter().enumerate() {
+            places |= u32::from(other == token) << slot;
         }
         if places == 0 {
             0
@@ -268,13 +274,13 @@ fn candidate_keys(
     ]
 }
 
-fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
+fn correct(weights: &Weights, evidence: &mut Evidence, known: &NodePrediction) {
     let named = &mut evidence.named[known.named.clone()];
     let candidates = &mut evidence.candidates[known.candidates.clone()];
     let least = candidates
         .iter()
         .map(|candidate| candidate.prob)
-        .fold(1.0, lesser);
+        .fold(1.0, min_finite);
     let mut all = 0.0;
     for expert in &evidence.experts[known.experts.clone()] {
         let trust = weights.get(expert.trust_key);
@@ -282,7 +288,7 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
         let absent = trust * opinion.absent;
         all += absent;
         for count in &evidence.counts[expert.counts.clone()] {
-            let named = &mut named[count.place as usize];
+            let named = &mut named[count.slot as usize];
             if named.share >= least {
                 let trust =
                     trust + weights.get(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
@@ -295,7 +301,7 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &Known) {
     let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
         let score: f32 = candidate.keys.iter().map(|&key| weights.get(key)).sum();
-        let score = score + all + named[candidate.place].opinions;
+        let score = score + all + named[candidate.slot].opinions;
         candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += candidate.prob;
     }
@@ -332,18 +338,23 @@ impl Opinion {
 }
 
 /// Learns that `token` came where this was known.
-pub(crate) fn learn(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+pub(crate) fn learn(
+    weights: &mut Weights,
+    evidence: &Evidence,
+    known: &NodePrediction,
+    token: u32,
+) {
     learn_experts(weights, evidence, known, token);
     learn_candidates(weights, evidence, known, token);
 }
 
-fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &NodePrediction, token: u32) {
     let named = &evidence.named[known.named.clone()];
-    let place = named.iter().position(|named| named.token == token);
+    let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
     let share = |expert: &Expert| {
         let mut counts = evidence.counts[expert.counts.clone()].iter();
-        let count = counts.find(|count| Some(count.place as usize) == place);
+        let count = counts.find(|count| Some(count.slot as usize) == slot);
         count.map_or(0.0, |count| expert.weight * count.count / expert.total)
     };
     let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
@@ -357,7 +368,12 @@ fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &Known, toke
     }
 }
 
-fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, token: u32) {
+fn learn_candidates(
+    weights: &mut Weights,
+    evidence: &Evidence,
+    known: &NodePrediction,
+    token: u32,
+) {
     const MIN_GRADIENT: f32 = 1e-4;
     let mut gradients = [0.0; MAX_NAMED];
     let mut sum = 0.0;
@@ -368,7 +384,7 @@ fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, t
             for key in candidate.keys {
                 weights.add(key, CANDIDATE_RATE * gradient);
             }
-            gradients[candidate.place] = gradient;
+            gradients[candidate.slot] = gradient;
             sum += gradient;
         }
     }
@@ -377,9 +393,9 @@ fn learn_candidates(weights: &mut Weights, evidence: &Evidence, known: &Known, t
         let opinion = Opinion::of(expert);
         let mut change = sum * opinion.absent;
         for count in &evidence.counts[expert.counts.clone()] {
-            let gradient = gradients[count.place as usize];
+            let gradient = gradients[count.slot as usize];
             if gradient != 0.0 {
-                let Named { token, share, .. } = named[count.place as usize];
+                let Entry { token, share, .. } = named[count.slot as usize];
                 let change_here = gradient * opinion.on(count.count, share);
                 change += change_here - gradient * opinion.absent;
                 let key = TOKEN_TRUST.key_of(expert.matched.kind, token);

@@ -17,11 +17,11 @@ use crate::fused::drafter::{FusedSession, learn_from, learner};
 use crate::fused::weights::Weights;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Hidden;
+use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
 use crate::storage::manifest::{Manifest, PriorEntry};
 
-/// A prior is fitted to one token in so many at most: what is small is soon done.
+/// A prior is fitted to at most one token in this many: a small datastore is soon done.
 const SHARE: u64 = 16;
 
 /// Less than this teaches nothing.
@@ -125,7 +125,7 @@ fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Resu
         if left == 0 {
             break;
         }
-        let Some((hidden, tokens)) = Hidden::of(datastore.shards(), index, left.min(MAX_EXCERPT))
+        let Some((hidden, tokens)) = Holdout::of(datastore.shards(), index, left.min(MAX_EXCERPT))
         else {
             continue;
         };

@@ -16,8 +16,8 @@ pub(crate) const NUM_SIZES: usize = 8;
 pub(crate) const NUM_SPREADS: usize = 3;
 /// How many ranks of experts are told apart where they are compared.
 pub(crate) const NUM_RANKS: usize = 5;
-/// Tokens are told apart by so many bits of a hash: where a kind of expert has weights for each, and
-/// where they are one weight each, alone and by the token before.
+/// The bits of a hash by which tables tell tokens apart: for each kind of expert, for each token, and
+/// for each pair of tokens.
 const KIND_BITS: u32 = 11;
 pub(crate) const TOKEN_BITS: u32 = 14;
 pub(crate) const PAIR_BITS: u32 = 14;

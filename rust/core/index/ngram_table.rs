@@ -4,12 +4,11 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::index::suffix_array::Suffixes;
-use crate::storage::manifest::KEY_LEN;
-use crate::storage::manifest::KEY_STRIDE;
+use crate::storage::manifest::{KEY_LEN, KEY_STRIDE};
 use crate::storage::section::Section;
 use crate::storage::token_array::Tokens;
 
-/// N-grams that occur so often are listed: each has a key in its range, so keys show all of them.
+/// N-grams that occur at least this often are listed: each has a key in its range, so keys show all of them.
 /// On 61 M tokens of chat, these are 88 thousand, 0.023 bytes a token.
 pub(crate) const MIN_COUNT: usize = KEY_STRIDE;
 
@@ -220,7 +219,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The suffixes of `ranks` that `token` follows after `depth` tokens, if they are so many; the
+    /// The suffixes of `ranks` that `token` follows after `depth` tokens, if at least [`MIN_COUNT`]; the
     /// ranks `found` are of them, and those a stride further are not.
     fn child(
         &self,

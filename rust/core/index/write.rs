@@ -8,9 +8,7 @@ use crate::index::ngram_table::{self};
 use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::index::thin::Thinner;
-use crate::storage::manifest::RECORD_BITS;
-use crate::storage::manifest::position_bits;
-use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
+use crate::storage::manifest::{RECORD_BITS, SHARD_FORMAT, ShardManifest, position_bits};
 use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 

@@ -10,7 +10,7 @@ use crate::base::even_sample::Stride;
 use crate::base::threads::{batch_size, in_parallel};
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
-use crate::lookup::next_tokens::AllFollowers;
+use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
 use crate::lookup::shards::Shards;
 use crate::lookup::split::Splitter;
@@ -31,7 +31,7 @@ pub struct Datastore {
     shards: Shards,
     prior: Option<Vec<u8>>,
     /// What is found of single tokens serves all that draft.
-    followers: OnceLock<AllFollowers>,
+    next_tokens: OnceLock<AllNextTokens>,
 }
 
 /// A document of the corpus.
@@ -81,7 +81,7 @@ impl Datastore {
             manifest: manifest.clone(),
             shards: Shards::open(path, manifest)?,
             prior: None,
-            followers: OnceLock::new(),
+            next_tokens: OnceLock::new(),
         })
     }
 
@@ -133,9 +133,9 @@ impl Datastore {
     }
 
     /// What follows each single token. O(vocabulary) when it is first asked for.
-    pub(crate) fn followers(&self) -> &AllFollowers {
-        self.followers
-            .get_or_init(|| AllFollowers::new(&self.shards))
+    pub(crate) fn next_tokens(&self) -> &AllNextTokens {
+        self.next_tokens
+            .get_or_init(|| AllNextTokens::new(&self.shards))
     }
 
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
@@ -210,8 +210,8 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. At once where the match is a frequent n-gram with so many frequent
-    /// continuations, in one shard; otherwise O(k log n) for each token that is met on the way, in k
+    /// then token ascending. In O(`top_k`) where the match is a frequent n-gram of one shard with at
+    /// least `top_k` frequent continuations; otherwise O(k log n) for each token that is met on the way, in k
     /// shards.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         if let Some(top) = self.frequent_continuations(found, top_k) {
@@ -303,7 +303,7 @@ impl Datastore {
     /// [`Error::Io`] where the system refuses.
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
-        self.followers().fill(&self.shards);
+        self.next_tokens().fill(&self.shards);
         Ok(())
     }
 
@@ -321,7 +321,7 @@ impl Datastore {
     }
 }
 
-/// The smallest `limit` values, ascending, in memory for so many.
+/// The smallest `limit` values, ascending, in O(`limit`) memory.
 fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
     let mut smallest = BinaryHeap::new();
     for value in values {

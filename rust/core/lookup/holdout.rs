@@ -4,8 +4,7 @@ use std::iter;
 use std::ops::Range;
 
 use crate::base::even_sample::Stride;
-use crate::lookup::continuations::Row;
-use crate::lookup::continuations::Samples;
+use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
 
@@ -16,13 +15,13 @@ const MAX_CHECKED: u64 = 512;
 /// A document of a datastore that is drafted for as if it were not there: else it would foretell
 /// itself, as no text does that is yet to be written.
 #[derive(Debug, Clone)]
-pub(crate) struct Hidden {
+pub(crate) struct Holdout {
     /// Where it lies in the corpus.
     positions: Range<u64>,
 }
 
-impl Hidden {
-    /// The document that has so many before it, and its first `max_tokens` tokens.
+impl Holdout {
+    /// Document number `index` of the corpus, from 0 on, and its first `max_tokens` tokens.
     pub(crate) fn of(shards: &Shards, index: u64, max_tokens: usize) -> Option<(Self, Vec<u32>)> {
         let (mut num_documents, mut num_tokens) = (0, 0);
         for shard in shards.iter() {
@@ -91,7 +90,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::Hidden;
+    use super::Holdout;
     use crate::build::builder::DatastoreBuilder;
     use crate::build::options::DatastoreOptions;
     use crate::draft::session::Session;
@@ -159,7 +158,7 @@ mod tests {
             let whole = build(&documents, separator, max_shard_tokens);
             let hidden = hidden.index(documents.len());
             let text = documents.remove(hidden);
-            let (document, tokens) = Hidden::of(whole.shards(), hidden as u64, usize::MAX).unwrap();
+            let (document, tokens) = Holdout::of(whole.shards(), hidden as u64, usize::MAX).unwrap();
             prop_assert_eq!(&tokens, &text);
             let others = build(&documents, separator, 1 << 20);
             let session = start(&whole).without(document);
@@ -171,7 +170,7 @@ mod tests {
     fn a_document_that_is_not_hidden_foretells_itself() {
         let text = vec![0, 1, 2, 3, 3, 1, 0, 2, 2];
         let whole = build(&[vec![0, 0], text.clone()], VOCAB_SIZE, 1 << 20);
-        let (document, _) = Hidden::of(whole.shards(), 1, 0).unwrap();
+        let (document, _) = Holdout::of(whole.shards(), 1, 0).unwrap();
         let seen = drafts(start(&whole), &text[..4]);
         assert_eq!(seen[0].token_ids()[..3], text[4..7]);
         let unseen = drafts(start(&whole).without(document), &text[..4]);

@@ -1,11 +1,10 @@
-//! What follows a single token in a datastore?
+//! What follows a single token in a datastore, most often first?
 
 use std::sync::OnceLock;
 
 use crate::base::threads::in_parallel;
-use crate::lookup::continuations::Samples;
-use crate::lookup::continuations::runs;
-use crate::lookup::holdout::Hidden;
+use crate::lookup::continuations::{Samples, runs};
+use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
 
@@ -17,7 +16,7 @@ const MAX_TOKENS: usize = 24;
 
 /// The most frequent tokens after one token, in an even sample of its occurrences.
 #[derive(Debug, Default)]
-pub(crate) struct Followers {
+pub(crate) struct NextTokens {
     pub(crate) num_matches: f32,
     pub(crate) num_samples: f32,
     /// Count descending, then token ascending.
@@ -28,13 +27,13 @@ pub(crate) struct Followers {
 ///
 /// Every node of a tree asks for its token's, and few tokens are most of a text.
 #[derive(Debug)]
-pub(crate) struct AllFollowers {
-    of_tokens: Box<[OnceLock<Followers>]>,
+pub(crate) struct AllNextTokens {
+    of_tokens: Box<[OnceLock<NextTokens>]>,
     /// Of each token, half the logarithm of how often it occurs.
     pub(crate) frequencies: Box<[u8]>,
 }
 
-impl AllFollowers {
+impl AllNextTokens {
     /// O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
         let tokens = 0..shards.vocab_size();
@@ -64,15 +63,15 @@ impl AllFollowers {
         }
     }
 
-    pub(crate) fn of(&self, shards: &Shards, token: u32) -> Option<&Followers> {
-        let followers = self.of_tokens.get(token as usize)?;
-        Some(followers.get_or_init(|| look_up(shards, token)))
+    pub(crate) fn of(&self, shards: &Shards, token: u32) -> Option<&NextTokens> {
+        let next_tokens = self.of_tokens.get(token as usize)?;
+        Some(next_tokens.get_or_init(|| look_up(shards, token)))
     }
 }
 
-fn look_up(shards: &Shards, token: u32) -> Followers {
+fn look_up(shards: &Shards, token: u32) -> NextTokens {
     if token == shards.separator() {
-        return Followers::default();
+        return NextTokens::default();
     }
     let mut found = Match::default();
     shards.find(&[token], &mut found);
@@ -83,7 +82,11 @@ fn look_up(shards: &Shards, token: u32) -> Followers {
 
 /// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
 /// that one document makes no difference, and for the separator.
-pub(crate) fn look_up_elsewhere(shards: &Shards, token: u32, hidden: &Hidden) -> Option<Followers> {
+pub(crate) fn look_up_elsewhere(
+    shards: &Shards,
+    token: u32,
+    hidden: &Holdout,
+) -> Option<NextTokens> {
     if token == shards.separator() {
         return None;
     }
@@ -94,12 +97,12 @@ pub(crate) fn look_up_elsewhere(shards: &Shards, token: u32, hidden: &Hidden) ->
 }
 
 #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-fn count(num_matches: u64, samples: &Samples) -> Followers {
+fn count(num_matches: u64, samples: &Samples) -> NextTokens {
     let nexts = samples.iter().filter_map(<[u32]>::first).copied();
     let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
     counts.sort_unstable_by(|(token, a), (other, b)| b.total_cmp(a).then(token.cmp(other)));
     counts.truncate(MAX_TOKENS);
-    Followers {
+    NextTokens {
         num_matches: num_matches as f32,
         num_samples: samples.len() as f32,
         counts: counts.into(),
@@ -110,7 +113,7 @@ fn count(num_matches: u64, samples: &Samples) -> Followers {
 mod tests {
     use std::ops::ControlFlow;
 
-    use super::AllFollowers;
+    use super::AllNextTokens;
     use crate::build::builder::DatastoreBuilder;
     use crate::build::options::DatastoreOptions;
 
@@ -123,10 +126,10 @@ mod tests {
         let datastore = builder
             .finish(&mut |_, _, _| ControlFlow::Continue(()))
             .unwrap();
-        let followers = AllFollowers::new(datastore.shards());
-        assert!(followers.of_tokens.iter().all(|of| of.get().is_none()));
-        followers.fill(datastore.shards());
-        let counts = |token: usize| followers.of_tokens[token].get().map(|of| &*of.counts);
+        let next_tokens = AllNextTokens::new(datastore.shards());
+        assert!(next_tokens.of_tokens.iter().all(|of| of.get().is_none()));
+        next_tokens.fill(datastore.shards());
+        let counts = |token: usize| next_tokens.of_tokens[token].get().map(|of| &*of.counts);
         assert_eq!(counts(0), Some(&[(1, 2.0), (2, 1.0)][..]));
         assert_eq!(counts(1), Some(&[(0, 1.0), (4, 1.0)][..]));
         assert!(
@@ -135,5 +138,18 @@ mod tests {
                 .iter()
                 .all(|of| of.is_some_and(<[_]>::is_empty))
         );
+    }
+
+    #[test]
+    fn the_separator_has_no_frequency() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions::new(5, 4);
+        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+        builder.add_documents(&[0, 0, 0], &[1, 1, 1]).unwrap();
+        let datastore = builder
+            .finish(&mut |_, _, _| ControlFlow::Continue(()))
+            .unwrap();
+        let next_tokens = AllNextTokens::new(datastore.shards());
+        assert_eq!(*next_tokens.frequencies, [1, 0, 0, 0, 0]);
     }
 }

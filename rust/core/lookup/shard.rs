@@ -11,10 +11,8 @@ use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Suffixes};
 use crate::index::write::verify_order;
 use crate::lookup::continuations::Row;
-use crate::lookup::disk_latency::Warmth;
-use crate::storage::manifest::KEY_LEN;
-use crate::storage::manifest::KEY_STRIDE;
-use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
+use crate::lookup::disk_latency::DiskLatency;
+use crate::storage::manifest::{KEY_LEN, KEY_STRIDE, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::{Access, Kind, Place, Section};
 use crate::storage::token_array::Tokens;
 
@@ -29,7 +27,7 @@ pub(crate) struct Shard {
     ngrams: Ngrams,
     vocab_size: u32,
     separator: u32,
-    pub(crate) warmth: Warmth,
+    pub(crate) disk_latency: DiskLatency,
     position_stride: u32,
     max_duplicates: u32,
 }
@@ -56,7 +54,7 @@ impl Shard {
             ngrams: Ngrams::new(open(Kind::Ngrams, &sections.ngrams)?),
             vocab_size: sections.vocab_size,
             separator: sections.separator,
-            warmth: Warmth::default(),
+            disk_latency: DiskLatency::default(),
             position_stride: sections.position_stride,
             max_duplicates: sections.max_duplicates,
         };
@@ -184,7 +182,7 @@ impl Shard {
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
-        if self.warmth.is_cold() {
+        if self.disk_latency.is_cold() {
             self.keys
                 .will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
         }
@@ -192,7 +190,7 @@ impl Shard {
         let above = gallop(below..keys.end, |index| key(index).is_eq());
 
         let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
-        if self.warmth.is_cold() {
+        if self.disk_latency.is_cold() {
             self.suffixes
                 .will_need(start..end.min(start + 2 * KEY_STRIDE));
             self.suffixes
@@ -250,12 +248,12 @@ impl Shard {
             for (position, last) in positions.iter_mut().zip(lasts) {
                 *position = self.position(last);
             }
-            if self.warmth.is_cold() {
+            if self.disk_latency.is_cold() {
                 let positions = &positions[..num_parts];
                 self.fetch(positions, 0, pattern.len());
                 let started = Instant::now();
                 self.touch(positions, 0);
-                self.warmth.note(started.elapsed(), num_parts);
+                self.disk_latency.note(started.elapsed(), num_parts);
             }
             let compare = |position: &usize| self.tokens.compare(*position, pattern);
             let parts = positions[..num_parts].iter().map(compare);
@@ -316,7 +314,7 @@ impl Shard {
         (index, self.document_range(index))
     }
 
-    /// Where the tokens of the document lie that has so many before it, its separator excluded.
+    /// Where the tokens of document number `index` lie, its separator excluded.
     pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
         let before = index.checked_sub(1);
         let start = before.and_then(|before| self.document_end(before));

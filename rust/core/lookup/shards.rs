@@ -47,7 +47,7 @@ impl Shards {
 
     /// Whether what is read next is likely to wait for a disk, in any shard.
     pub(crate) fn is_cold(&self) -> bool {
-        self.iter().any(|shard| shard.warmth.is_cold())
+        self.iter().any(|shard| shard.disk_latency.is_cold())
     }
 
     /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
@@ -184,7 +184,7 @@ impl Shards {
             let started = Instant::now();
             positions.clear();
             let num_up_to = num_before + ranks.len() as u64;
-            let is_cold = shard.warmth.is_cold();
+            let is_cold = shard.disk_latency.is_cold();
             if is_cold {
                 let here = stride.occurrences().skip_while(|&n| n < num_before);
                 for occurrence in here.take_while(|&n| n < num_up_to) {
@@ -198,7 +198,7 @@ impl Shards {
                 shard.fetch(positions, found.length, length);
             }
             shard.touch(positions, found.length);
-            shard.warmth.note(started.elapsed(), positions.len());
+            shard.disk_latency.note(started.elapsed(), positions.len());
             let row = |&position| shard.row(position, found.length, length, before, tokens);
             rows.extend(positions.iter().map(row));
             num_before = num_up_to;
@@ -209,7 +209,8 @@ impl Shards {
     }
 }
 
-/// Which of a range's ranks is the occurrence of this number, after so many in the shards before.
+/// Which rank of a shard's range is occurrence number `occurrence`, where the shards before have
+/// `num_before` occurrences.
 fn index_in(occurrence: u64, num_before: u64) -> usize {
     usize::try_from(occurrence - num_before).expect("below a range's length")
 }

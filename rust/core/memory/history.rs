@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::ops::BitXor;
 
-use crate::base::portable_math::small;
-use crate::memory::postings::{self, Occurrences};
-use crate::memory::slot_table::{Latest, PARTS, copy, replace, spread};
+use crate::base::portable_math::saturating_u32;
+use crate::memory::postings::{self, Postings};
+use crate::memory::slot_table::{PARTS, SlotTable, copy, replace, spread};
 
 /// The most tokens that are appended at a time: they are made room for at once.
 pub(crate) const PIECE: usize = 1024;
@@ -19,8 +19,8 @@ const BLOCK: usize = 32;
 #[derive(Debug, Default, Clone)]
 pub struct History {
     columns: Columns,
-    last_of_token: Latest,
-    of_pairs: Occurrences,
+    last_of_token: SlotTable,
+    of_pairs: Postings,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -35,10 +35,10 @@ const NONE: u32 = u32::MAX;
 
 /// What a history needs to grow, made without changing it.
 #[derive(Debug, Default)]
-pub(crate) struct Growth {
+pub(crate) struct Reserved {
     columns: Option<Columns>,
-    last_of_token: Option<Latest>,
-    of_pairs: postings::Growth,
+    last_of_token: Option<SlotTable>,
+    of_pairs: postings::Reserved,
 }
 
 impl History {
@@ -46,9 +46,9 @@ impl History {
     pub const BOUNDARY: u32 = u32::MAX;
 
     /// The most tokens that are kept.
-    pub const MAX_LENGTH: usize = Occurrences::MAX_PLACES;
+    pub const MAX_LENGTH: usize = Postings::MAX_PLACES;
 
-    /// An empty text with room for so many tokens, though not for what finds them.
+    /// An empty text with room for `num_tokens` tokens, though not for what finds them.
     pub(crate) fn with_capacity(num_tokens: usize) -> Self {
         Self {
             columns: Columns::default().copied(num_tokens),
@@ -59,8 +59,8 @@ impl History {
     /// Appends tokens; those beyond [`MAX_LENGTH`](Self::MAX_LENGTH) are not kept. O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         for piece in tokens.chunks(PIECE) {
-            let growth = self.growth(piece.len());
-            self.adopt(growth);
+            let reserved = self.reserved(piece.len());
+            self.adopt(reserved);
             self.append(piece);
         }
     }
@@ -68,8 +68,8 @@ impl History {
     /// Appends tokens that may be taken back. O(tokens), and seldom O(tokens so far).
     pub(crate) fn try_on(&mut self, tokens: &[u32]) {
         // Room for all of them at once: what was filed before a table grew cannot be taken back.
-        let growth = self.growth(tokens.len());
-        self.adopt(growth);
+        let reserved = self.reserved(tokens.len());
+        self.adopt(reserved);
         self.append(tokens);
     }
 
@@ -83,7 +83,7 @@ impl History {
                 let hash = spread(token.into());
                 let same_token = (same_token != NONE).then_some(same_token);
                 self.last_of_token
-                    .restore(hash, small(earlier.len()), same_token);
+                    .restore(hash, saturating_u32(earlier.len()), same_token);
                 if let Some(before) = before(earlier) {
                     let is_same = |place| self.columns.holds_pair(place, before, token);
                     self.of_pairs
@@ -130,8 +130,8 @@ impl History {
             + self.of_pairs.num_bytes_with(additional, PIECE)
     }
 
-    /// What it takes to append so many tokens. O(tokens so far), but seldom more than O(1).
-    pub(crate) fn growth(&self, additional: usize) -> Growth {
+    /// The memory to append `additional` tokens. O(tokens so far), but seldom more than O(1).
+    pub(crate) fn reserved(&self, additional: usize) -> Reserved {
         let tokens = self.tokens();
         let end = tokens.len() + additional;
         let token_hash = |place: u32| spread(tokens[place as usize].into());
@@ -139,19 +139,19 @@ impl History {
             let place = place as usize;
             spread(pair(tokens[place - 1], tokens[place]))
         };
-        Growth {
+        Reserved {
             columns: self.columns.grown(additional),
             last_of_token: self.last_of_token.grown(additional, end, token_hash),
-            of_pairs: self.of_pairs.growth(additional, end, pair_hash),
+            of_pairs: self.of_pairs.reserved(additional, end, pair_hash),
         }
     }
 
     /// Grows; gives what is not needed any more.
-    pub(crate) fn adopt(&mut self, growth: Growth) -> Growth {
-        Growth {
-            columns: replace(&mut self.columns, growth.columns),
-            last_of_token: replace(&mut self.last_of_token, growth.last_of_token),
-            of_pairs: self.of_pairs.adopt(growth.of_pairs),
+    pub(crate) fn adopt(&mut self, reserved: Reserved) -> Reserved {
+        Reserved {
+            columns: replace(&mut self.columns, reserved.columns),
+            last_of_token: replace(&mut self.last_of_token, reserved.last_of_token),
+            of_pairs: self.of_pairs.adopt(reserved.of_pairs),
         }
     }
 
@@ -168,7 +168,7 @@ impl History {
 
     fn push(&mut self, token: u32) {
         let columns = &self.columns;
-        let place = small(columns.tokens.len());
+        let place = saturating_u32(columns.tokens.len());
         let mut same_token = None;
         if token != Self::BOUNDARY {
             let hash = spread(token.into());
@@ -204,7 +204,7 @@ impl Columns {
         self.tokens[place] == token && self.tokens[place - 1] == before
     }
 
-    /// The same with room for so many tokens.
+    /// The same with room for `capacity` tokens.
     fn copied(&self, capacity: usize) -> Self {
         Self {
             tokens: copy(&self.tokens, capacity),
@@ -218,7 +218,7 @@ impl Columns {
             .then(|| self.copied(length + additional.max(length / PARTS)))
     }
 
-    /// The largest capacity after so many tokens, which are made room for in pieces.
+    /// The largest capacity after `additional` more tokens, which are made room for in pieces.
     fn most_with(&self, additional: usize) -> usize {
         let length = self.tokens.len() + additional;
         if length <= self.tokens.capacity() {
@@ -369,9 +369,9 @@ mod tests {
         let mut history = History::default();
         history.extend(&text);
         let before = history.num_bytes();
-        let growth = history.growth(5000);
+        let reserved = history.reserved(5000);
         assert_eq!(history.num_bytes(), before);
-        history.adopt(growth);
+        history.adopt(reserved);
         check(&history, &text, 20);
     }
 

@@ -3,11 +3,8 @@
 use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
-use crate::base::portable_math::small;
-use crate::memory::slot_table::Latest;
-use crate::memory::slot_table::PARTS;
-use crate::memory::slot_table::copy;
-use crate::memory::slot_table::replace;
+use crate::base::portable_math::saturating_u32;
+use crate::memory::slot_table::{PARTS, SlotTable, copy, replace};
 
 /// How many numbers the first runs of a key are, each with the one that tells what was before it; the
 /// last size is that of all later ones, a line of the cache.
@@ -25,20 +22,20 @@ const FREE: u32 = u32::MAX;
 
 /// The places of each key; keys lie elsewhere.
 ///
-/// Places lie side by side in runs, each of which tells the one before it: so many are read for one
-/// wait for memory, and where each place told the one before it, each would be a wait. A key that came
+/// Places lie side by side in runs, each of which tells the one before it: one wait for memory reads
+/// many places. A list in which each place told the one before it would wait for each. A key that came
 /// once has no run, and one that came seldom has short ones.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Occurrences {
-    heads: Latest,
+pub(crate) struct Postings {
+    heads: SlotTable,
     runs: Vec<u32>,
     num_places: usize,
 }
 
 /// What it takes to add places, made without changing what is there.
 #[derive(Debug, Default)]
-pub(crate) struct Growth {
-    heads: Option<Latest>,
+pub(crate) struct Reserved {
+    heads: Option<SlotTable>,
     runs: Option<Vec<u32>>,
 }
 
@@ -66,12 +63,12 @@ impl Head {
     }
 }
 
-impl Occurrences {
+impl Postings {
     /// The most places: a run's number is then below [`NONE_BEFORE`].
     pub(crate) const MAX_PLACES: usize = (1 << 30) - 1;
 
     /// Adds a place, later than those before, to the key of this hash, which `is_same` tells from the
-    /// keys of other places. There is room: see [`growth`](Self::growth).
+    /// keys of other places. There is room: see [`reserved`](Self::growth).
     pub(crate) fn add(&mut self, hash: u64, place: u32, is_same: impl Fn(u32) -> bool) {
         let is_key = |number| is_same(self.one_of(number));
         let (slot, number) = self.heads.find(hash, is_key);
@@ -166,14 +163,14 @@ impl Occurrences {
         })
     }
 
-    /// What it takes to add so many places, below `end`; `hash` gives the hash of a place's key.
+    /// The memory to add `additional` places, below `end`; `hash` gives the hash of a place's key.
     /// O(places so far), but seldom more than O(1).
-    pub(crate) fn growth(
+    pub(crate) fn reserved(
         &self,
         additional: usize,
         end: usize,
         hash: impl Fn(u32) -> u64,
-    ) -> Growth {
+    ) -> Reserved {
         let most = self.most_numbers_with(additional);
         let runs = (most > self.runs.capacity()).then(|| {
             let length = self.runs.len();
@@ -181,17 +178,17 @@ impl Occurrences {
         });
         let end = 2 * end.max(most / UNIT + 1);
         let hash = |number| hash(self.one_of(number));
-        Growth {
+        Reserved {
             heads: self.heads.grown(additional, end, hash),
             runs,
         }
     }
 
     /// Grows; gives what is not needed any more.
-    pub(crate) fn adopt(&mut self, growth: Growth) -> Growth {
-        Growth {
-            heads: replace(&mut self.heads, growth.heads),
-            runs: replace(&mut self.runs, growth.runs),
+    pub(crate) fn adopt(&mut self, reserved: Reserved) -> Reserved {
+        Reserved {
+            heads: replace(&mut self.heads, reserved.heads),
+            runs: replace(&mut self.runs, reserved.runs),
         }
     }
 
@@ -199,7 +196,7 @@ impl Occurrences {
         self.heads.num_bytes() + size_of::<u32>() * self.runs.capacity()
     }
 
-    /// The most memory that it takes after so many more places, which are made room for `piece` at a
+    /// The most memory that it takes after `additional` more places, which are made room for `piece` at a
     /// time, in bytes.
     pub(crate) fn num_bytes_with(&self, additional: usize, piece: usize) -> usize {
         let most = self.most_numbers_with(additional);
@@ -211,18 +208,18 @@ impl Occurrences {
         self.heads.num_bytes_with(additional, piece) + size_of::<u32>() * capacity
     }
 
-    /// The most numbers of all runs after so many more places: where each begins a run of the largest
-    /// size, or each key has so many that its last run has just begun: two or four in twice the numbers.
+    /// The most numbers of all runs after `additional` more places: each of them begins a run of the
+    /// largest size, but runs are never less than half full: each key's last run has just begun then.
     fn most_numbers_with(&self, additional: usize) -> usize {
         let most = self.runs.len() + SIZES[SIZES.len() - 1] * additional;
         most.min(2 * (self.num_places + additional))
     }
 
     fn begin_run(&mut self, before: Option<u32>, places: &[u32]) -> Head {
-        let run = small(self.runs.len() / UNIT);
+        let run = saturating_u32(self.runs.len() / UNIT);
         let size = before.map_or(0, |before| (self.size(before) + 1).min(SIZES.len() - 1));
         let before = before.unwrap_or(NONE_BEFORE);
-        self.runs.push(before << SIZE_BITS | small(size));
+        self.runs.push(before << SIZE_BITS | saturating_u32(size));
         self.runs.extend_from_slice(places);
         self.runs.resize(start(run) + SIZES[size], FREE);
         Head::Run(run)
@@ -272,7 +269,7 @@ fn num_taken(places: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::Occurrences;
+    use super::Postings;
 
     /// Keys of places: one of which all are, many of few places each, and a few of many.
     fn key_of_all(_: u32) -> u32 {
@@ -292,10 +289,10 @@ mod tests {
         u64::from(key / 3) << 60
     }
 
-    fn add(occurrences: &mut Occurrences, places: std::ops::Range<u32>, key: impl Fn(u32) -> u32) {
-        let growth =
-            occurrences.growth(places.len(), places.end as usize, |place| hash(key(place)));
-        occurrences.adopt(growth);
+    fn add(occurrences: &mut Postings, places: std::ops::Range<u32>, key: impl Fn(u32) -> u32) {
+        let reserved =
+            occurrences.reserved(places.len(), places.end as usize, |place| hash(key(place)));
+        occurrences.adopt(reserved);
         let capacity = occurrences.runs.capacity();
         for place in places {
             occurrences.add(hash(key(place)), place, |other| key(other) == key(place));
@@ -303,7 +300,7 @@ mod tests {
         assert_eq!(occurrences.runs.capacity(), capacity, "there was no room");
     }
 
-    fn check(occurrences: &Occurrences, num_places: u32, key: fn(u32) -> u32) {
+    fn check(occurrences: &Postings, num_places: u32, key: fn(u32) -> u32) {
         for wanted in 0..201 {
             let found = occurrences.of(hash(wanted), |place| key(place) == wanted);
             let places = (0..num_places).rev().filter(|&place| key(place) == wanted);
@@ -315,7 +312,7 @@ mod tests {
     #[test]
     fn places_are_found_latest_first_and_taken_back_over_runs_of_every_size() {
         for key in [key_of_all, key_of_few, key_of_many] {
-            let mut occurrences = Occurrences::default();
+            let mut occurrences = Postings::default();
             for start in (0..600).step_by(60) {
                 add(&mut occurrences, start..start + 60, key);
                 check(&occurrences, start + 60, key);
@@ -334,7 +331,7 @@ mod tests {
         // Where each key has two places, or four, its last run has just begun.
         for num_keys in [1, 2, 250, 500] {
             let key = |place: u32| place % num_keys;
-            let mut occurrences = Occurrences::default();
+            let mut occurrences = Postings::default();
             for start in (0..1000).step_by(40) {
                 let most = occurrences.num_bytes_with(40, 40);
                 add(&mut occurrences, start..start + 40, key);

@@ -4,21 +4,22 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
-/// What grows has room for so many parts of it and one more.
+/// What grows has room for one part in this many more than it holds.
 pub(crate) const PARTS: usize = 24;
 
-/// A hash table of numbers that say where their own keys are, at four bytes a slot.
+/// A hash table of 4 bytes a slot that stores no keys: each entry is a position, and the key is
+/// whatever lies at that position.
 ///
 /// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above
 /// them are some of the key's hash, so that a probe seldom has to look at a key.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Latest {
+pub(crate) struct SlotTable {
     slots: Vec<u32>,
     len: usize,
     bits: u32,
 }
 
-impl Latest {
+impl SlotTable {
     /// Files `number` under the key of this hash and gives the one that was there before, which
     /// `is_same` tells from others. There is room: see [`grown`](Self::grown).
     pub(crate) fn replace(
@@ -175,7 +176,7 @@ pub(crate) fn spread(key: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The same numbers with room for so many.
+/// The same numbers with room for `capacity`.
 pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
     let mut copy = Vec::with_capacity(capacity);
     copy.extend_from_slice(numbers);
@@ -189,12 +190,12 @@ pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Latest;
+    use super::SlotTable;
 
     #[test]
     fn keys_of_one_hash_are_told_apart_around_the_end_of_the_table() {
         for hash in [0, 1 << 40, u64::MAX] {
-            let mut table = Latest::default();
+            let mut table = SlotTable::default();
             assert_eq!(table.get(hash, |_| true), None);
             for number in 0..300 {
                 let end = number as usize + 1;
@@ -217,7 +218,7 @@ mod tests {
     #[test]
     fn numbers_may_be_as_large_as_they_can_be() {
         let end = u32::MAX as usize;
-        let grown = Latest::default().grown(4, end, |_| 0);
+        let grown = SlotTable::default().grown(4, end, |_| 0);
         let mut table = grown.expect("room for four");
         for number in [u32::MAX - 1, 7] {
             assert_eq!(table.replace(!0, number, |other| other == number), None);

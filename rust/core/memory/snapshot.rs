@@ -27,8 +27,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::error::{Error, Result};
 use crate::memory::store::{Memory, MemoryOptions, check_name};
 use crate::memory::tenant::Texts;
-use crate::storage::files::is_at;
-use crate::storage::files::sync_folder;
+use crate::storage::files::{is_at, sync_folder};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
@@ -293,7 +292,7 @@ impl Contents<'_> {
         self.tenants.iter().flat_map(|(_, documents)| documents)
     }
 
-    /// The last use of the oldest document that may fit into so many bytes, so that a large snapshot
+    /// The last use of the oldest document that may fit into `max_bytes`, so that a large snapshot
     /// never takes much more memory than there may be.
     fn oldest_that_fits(&self, max_bytes: usize) -> u64 {
         let size = |document: &Document<'_>| document.tokens.len() / self.width.num_bytes() * 12;

@@ -151,9 +151,9 @@ impl Memory {
         self.make_room(tenant, tokens.len());
         let (shard, index) = self.enter(tenant);
         for (piece, is_last) in tenant::pieces(tokens) {
-            let growth = read(shard)[index].texts.growth(piece.len());
+            let reserved = read(shard)[index].texts.reserved(piece.len());
             let outgrown = self.change(shard, index, |texts| {
-                let outgrown = texts.adopt(growth);
+                let outgrown = texts.adopt(reserved);
                 texts.append(piece);
                 if is_last {
                     texts.end_document(hash, self.tick());
@@ -242,8 +242,8 @@ impl Memory {
         check_tokens(tokens, self.options.vocab_size)
     }
 
-    /// What follows changes the memory, or reads for long: then nobody waits to write meanwhile,
-    /// who would keep out readers that come after him.
+    /// Held by whoever changes the memory or reads it for long. Writers wait here, not at the lock of
+    /// a shard: a writer that waits there would keep out all readers that come after it.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,7 +297,7 @@ impl Memory {
         texts.is_some_and(|texts| texts.texts().touch_same(tokens, hash, self.tick()))
     }
 
-    /// Removes the texts of longest ago until one of so many tokens fits.
+    /// Removes the least recently used texts until one of `num_tokens` tokens fits.
     fn make_room(&self, tenant: &str, num_tokens: usize) {
         loop {
             let more = match self.read(tenant) {
@@ -316,7 +316,7 @@ impl Memory {
         }
     }
 
-    /// Removes the texts whose last use is longest ago, about so many bytes of them.
+    /// Removes the least recently used texts, about `num_bytes` of them.
     fn evict(&self, num_bytes: usize) {
         let mut uses = Vec::new();
         for shard in &self.shards {

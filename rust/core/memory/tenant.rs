@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::history::{self, History, PIECE};
-use crate::memory::slot_table::{self, Latest};
+use crate::memory::slot_table::{self, SlotTable};
 
 /// The texts of one tenant, in the order in which they came, as one history.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Texts {
     history: History,
     documents: Vec<Document>,
     /// The documents by the hash of their tokens.
-    by_hash: Latest,
+    by_hash: SlotTable,
 }
 
 /// Tokens of the history that a boundary follows.
@@ -27,9 +27,9 @@ struct Document {
 
 /// What texts need to grow, made without changing them.
 #[derive(Debug)]
-pub(crate) struct Growth {
-    history: history::Growth,
-    by_hash: Option<Latest>,
+pub(crate) struct Reserved {
+    history: history::Reserved,
+    by_hash: Option<SlotTable>,
 }
 
 impl Texts {
@@ -41,12 +41,12 @@ impl Texts {
         let mut texts = Self {
             history: History::with_capacity(num_tokens.sum()),
             documents: Vec::with_capacity(documents.len()),
-            by_hash: Latest::default(),
+            by_hash: SlotTable::default(),
         };
         for (tokens, last_use) in documents {
             let tokens = tokens.as_ref();
             for (piece, is_last) in pieces(tokens) {
-                texts.adopt(texts.growth(piece.len()));
+                texts.adopt(texts.reserved(piece.len()));
                 texts.append(piece);
                 if is_last {
                     texts.end_document(hash(tokens), *last_use);
@@ -102,20 +102,20 @@ impl Texts {
         }
     }
 
-    /// What it takes to append a piece of so many tokens, and to end the document with it.
-    pub(crate) fn growth(&self, num_tokens: usize) -> Growth {
+    /// The memory to append a piece of `num_tokens` tokens, and to end the document with it.
+    pub(crate) fn reserved(&self, num_tokens: usize) -> Reserved {
         let hash = |number: u32| self.documents[number as usize].hash;
-        Growth {
-            history: self.history.growth(num_tokens + 1),
+        Reserved {
+            history: self.history.reserved(num_tokens + 1),
             by_hash: self.by_hash.grown(1, self.documents.len() + 1, hash),
         }
     }
 
     /// Grows; gives what is not needed any more.
-    pub(crate) fn adopt(&mut self, growth: Growth) -> Growth {
-        Growth {
-            history: self.history.adopt(growth.history),
-            by_hash: slot_table::replace(&mut self.by_hash, growth.by_hash),
+    pub(crate) fn adopt(&mut self, reserved: Reserved) -> Reserved {
+        Reserved {
+            history: self.history.adopt(reserved.history),
+            by_hash: slot_table::replace(&mut self.by_hash, reserved.by_hash),
         }
     }
 
@@ -151,7 +151,7 @@ impl Texts {
             + self.by_hash.num_bytes()
     }
 
-    /// The most memory that the texts take after another one of so many tokens, in bytes.
+    /// The most memory that the texts take after another one of `num_tokens` tokens, in bytes.
     pub(crate) fn num_bytes_with(&self, num_tokens: usize) -> usize {
         let num_documents = self.documents.len() + 1;
         let room = num_documents + num_documents / 8;

@@ -55,7 +55,7 @@ pub struct Manifest {
     pub separator: u32,
     /// Only suffixes that begin at a multiple of this are indexed.
     pub position_stride: u32,
-    /// At most so many suffixes that begin alike are indexed in a shard; 0 is no limit.
+    /// At most this many suffixes that begin alike are indexed in a shard; 0 is no limit.
     pub max_duplicates: u32,
     /// All tokens, separators included.
     pub num_tokens: u64,
@@ -158,7 +158,7 @@ impl PriorEntry {
 /// What the files of priors begin with, and nothing else in a datastore does.
 pub(crate) const PRIOR_PREFIX: &str = "prior-";
 
-/// So much is read into memory whatever a manifest says.
+/// No prior is larger: it is read into memory.
 const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
 /// The name of the folder of a shard.
@@ -250,7 +250,7 @@ pub struct ShardManifest {
     pub separator: u32,
     /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
     pub position_stride: u32,
-    /// At most so many suffixes are kept that begin with the same 32 tokens; 0 keeps all.
+    /// At most this many suffixes are kept that begin with the same 32 tokens; 0 keeps all.
     pub max_duplicates: u32,
     /// The tokens themselves.
     pub tokens: SectionManifest,

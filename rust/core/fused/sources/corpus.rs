@@ -2,27 +2,26 @@
 
 use std::ops::Range;
 
-use crate::base::portable_math::small;
+use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::sources::skip_gram::Skipped;
-use crate::lookup::continuations::Samples;
-use crate::lookup::continuations::runs;
+use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Hidden;
+use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::look_up_elsewhere;
 
 /// How many tokens of a passage are read.
 const LENGTH: usize = 8;
 
-/// How many passages are read of a match of a likely node's.
+/// At most this many passages are read of a match of a node that is looked up again.
 const MAX_PASSAGES_OF_NODE: usize = 32;
 
-/// So many passages of a parent's are enough to say what follows its child.
+/// A child that inherits at least this many of its parent's passages is not looked up again.
 const ENOUGH: usize = 16;
 
-/// So many passages of a match say so much that fewer are read of a shorter one.
+/// Where a match has at least this many passages, fewer are read of a shorter match.
 const ENOUGH_BESIDE: usize = 8;
 
 /// The lengths of context suffixes that are told apart.
@@ -50,7 +49,7 @@ pub(crate) struct Passages {
     found: Vec<Match>,
     samples: Samples,
     /// A document that is drafted for as if it were not in the datastore.
-    pub(crate) hidden: Option<Hidden>,
+    pub(crate) hidden: Option<Holdout>,
 }
 
 /// The groups of one node, the longest match first.
@@ -93,7 +92,7 @@ impl Passages {
                 break;
             }
             let max_passages = match longer {
-                Some(group) if group.rows.len() >= ENOUGH_BESIDE => reading.passages_beside,
+                Some(group) if group.rows.len() >= ENOUGH_BESIDE => reading.passages_if_covered,
                 _ => reading.passages,
             };
             // What occurs no more often than something longer says nothing else.
@@ -172,7 +171,7 @@ impl Passages {
 
     /// Keeps the passages of the samples, and gives where the first of them is.
     fn keep_samples(&mut self) -> u32 {
-        let first = small(self.tokens.len());
+        let first = saturating_u32(self.tokens.len());
         for row in self.samples.iter() {
             self.tokens.extend_from_slice(row);
             self.tokens.push(END);
@@ -187,7 +186,7 @@ impl Passages {
             if row.reach >= reach {
                 self.rows.push(next);
             }
-            next += small(row.tokens.len()) + 1;
+            next += saturating_u32(row.tokens.len()) + 1;
         }
         self.groups.push(Group {
             order,
@@ -247,7 +246,7 @@ impl Passages {
     }
 
     /// Adds an expert for each match that occurs oftener than all longer ones.
-    pub(crate) fn count(&self, found: &Found, evidence: &mut Evidence) -> usize {
+    pub(crate) fn add_experts(&self, found: &Found, evidence: &mut Evidence) -> usize {
         let (mut rank, mut last) = (0, 0.0);
         for group in &self.groups[found.clone()] {
             if group.num_matches > last {
@@ -304,20 +303,20 @@ impl Passages {
         let hidden = self.hidden.as_ref();
         let elsewhere =
             hidden.and_then(|hidden| look_up_elsewhere(datastore.shards(), token, hidden));
-        let followers = elsewhere
+        let next_tokens = elsewhere
             .as_ref()
-            .or_else(|| datastore.followers().of(datastore.shards(), token));
-        if let Some(followers) = followers {
+            .or_else(|| datastore.next_tokens().of(datastore.shards(), token));
+        if let Some(next_tokens) = next_tokens {
             let matched = Matched {
                 kind: Kind::Datastore,
                 order: 1,
                 rank,
-                num_matches: followers.num_matches,
+                num_matches: next_tokens.num_matches,
             };
-            let min_count = min_share * followers.num_samples;
+            let min_count = min_share * next_tokens.num_samples;
             let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
-            let counts = followers.counts.iter().take_while(matter).copied();
-            evidence.add(matched, Some(followers.num_samples), counts);
+            let counts = next_tokens.counts.iter().take_while(matter).copied();
+            evidence.add(matched, Some(next_tokens.num_samples), counts);
         }
     }
 }

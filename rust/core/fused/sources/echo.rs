@@ -15,11 +15,12 @@ const SLOT_BITS: u32 = 12;
 const NUM_SLOTS: usize = 1 << SLOT_BITS;
 const NUM_ANCHORS: usize = 11;
 
-/// So many of the latest places of a token are looked at, and so many anchors learned from them.
+/// At most this many of the latest places of a token are looked at, and this many anchors learned
+/// from them.
 const MAX_PLACES: usize = 8;
 const MAX_LEARNED: usize = 4;
 
-/// Anchors that were right less than once in so many times lead nowhere.
+/// Anchors that were right less than once in this many times lead nowhere.
 const RARELY: u32 = 5;
 
 /// The anchors of the tokens that come most: tokens that share a slot drive each other out.
@@ -66,7 +67,7 @@ impl Anchors {
     ///
     /// * `text`: The text before the path.
     /// * `path`: Tokens after it.
-    pub(crate) fn count(&self, text: &History, path: &[u32], evidence: &mut Evidence) {
+    pub(crate) fn add_experts(&self, text: &History, path: &[u32], evidence: &mut Evidence) {
         let Some(&last) = path.last().or_else(|| text.tokens().last()) else {
             return;
         };
@@ -81,7 +82,7 @@ impl Anchors {
                 led_to.add(token, count);
             }
         }
-        led_to.count(slot.total, evidence);
+        led_to.add_experts(slot.total, evidence);
     }
 
     /// All of them as bytes, O(tokens that have any).
@@ -193,7 +194,7 @@ impl LedTo {
         }
     }
 
-    fn count(&self, total: u8, evidence: &mut Evidence) {
+    fn add_experts(&self, total: u8, evidence: &mut Evidence) {
         let counts = self.tokens[..self.number].iter();
         let counts = counts.map(|&(token, count)| (token, f32::from(count)));
         let largest = counts.clone().map(|(_, count)| count).fold(0.0, f32::max);
@@ -284,12 +285,12 @@ mod tests {
         let (mut history, mut evidence) = (History::default(), Evidence::default());
         history.extend(text);
         evidence.start();
-        anchors.count(&history, path, &mut evidence);
+        anchors.add_experts(&history, path, &mut evidence);
         let known = evidence.node();
         let mut counts = evidence.counts.clone();
         counts.sort_by(|a, b| b.count.total_cmp(&a.count));
         let tokens = counts.iter();
-        let tokens = tokens.map(|count| evidence.named[known.named.clone()][count.place as usize]);
+        let tokens = tokens.map(|count| evidence.named[known.named.clone()][count.slot as usize]);
         tokens.map(|named| named.token).collect()
     }
 

@@ -88,7 +88,7 @@ impl Recycled {
 
 impl TableSource for Recycled {
     /// One for the last two tokens and one for the last.
-    fn count(&self, tail: &[u32], evidence: &mut Evidence) {
+    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence) {
         let (Some(last), before) = ends(tail) else {
             return;
         };

@@ -33,11 +33,12 @@ impl Skips {
     }
 
     /// Adds an expert for each source that has anything to say.
-    pub(crate) fn count(&self, evidence: &mut Evidence) {
+    pub(crate) fn add_experts(&self, evidence: &mut Evidence) {
         const TEXTS: [Kind; 3] = [Kind::ContextSkip, Kind::MemorySkip, Kind::PredictedSkip];
-        self.datastore.count(Kind::DatastoreSkip, 1.0, evidence);
+        self.datastore
+            .add_experts(Kind::DatastoreSkip, 1.0, evidence);
         for (skipped, kind) in self.texts.iter().zip(TEXTS) {
-            skipped.count(kind, DECAY, evidence);
+            skipped.add_experts(kind, DECAY, evidence);
         }
     }
 }
@@ -52,7 +53,7 @@ impl Skipped {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
-    fn count(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
+    fn add_experts(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
         if self.tokens.is_empty() {
             return;
         }

@@ -20,7 +20,7 @@ pub(crate) struct Model<'a> {
 }
 
 impl TableSource for Model<'_> {
-    fn count(&self, tail: &[u32], evidence: &mut Evidence) {
+    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence) {
         let is_known = |&(token, _): &(u32, f32)| token < self.vocab_size;
         if let Some(&last) = tail.last() {
             let row = self.tables.after(last).filter(is_known);
@@ -36,7 +36,7 @@ impl TableSource for Model<'_> {
 }
 
 impl TableSource for Reader<'_> {
-    fn count(&self, tail: &[u32], evidence: &mut Evidence) {
+    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence) {
         let facts = self.facts();
         let start = tail.len().checked_sub(facts.order - 1);
         let Some(prefix) = start.and_then(|start| prefix(&tail[start..], facts)) else {

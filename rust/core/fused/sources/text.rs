@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use crate::base::portable_math::small;
+use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::MAX_DEPTH;
-use crate::fused::evidence::{DECAY, END, Evidence, Kind, Matched};
+use crate::fused::evidence::{DECAY, END, Evidence, Kind, MAX_DEPTH, Matched};
 use crate::fused::sources::skip_gram::Skipped;
 use crate::memory::history::History;
 
@@ -25,12 +24,12 @@ pub(crate) struct Reach {
     pairs: usize,
     /// Of those that only the last token leads to.
     singles: usize,
-    /// A child with so many of its parent's places does without a search of its own, and a node
-    /// with so many that two tokens lead to without those that only the last one leads to.
+    /// A child that inherits at least this many of its parent's places is not searched for. A node
+    /// with at least this many places of its last two tokens leaves out those of its last token alone.
     enough: usize,
 }
 
-/// A text of so many tokens is near: a processor's own cache holds it, and a place is soon looked at.
+/// A text of at most this many tokens is near: it fits a core's own cache, so a place is read fast.
 const NEAR: usize = 1 << 17;
 
 impl Reach {
@@ -50,10 +49,10 @@ impl Reach {
             reason = "a probability is not negative, and the product is limited"
         )]
         let pairs = ((prob * reach) as usize).clamp(8, most);
-        let has_pairs = is_near || prob >= reading.likely_far;
+        let has_pairs = is_near || prob >= reading.requery_min_prob_long_text;
         let singles = match child {
             _ if is_near => pairs / 4,
-            None => reading.singles_far,
+            None => reading.max_unigram_places,
             Some(_) => 0,
         };
         Self {
@@ -156,7 +155,7 @@ impl Places {
                 .rev()
                 .zip(tail.iter().rev());
             let is_same = |(a, b): &(&u32, &u32)| a == b;
-            place.length = small(pairs.take(MAX_LENGTH).take_while(is_same).count());
+            place.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
         is_cut
     }
@@ -200,7 +199,7 @@ impl Places {
                 return false;
             };
             self.0.push(Place {
-                next: small(last + 1),
+                next: saturating_u32(last + 1),
                 token: token_at(text, last + 1),
                 after: token_at(text, last + 2),
                 length: 1,
@@ -211,7 +210,7 @@ impl Places {
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
-    pub(crate) fn count(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    pub(crate) fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
         let mut lengths = 0_u64;
@@ -279,7 +278,7 @@ mod tests {
     use crate::fused::effort::Effort;
     use crate::memory::history::History;
 
-    /// What follows 1, 2 in a text of at least so many tokens: 3, or 4 where only the 2 is the same.
+    /// What follows 1, 2 in a text of a given length at least: 3, or 4 where only the 2 is the same.
     fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
         let mut text = History::default();
         text.extend(&vec![0; num_tokens]);

@@ -87,7 +87,7 @@ impl<'a> Counter<'a> {
         Ok(assembled.expect("counted in ascending order of tokens of the vocabulary"))
     }
 
-    /// Counts the n-grams that begin with one of these tokens, of which there are so many.
+    /// Counts the n-grams that begin with one of the tokens `firsts`, `num_first` each.
     fn count_batch(
         &mut self,
         firsts: Range<usize>,

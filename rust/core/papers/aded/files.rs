@@ -19,8 +19,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::base::error::{Error, Result};
 use crate::build::staging::Staging;
 use crate::papers::aded::trigrams::{Prefix, TrigramFacts, Trigrams, Word};
-use crate::storage::files::sync_folder;
-use crate::storage::files::write_whole;
+use crate::storage::files::{sync_folder, write_whole};
 use crate::storage::manifest::{read_preamble, to_json};
 use crate::storage::section::{
     FORMAT_VERSION, Kind, Place, Section, SectionManifest, SectionWriter, stamp,

@@ -103,7 +103,7 @@ impl AdedSession {
         }
     }
 
-    /// The tokens before a word, where there are so many.
+    /// The last `order - 1` tokens, where the context is that long.
     fn prefix(&self) -> Option<Prefix> {
         let order = self.trigrams.trigrams().facts().order;
         (self.context.len() == order - 1).then(|| Prefix::of(self.context.iter().copied()))

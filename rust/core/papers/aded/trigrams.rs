@@ -15,7 +15,7 @@ pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 pub struct TrigramOptions {
     /// The tokens of an n-gram, 2 to 4.
     pub order: usize,
-    /// Only so many words are kept after each prefix, the likeliest.
+    /// At most this many words are kept after each prefix, the likeliest.
     pub max_words: usize,
     /// N-grams that occur less often are left out.
     pub min_count: u64,
@@ -41,7 +41,7 @@ impl Default for TrigramOptions {
 pub struct TrigramFacts {
     /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
     pub order: usize,
-    /// Only so many words are kept after each prefix, the likeliest: ADED's threshold `t`.
+    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
     pub max_words: usize,
     /// N-grams that occur less often are left out.
     pub min_count: u64,
