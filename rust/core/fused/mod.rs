@@ -1,6 +1,6 @@
-//! What is the best tree of all that the sources together foretell?
+//! What is the best tree by all sources together?
 //!
-//! Each file of `sources` says what one source foretells; `mixer` makes one prediction of that, by
+//! Each file of `sources` says what one source predicts; `mixer` makes one prediction of that, by
 //! weights that learn; `grow` grows the tree best-first. It may import every other folder.
 
 mod calibration;

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::index::suffix_array::Suffixes;
-use crate::storage::manifest::{KEY_LEN, KEY_STRIDE};
-use crate::storage::section::Section;
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section};
 use crate::storage::token_array::Tokens;
 
 /// N-grams that occur at least this often are listed: each has a key in its range, so keys show all of them.

@@ -5,8 +5,7 @@ use libsais::{LibsaisError, SuffixArrayConstruction};
 use std::ops::Range;
 
 use crate::base::error::{Error, Result};
-use crate::storage::manifest::{KEY_LEN, KEY_STRIDE};
-use crate::storage::section::{Section, SectionManifest, SectionWriter};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionManifest, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the

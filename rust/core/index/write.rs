@@ -8,8 +8,10 @@ use crate::index::ngram_table::{self};
 use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::index::thin::Thinner;
-use crate::storage::manifest::{RECORD_BITS, SHARD_FORMAT, ShardManifest, position_bits};
-use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter};
+use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
+use crate::storage::section::{
+    FORMAT_VERSION, Kind, RECORD_BITS, Section, SectionManifest, SectionWriter, position_bits,
+};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// What a shard's index is built from: its complete token and document sections.

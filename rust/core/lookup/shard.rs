@@ -12,8 +12,8 @@ use crate::index::suffix_array::{self, Suffixes};
 use crate::index::write::verify_order;
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
-use crate::storage::manifest::{KEY_LEN, KEY_STRIDE, Manifest, ShardEntry, ShardManifest};
-use crate::storage::section::{Access, Kind, Place, Section};
+use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
+use crate::storage::section::{Access, KEY_LEN, KEY_STRIDE, Kind, Place, Section};
 use crate::storage::token_array::Tokens;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.

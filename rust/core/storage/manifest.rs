@@ -9,7 +9,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
 use crate::storage::files::write_whole;
-use crate::storage::section::{self, FORMAT_VERSION, Kind, Place, SectionManifest};
+use crate::storage::section::{
+    self, FORMAT_VERSION, KEY_LEN, KEY_STRIDE, Kind, Place, RECORD_BITS, SectionManifest,
+    position_bits,
+};
 use crate::storage::token_array::TokenWidth;
 
 /// The largest vocabulary: with its separator it fits 24 bits.
@@ -20,23 +23,6 @@ pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
 /// The largest number of shards: each takes seven open files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
-
-/// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
-/// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
-/// every 64th).
-pub(crate) const KEY_STRIDE: usize = 256;
-
-/// The number of tokens in a key.
-pub(crate) const KEY_LEN: usize = 4;
-
-/// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
-pub(crate) fn position_bits(num_tokens: u64) -> u16 {
-    let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
-    u16::try_from(bits.max(1)).expect("64 bits at most")
-}
-
-/// The bits of a stored n-gram.
-pub(crate) const RECORD_BITS: u16 = 128;
 
 pub(crate) const FORMAT: &str = "specds datastore";
 pub(crate) const FILE_NAME: &str = "manifest.json";

@@ -58,6 +58,23 @@ const TAIL_LEN: usize = 8;
 /// No page is smaller.
 const PAGE_LEN: usize = 4096;
 
+/// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
+/// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
+/// every 64th).
+pub(crate) const KEY_STRIDE: usize = 256;
+
+/// The number of tokens in a key.
+pub(crate) const KEY_LEN: usize = 4;
+
+/// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
+pub(crate) fn position_bits(num_tokens: u64) -> u16 {
+    let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
+    u16::try_from(bits.max(1)).expect("64 bits at most")
+}
+
+/// The bits of a stored n-gram.
+pub(crate) const RECORD_BITS: u16 = 128;
+
 /// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {

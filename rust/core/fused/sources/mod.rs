@@ -1,4 +1,6 @@
-//! What does each source of the fused drafter foretell of the next token?
+//! What does each source of the fused drafter predict of the next token?
+//!
+//! It imports every other folder, and of `fused` only `evidence` and `effort`.
 
 pub(crate) mod corpus;
 pub(crate) mod echo;

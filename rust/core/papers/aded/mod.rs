@@ -1,4 +1,7 @@
-//! ADED: adaptive draft-verification, which drafts from tri-grams that learn.
+//! How does ADED (Liu et al., 2024) draft from tri-grams that learn?
+//!
+//! `trigrams` is the matrix, `count` and `files` make and keep it, `adaptive` learns, `mcts` searches.
+//! It imports what `papers` may import.
 
 pub(crate) mod adaptive;
 mod count;
