@@ -19,10 +19,12 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::datastore::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS, Match};
+use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::Session;
-use specds::rest::{RestConfig, RestSession};
-use specds::tree::TokenTree;
+use specds::draft::TokenTree;
+use specds::lookup::{Datastore, Match};
+use specds::papers::rest::{RestConfig, RestSession};
+use specds::storage::MAX_SHARD_TOKENS;
 use tempfile::TempDir;
 
 const VOCAB_SIZE: u32 = u16::MAX as u32;
@@ -170,7 +172,6 @@ impl Built {
 fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     let options = DatastoreOptions {
         max_shard_tokens,
-        prior_tokens: 0,
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
@@ -389,7 +390,6 @@ fn index(text: &[u32], max_memory: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = DatastoreOptions {
         max_memory,
-        prior_tokens: 0,
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let bytes = private_bytes();

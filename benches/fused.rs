@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, black_box};
+use specds::draft::TokenTree;
 use specds::draft::{Session, draft_batch};
+use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
 use specds::memory::{Memory, MemoryOptions};
-use specds::tree::TokenTree;
-use specds::weights::Weights;
 
 use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::history::History;
+use specds::memory::History;
 use specds::memory::{Memory, MemoryOptions};
 
 use crate::{CORPUS, VOCAB_SIZE};

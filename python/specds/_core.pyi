@@ -222,7 +222,7 @@ class DatastoreBuilder:
         drop_duplicates: Leave out documents that were added before, and count them.
         max_documents: The most documents to add; those beyond are ignored.
         max_tokens: The most tokens to add, separators included.
-        prior_tokens: Fit the prior to at most so many tokens, and to one in 16; 0 fits none.
+        prior_tokens: Fit the prior to at most this many tokens, and to one in 16; 0 fits none.
         overwrite: Replace the datastore at `path` once the new one is complete.
         append: Add to the datastore at `path`.
         plan: What is built, in words. A build that was killed is taken up where it was by the next
@@ -303,7 +303,9 @@ class DatastoreBuilder:
             FormatError: There is no such shard in `staging_folder`, or it holds other documents.
         """
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore:
-        """Waits until every shard is indexed, publishes the datastore and opens it.
+        """Waits until every shard is indexed, publishes the datastore and fits its prior.
+
+        What stops or kills the fit leaves the new datastore without a prior; `refit` adds it.
 
         Args:
             progress: Called with a stage, how far it has come, and how far it has to go. What it
@@ -380,7 +382,7 @@ def merge(
     """Joins datastores of one tokenizer: the new one has all their shards, in order.
 
     A shard that several of them have counts once; documents are not compared. Files are linked
-    where the file system can, and copied elsewhere. The prior is fitted anew.
+    where the file system can, and copied elsewhere. The prior is fitted once the new one is there.
 
     Args:
         sources: The datastores.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::adaptation::{self, Adaptation};
-use specds::aded::{AdedConfig, AdedSession, SearchConfig, SearchMethod};
-use specds::trigram::{self, TrigramOptions};
+use specds::papers::aded::{
+    self, Adaptation, AdedConfig, AdedSession, SearchConfig, SearchMethod, TrigramOptions,
+};
 
 use crate::arrays::integers;
 use crate::builder::report_to;
@@ -17,10 +17,10 @@ use crate::error::py_err;
 
 /// How likely a token is after one, two or three others, in a corpus.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Trigrams(pub(crate) Arc<trigram::Trigrams>);
+pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
 
-impl From<trigram::Trigrams> for Trigrams {
-    fn from(trigrams: trigram::Trigrams) -> Self {
+impl From<aded::Trigrams> for Trigrams {
+    fn from(trigrams: aded::Trigrams) -> Self {
         Self(Arc::new(trigrams))
     }
 }
@@ -45,7 +45,7 @@ impl Trigrams {
             min_count,
         };
         report_to(py, progress, |report| {
-            trigram::Trigrams::build(datastore, options, report)
+            aded::Trigrams::build(datastore, options, report)
         })
         .map(Self::from)
     }
@@ -53,7 +53,7 @@ impl Trigrams {
     /// Reads what `save` has written.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| trigram::Trigrams::open(&path));
+        let opened = py.detach(|| aded::Trigrams::open(&path));
         opened.map(Self::from).map_err(py_err)
     }
 
@@ -128,14 +128,14 @@ impl Trigrams {
 
 /// Tri-grams and what was learned since, for one request or for several at a time.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct AdaptiveTrigrams(Arc<adaptation::AdaptiveTrigrams>);
+pub(crate) struct AdaptiveTrigrams(Arc<aded::AdaptiveTrigrams>);
 
 #[pymethods]
 impl AdaptiveTrigrams {
     #[new]
     fn new(trigrams: &Bound<'_, Trigrams>) -> Self {
         let trigrams = Arc::clone(&trigrams.get().0);
-        Self(Arc::new(adaptation::AdaptiveTrigrams::new(trigrams)))
+        Self(Arc::new(aded::AdaptiveTrigrams::new(trigrams)))
     }
 }
 

@@ -9,9 +9,11 @@ use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator};
-use specds::datastore::{self, DatastoreOptions, Existing, Stage};
-use specds::edit;
-use specds::error::Error;
+use specds::Error;
+use specds::build::{self, DatastoreOptions, Existing};
+use specds::fused;
+use specds::index::Stage;
+use specds::storage;
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
@@ -19,16 +21,19 @@ use crate::error::py_err;
 
 /// Writes a datastore beside its target and publishes it when it is complete.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct DatastoreBuilder(Mutex<Option<datastore::DatastoreBuilder>>);
+pub(crate) struct DatastoreBuilder {
+    builder: Mutex<Option<build::DatastoreBuilder>>,
+    prior_tokens: u64,
+}
 
 impl DatastoreBuilder {
-    fn lock(&self) -> MutexGuard<'_, Option<datastore::DatastoreBuilder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<build::DatastoreBuilder>> {
+        self.builder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut datastore::DatastoreBuilder) -> Result<T, specds::error::Error>,
+        work: impl FnOnce(&mut build::DatastoreBuilder) -> Result<T, Error>,
     ) -> PyResult<T> {
         let mut builder = self.lock();
         work(builder.as_mut().ok_or_else(ended)?).map_err(py_err)
@@ -41,9 +46,9 @@ impl DatastoreBuilder {
     #[pyo3(signature = (
         path, *, vocab_size, separator, tokenizer_name = String::new(),
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
-        max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+        max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
         position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
-        prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
+        prior_tokens = fused::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -86,13 +91,16 @@ impl DatastoreBuilder {
             drop_duplicates,
             max_documents,
             max_tokens,
-            prior_tokens,
             existing,
             plan,
             ..DatastoreOptions::new(vocab_size, separator)
         };
-        let builder = py.detach(|| datastore::DatastoreBuilder::create(&path, options));
-        Ok(Self(Mutex::new(Some(builder.map_err(py_err)?))))
+        let builder = py.detach(|| build::DatastoreBuilder::create(&path, options));
+        let builder = Mutex::new(Some(builder.map_err(py_err)?));
+        Ok(Self {
+            builder,
+            prior_tokens,
+        })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -151,11 +159,15 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.adopt(shard_id)))
     }
 
-    /// Waits until every shard is indexed, publishes the datastore and opens it.
+    /// Waits until every shard is indexed, publishes the datastore, fits its prior and opens it.
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        report_to(py, progress, |report| builder.finish(report)).map(Datastore::from)
+        let finish = |report: &mut Report| {
+            let datastore = builder.finish(report)?;
+            fused::fit_missing(datastore, self.prior_tokens, report)
+        };
+        report_to(py, progress, finish).map(Datastore::from)
     }
 
     #[getter]
@@ -207,7 +219,7 @@ impl DatastoreBuilder {
 #[pyfunction]
 #[pyo3(signature = (
     folder, documents, *, vocab_size, separator,
-    max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+    max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
     position_stride = 1, max_duplicates = 0
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -238,7 +250,7 @@ pub(crate) fn build_shard(
             Some(Err(Error::Stopped))
         })
     });
-    let built = py.detach(|| datastore::build_shard(&folder, &options, batches));
+    let built = py.detach(|| build::build_shard(&folder, &options, batches));
     match failure {
         Some(error) => Err(error),
         None => built.map_err(py_err),
@@ -267,7 +279,7 @@ pub(crate) fn document_hashes<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let tokens: Vec<u32> = integers(tokens, "tokens")?;
     let lengths: Vec<usize> = integers(lengths, "lengths")?;
-    let hashes = py.detach(|| datastore::document_hashes(&tokens, &lengths));
+    let hashes = py.detach(|| build::document_hashes(&tokens, &lengths));
     let hashes = hashes.map_err(py_err)?;
     let bytes: Vec<u8> = hashes.into_iter().flat_map(u128::to_le_bytes).collect();
     Ok(PyBytes::new(py, &bytes))
@@ -276,7 +288,7 @@ pub(crate) fn document_hashes<'py>(
 /// Joins datastores of one tokenizer into a new one.
 #[pyfunction]
 #[pyo3(signature = (
-    sources, path, *, overwrite = false, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS,
+    sources, path, *, overwrite = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS,
     progress = None
 ))]
 pub(crate) fn merge(
@@ -287,28 +299,31 @@ pub(crate) fn merge(
     prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let merge = |report: &mut Report| edit::merge(&sources, &path, overwrite, prior_tokens, report);
+    let merge = |report: &mut Report| {
+        let datastore = build::merge(&sources, &path, overwrite)?;
+        fused::fit_missing(datastore, prior_tokens, report)
+    };
     report_to(py, progress, merge).map(Datastore::from)
 }
 
 /// Fits the prior of a datastore again.
 #[pyfunction]
-#[pyo3(signature = (path, *, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, progress = None))]
+#[pyo3(signature = (path, *, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None))]
 pub(crate) fn refit(
     py: Python<'_>,
     path: PathBuf,
     prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let refit = |report: &mut Report| edit::refit(&path, prior_tokens, report);
+    let refit = |report: &mut Report| fused::refit(&path, prior_tokens, report);
     report_to(py, progress, refit).map(Datastore::from)
 }
 
 /// Rebuilds the shards of a datastore into as few as possible.
 #[pyfunction]
 #[pyo3(signature = (
-    path, *, max_shard_tokens = datastore::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    drop_duplicates = false, prior_tokens = datastore::DEFAULT_PRIOR_TOKENS, progress = None
+    path, *, max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
+    drop_duplicates = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None
 ))]
 pub(crate) fn compact(
     py: Python<'_>,
@@ -319,13 +334,16 @@ pub(crate) fn compact(
     prior_tokens: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
-    let options = edit::CompactOptions {
+    let options = build::CompactOptions {
         max_shard_tokens,
         max_memory,
         drop_duplicates,
-        prior_tokens,
     };
-    report_to(py, progress, |report| edit::compact(&path, options, report)).map(Datastore::from)
+    let compact = |report: &mut Report| {
+        let datastore = build::compact(&path, options, report)?;
+        fused::fit_missing(datastore, prior_tokens, report)
+    };
+    report_to(py, progress, compact).map(Datastore::from)
 }
 
 pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
@@ -335,7 +353,7 @@ pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
-    work: impl Send + FnOnce(&mut Report) -> Result<T, specds::error::Error>,
+    work: impl Send + FnOnce(&mut Report) -> Result<T, Error>,
 ) -> PyResult<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use specds::datastore;
+use specds::lookup;
 
 use crate::arrays::integers;
 use crate::error::py_err;
 
 /// The longest suffix of a context that occurs in a datastore.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Match(datastore::Match);
+pub(crate) struct Match(lookup::Match);
 
 #[pymethods]
 impl Match {
@@ -34,7 +34,7 @@ impl Match {
 
 /// A document of a corpus.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct StoredDocument(datastore::StoredDocument);
+pub(crate) struct StoredDocument(lookup::StoredDocument);
 
 #[pymethods]
 impl StoredDocument {
@@ -54,7 +54,7 @@ impl StoredDocument {
     }
 
     fn __repr__(&self) -> String {
-        let datastore::StoredDocument {
+        let lookup::StoredDocument {
             index,
             start,
             tokens,
@@ -68,10 +68,10 @@ impl StoredDocument {
 
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Datastore(pub(crate) Arc<datastore::Datastore>);
+pub(crate) struct Datastore(pub(crate) Arc<lookup::Datastore>);
 
-impl From<datastore::Datastore> for Datastore {
-    fn from(opened: datastore::Datastore) -> Self {
+impl From<lookup::Datastore> for Datastore {
+    fn from(opened: lookup::Datastore) -> Self {
         Self(Arc::new(opened))
     }
 }
@@ -82,7 +82,7 @@ impl Datastore {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let opened = py
-            .detach(|| datastore::Datastore::open(&path))
+            .detach(|| lookup::Datastore::open(&path))
             .map_err(py_err)?;
         Ok(opened.into())
     }
@@ -184,7 +184,7 @@ impl Datastore {
 
     #[getter]
     fn prior<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let prior = self.0.prior();
+        let prior = specds::fused::prior_of(&self.0);
         prior.map(|weights| PyBytes::new(py, &weights.to_bytes()))
     }
 

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use specds::Result;
 use specds::draft::{self, Session};
-use specds::error::Result;
-use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
-use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
-use specds::rest::{RestConfig, RestSession};
+use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
+use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
+use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::arrays::{integers, rows_of_integers};
 use crate::datastore::Datastore;

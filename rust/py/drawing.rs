@@ -12,7 +12,7 @@ pub(crate) fn draw(
 ) -> PyResult<Option<usize>> {
     let (probs, uniforms) = (probs.as_slice()?, uniforms.as_slice()?);
     if probs.len() == uniforms.len() {
-        Ok(specds::drawing::draw(probs, uniforms))
+        Ok(specds::draft::multinomial(probs, uniforms))
     } else {
         let lengths = format!("{} and {}", probs.len(), uniforms.len());
         let message = format!("probs and uniforms must be as many as each other, got {lengths}");

@@ -5,7 +5,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
 };
-use specds::error::Error;
+use specds::Error;
 
 create_exception!(
     specds,

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use specds::effort::Effort;
-use specds::fused::{self, FusedConfig, FusedSession};
-use specds::tree::Source;
-use specds::weights::Weights;
+use specds::draft::Source;
+use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
 
 use crate::aded::Trigrams;
 use crate::arrays::integers;
@@ -134,11 +132,10 @@ fn effort_of(name: &str) -> PyResult<Effort> {
 /// What to start from: these weights, or those that the datastore brings.
 fn read(
     weights: Option<&[u8]>,
-    datastore: Option<&specds::datastore::Datastore>,
+    datastore: Option<&specds::lookup::Datastore>,
 ) -> PyResult<Weights> {
-    let prior = datastore.and_then(specds::datastore::Datastore::prior);
     match weights {
         Some(weights) => Weights::from_bytes(weights).map_err(py_err),
-        None => Ok(prior.cloned().unwrap_or_default()),
+        None => Ok(datastore.and_then(fused::prior_of).unwrap_or_default()),
     }
 }

@@ -49,9 +49,9 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let sources = specds::tree::Source::ALL.map(specds::tree::Source::name);
+        let sources = specds::draft::Source::ALL.map(specds::draft::Source::name);
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
-        let prior_tokens = specds::datastore::DEFAULT_PRIOR_TOKENS;
+        let prior_tokens = specds::fused::DEFAULT_PRIOR_TOKENS;
         module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

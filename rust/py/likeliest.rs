@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
-use specds::likeliest as of_core;
+use specds::draft as of_core;
 
 /// The places of the `k` largest scores of each row.
 #[pyfunction]
@@ -20,7 +20,7 @@ pub(crate) fn likeliest<'py>(
         let row = row
             .to_slice()
             .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
-        places.extend(of_core::likeliest(&row, k).into_iter().map(i64::from));
+        places.extend(of_core::top_k(&row, k).into_iter().map(i64::from));
     }
     places
         .into_pyarray(py)

@@ -8,7 +8,7 @@ use numpy::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::model_tables;
+use specds::papers::model_tables;
 
 use crate::arrays::integers;
 use crate::error::py_err;

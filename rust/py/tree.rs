@@ -4,14 +4,14 @@ use numpy::ndarray::Array2;
 use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::tree;
+use specds::draft;
 
 use crate::arrays::integers;
 use crate::error::py_err;
 
 /// A draft: likely continuations of a context as a tree, best nodes first.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct TokenTree(pub(crate) tree::TokenTree);
+pub(crate) struct TokenTree(pub(crate) draft::TokenTree);
 
 #[pymethods]
 impl TokenTree {
@@ -28,7 +28,7 @@ impl TokenTree {
             Some(probs) => probs.as_array().to_vec(),
             None => vec![0.0; token_ids.len()],
         };
-        tree::TokenTree::new(token_ids, parents, probs)
+        draft::TokenTree::new(token_ids, parents, probs)
             .map(Self)
             .map_err(py_err)
     }

@@ -4,10 +4,11 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, Existing, MAX_VOCAB_SIZE, Stage,
-};
-use specds::error::Error;
+use specds::Error;
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing};
+use specds::index::Stage;
+use specds::lookup::Datastore;
+use specds::storage::MAX_VOCAB_SIZE;
 
 use crate::files::read_all;
 use crate::{build, options, silent, tempdir};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::{Datastore, DatastoreOptions};
+use specds::Error;
+use specds::build::DatastoreOptions;
 use specds::draft::{Session, draft_batch};
-use specds::error::Error;
+use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::rest::{RestConfig, RestSession};
-use specds::weights::Weights;
+use specds::lookup::Datastore;
+use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::oracle::{Oracle, corpora, naive_draft, shift};
 use crate::{build, options, tempdir};

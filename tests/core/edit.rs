@@ -6,9 +6,11 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::{Datastore, DatastoreOptions, Existing, MAX_SHARD_TOKENS};
-use specds::edit::{CompactOptions, compact, merge};
-use specds::error::{Error, Result};
+use specds::build::{CompactOptions, compact, merge};
+use specds::build::{DatastoreOptions, Existing};
+use specds::lookup::Datastore;
+use specds::storage::MAX_SHARD_TOKENS;
+use specds::{Error, Result};
 
 use crate::files::read_all;
 use crate::{build, options, silent, tempdir};
@@ -25,7 +27,6 @@ fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<D
         max_shard_tokens,
         max_memory: u64::MAX,
         drop_duplicates,
-        prior_tokens: 0,
     };
     compact(path, options, &mut silent)
 }
@@ -35,7 +36,7 @@ fn join(
     path: impl AsRef<Path>,
     overwrite: bool,
 ) -> Result<Datastore> {
-    merge(sources, path, overwrite, 0, &mut silent)
+    merge(sources, path, overwrite)
 }
 
 proptest! {
@@ -72,7 +73,6 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
         max_shard_tokens: MAX_SHARD_TOKENS,
         max_memory: u64::MAX,
         drop_duplicates: false,
-        prior_tokens: 0,
     };
     let asked = |datastore: &Datastore| {
         let found = datastore.lookup(&[1], 16, 1).unwrap();
@@ -166,7 +166,6 @@ fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
         max_shard_tokens: 6,
         max_memory: u64::MAX,
         drop_duplicates: false,
-        prior_tokens: 0,
     };
     let error = compact(&path, options, &mut |_, _, _| ControlFlow::Break(())).unwrap_err();
     assert!(matches!(error, Error::Stopped));

@@ -5,8 +5,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use specds::datastore::{Datastore, DatastoreOptions, Manifest, ShardManifest};
-use specds::error::Error;
+use specds::Error;
+use specds::build::DatastoreOptions;
+use specds::lookup::Datastore;
+use specds::storage::{Manifest, ShardManifest};
 use tempfile::TempDir;
 
 use crate::{build, options, tempdir};

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use specds::datastore::{DatastoreOptions, Manifest, PriorEntry, SectionManifest, ShardManifest};
+use specds::Error;
+use specds::build::DatastoreOptions;
 use specds::draft::Session;
-use specds::error::Error;
+use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::weights::Weights;
+use specds::storage::{Manifest, PriorEntry, SectionManifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{HEADER, PAYLOAD, SECTIONS, Victim, ask, read_all};

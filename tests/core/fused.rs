@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::Datastore;
+use specds::Error;
 use specds::draft::{Session, draft_batch};
-use specds::error::Error;
+use specds::draft::{Source, TokenTree};
+use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
+use specds::lookup::Datastore;
 use specds::memory::{Memory, MemoryOptions};
-use specds::model_tables::ModelTables;
-use specds::tree::{Source, TokenTree};
-use specds::trigram::{TrigramOptions, Trigrams};
-use specds::weights::Weights;
+use specds::papers::aded::{TrigramOptions, Trigrams};
+use specds::papers::model_tables::ModelTables;
 
 use crate::oracle::{Oracle, corpora, paths, shift};
 use crate::{build, options, tempdir};

@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use specds::datastore::{Datastore, DatastoreOptions};
-use specds::error::Error;
+use specds::Error;
+use specds::build::DatastoreOptions;
+use specds::lookup::Datastore;
 
 use crate::files::read_all;
 use crate::{build, options, tempdir};

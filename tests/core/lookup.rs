@@ -2,8 +2,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::{DatastoreOptions, Match};
-use specds::error::Error;
+use specds::Error;
+use specds::build::DatastoreOptions;
+use specds::lookup::Match;
 
 use crate::oracle::{corpora, shift};
 use crate::{build, options, tempdir};

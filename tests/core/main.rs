@@ -7,6 +7,7 @@ mod files;
 mod forgery;
 mod fused;
 mod golden;
+mod layers;
 mod lookup;
 mod memory;
 mod n_grammys;
@@ -23,22 +24,22 @@ mod trigrams;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use specds::adaptation::AdaptiveTrigrams;
-use specds::aded::{AdedConfig, AdedSession};
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, Match, Stage, StoredDocument,
-};
-use specds::error::{Error, Result};
+use specds::build::{DatastoreBuilder, DatastoreOptions};
+use specds::draft::TokenTree;
+use specds::fused::Weights;
 use specds::fused::{FusedDrafter, FusedSession};
-use specds::history::History;
+use specds::index::Stage;
+use specds::lookup::{Datastore, Match, StoredDocument};
+use specds::memory::History;
 use specds::memory::{Memory, MemoryOptions};
-use specds::model_tables::ModelTables;
-use specds::n_grammys::NGrammysSession;
-use specds::prompt_lookup::PromptLookupSession;
-use specds::rest::{RestConfig, RestSession};
-use specds::tree::TokenTree;
-use specds::trigram::Trigrams;
-use specds::weights::Weights;
+use specds::papers::aded::AdaptiveTrigrams;
+use specds::papers::aded::Trigrams;
+use specds::papers::aded::{AdedConfig, AdedSession};
+use specds::papers::model_tables::ModelTables;
+use specds::papers::n_grammys::NGrammysSession;
+use specds::papers::prompt_lookup::PromptLookupSession;
+use specds::papers::rest::{RestConfig, RestSession};
+use specds::{Error, Result};
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.

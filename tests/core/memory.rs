@@ -6,8 +6,8 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::error::Error;
-use specds::history::History;
+use specds::Error;
+use specds::memory::History;
 use specds::memory::{Memory, MemoryOptions};
 
 use crate::tempdir;

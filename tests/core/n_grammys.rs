@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use specds::Error;
 use specds::draft::Session;
-use specds::error::Error;
-use specds::model_tables::ModelTables;
-use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
-use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
-use specds::tree::{Source, TokenTree};
+use specds::draft::{Source, TokenTree};
+use specds::papers::model_tables::ModelTables;
+use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
+use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 
 use crate::oracle::paths;
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use specds::datastore::{Datastore, DatastoreOptions};
-use specds::error::Error;
+use specds::Error;
+use specds::build::DatastoreOptions;
+use specds::lookup::Datastore;
 use tempfile::TempDir;
 
 use crate::files::{read_all, write_in_place};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::DatastoreOptions;
-use specds::tree::{Source, TokenTree};
+use specds::build::DatastoreOptions;
+use specds::draft::{Source, TokenTree};
 
 use crate::options;
 

@@ -6,18 +6,19 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, Existing, MAX_SHARD_TOKENS, Manifest, Stage,
-};
-use specds::edit::{CompactOptions, compact, merge, refit};
-use specds::error::{Error, Result};
-use specds::weights::Weights;
+use specds::build::{CompactOptions, compact, merge};
+use specds::build::{DatastoreOptions, Existing};
+use specds::fused::{Weights, fit_missing, prior_of, refit};
+use specds::index::Stage;
+use specds::lookup::Datastore;
+use specds::storage::{MAX_SHARD_TOKENS, Manifest};
+use specds::{Error, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files::{read_all, write_in_place};
 use crate::forgery::seal;
 use crate::fused::Random;
-use crate::{build, options, silent, tempdir};
+use crate::{options, silent, tempdir};
 
 const VOCAB_SIZE: u32 = 50;
 
@@ -32,11 +33,22 @@ static DOCUMENTS: LazyLock<Vec<Vec<u32>>> = LazyLock::new(|| {
     (0..41).map(&mut document).collect()
 });
 
-fn fitted() -> DatastoreOptions {
-    DatastoreOptions {
-        prior_tokens: PRIOR_TOKENS,
-        ..options(VOCAB_SIZE, VOCAB_SIZE)
-    }
+fn plain() -> DatastoreOptions {
+    options(VOCAB_SIZE, VOCAB_SIZE)
+}
+
+/// Builds a datastore and gives it a prior of at most `prior_tokens` tokens.
+fn build(
+    path: &Path,
+    options: DatastoreOptions,
+    documents: &[Vec<u32>],
+    prior_tokens: u64,
+) -> Result<Datastore> {
+    fit_missing(
+        crate::build(path, options, documents)?,
+        prior_tokens,
+        &mut silent,
+    )
 }
 
 /// A copy of one datastore with a prior.
@@ -45,7 +57,7 @@ fn copied(to: &Path) -> PathBuf {
     static FILES: LazyLock<Files> = LazyLock::new(|| {
         let folder = tempdir().unwrap();
         let path = folder.path().join("d");
-        build(&path, fitted(), &DOCUMENTS).unwrap();
+        build(&path, plain(), &DOCUMENTS, PRIOR_TOKENS).unwrap();
         read_all(&path)
     });
     let path = to.join("d");
@@ -68,7 +80,7 @@ fn priors(path: &Path) -> Vec<PathBuf> {
 }
 
 fn bytes(datastore: &Datastore) -> Vec<u8> {
-    datastore.prior().unwrap().to_bytes()
+    prior_of(datastore).unwrap().to_bytes()
 }
 
 #[test]
@@ -89,7 +101,8 @@ fn a_prior_is_a_file_that_the_manifest_names_and_drafters_start_from() {
         (entry.num_tokens, entry.num_bytes),
         (PRIOR_TOKENS, content.len() as u64)
     );
-    assert_ne!(datastore.prior(), Some(&Weights::default()));
+    assert_eq!(datastore.prior(), Some(&content[..]));
+    assert_ne!(prior_of(&datastore), Some(Weights::default()));
     let sizes = read_all(&path).into_values();
     assert_eq!(
         datastore.num_bytes(),
@@ -101,10 +114,9 @@ fn a_prior_is_a_file_that_the_manifest_names_and_drafters_start_from() {
 fn too_small_a_datastore_has_no_prior() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("d");
-    let replace = |prior_tokens| DatastoreOptions {
-        prior_tokens,
+    let replace = DatastoreOptions {
         existing: Existing::Replace,
-        ..options(VOCAB_SIZE, VOCAB_SIZE)
+        ..plain()
     };
     let few_tokens = &DOCUMENTS[..40];
     let few_documents = [&[DOCUMENTS.concat()], &DOCUMENTS[..14]].concat();
@@ -115,7 +127,7 @@ fn too_small_a_datastore_has_no_prior() {
         (&DOCUMENTS, 0),
     ];
     for (documents, prior_tokens) in rows {
-        let datastore = build(&path, replace(prior_tokens), documents).unwrap();
+        let datastore = build(&path, replace.clone(), documents, prior_tokens).unwrap();
         assert_eq!(datastore.prior(), None);
         assert_eq!(datastore.manifest().prior, None);
         assert!(priors(&path).is_empty());
@@ -134,31 +146,34 @@ fn the_prior_is_the_same_however_the_datastore_came_about() {
     let expected = bytes(&Datastore::open(copied(folder.path())).unwrap());
     let small = DatastoreOptions {
         max_shard_tokens: 2500,
-        ..fitted()
+        ..plain()
     };
-    let cut = build(&path("cut"), small.clone(), &DOCUMENTS).unwrap();
+    let cut = build(&path("cut"), small.clone(), &DOCUMENTS, PRIOR_TOKENS).unwrap();
     assert_eq!(cut.manifest().shards.len(), 7);
     assert!(bytes(&cut) == expected, "several shards");
     let options = CompactOptions {
         max_shard_tokens: MAX_SHARD_TOKENS,
         max_memory: u64::MAX,
         drop_duplicates: false,
-        prior_tokens: PRIOR_TOKENS,
     };
     let one = compact(path("cut"), options, &mut silent).unwrap();
+    assert_eq!(one.prior(), None);
+    let one = fit_missing(one, PRIOR_TOKENS, &mut silent).unwrap();
     assert_eq!(one.manifest().shards.len(), 1);
     assert!(bytes(&one) == expected, "compacted");
     let (first, second) = DOCUMENTS.split_at(20);
-    build(&path("a"), fitted(), first).unwrap();
-    build(&path("b"), fitted(), second).unwrap();
+    build(&path("a"), plain(), first, PRIOR_TOKENS).unwrap();
+    build(&path("b"), plain(), second, PRIOR_TOKENS).unwrap();
     let halves = [path("a"), path("b")];
-    let merged = merge(&halves, path("c"), false, PRIOR_TOKENS, &mut silent).unwrap();
+    let merged = merge(&halves, path("c"), false).unwrap();
+    assert_eq!(merged.prior(), None);
+    let merged = fit_missing(merged, PRIOR_TOKENS, &mut silent).unwrap();
     assert!(bytes(&merged) == expected, "merged");
     let append = DatastoreOptions {
         existing: Existing::Append,
-        ..fitted()
+        ..plain()
     };
-    let added = build(&path("a"), append, second).unwrap();
+    let added = build(&path("a"), append, second, PRIOR_TOKENS).unwrap();
     assert!(bytes(&added) == expected, "added to");
 }
 
@@ -171,11 +186,11 @@ fn what_is_added_is_fitted_to_and_readers_keep_what_they_have() {
     let append = DatastoreOptions {
         existing: Existing::Append,
         drop_duplicates: true,
-        ..fitted()
+        ..plain()
     };
-    let same = build(&path, append.clone(), &DOCUMENTS[..2]).unwrap();
+    let same = build(&path, append.clone(), &DOCUMENTS[..2], 0).unwrap();
     assert_eq!(bytes(&same), before, "nothing was added");
-    let new = build(&path, append, &[vec![7; 1000], vec![8; 1000]]).unwrap();
+    let new = build(&path, append, &[vec![7; 1000], vec![8; 1000]], PRIOR_TOKENS).unwrap();
     assert_ne!(bytes(&new), before);
     assert_eq!(priors(&path).len(), 1, "the old one is gone");
     assert_eq!(bytes(&old), before);
@@ -243,37 +258,34 @@ fn a_prior_of_another_version_is_none() {
     fs::write(path.join("manifest.json"), seal(manifest)).unwrap();
     let datastore = Datastore::open(&path).unwrap();
     datastore.verify().unwrap();
-    assert_eq!(datastore.prior(), None);
+    assert_eq!(prior_of(&datastore), None);
 }
 
 #[test]
-fn a_fit_that_is_stopped_leaves_the_old_datastore_and_nothing_beside() {
+fn a_fit_that_is_stopped_leaves_the_datastore_as_it_is_and_nothing_beside() {
     let folder = tempdir().unwrap();
     let path = copied(folder.path());
-    let before = read_all(&path);
     let mut stop = |stage, done, _| match stage {
         Stage::Prior if done > 0 => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     };
+    let before = read_all(&path);
+    let stopped = refit(&path, PRIOR_TOKENS, &mut stop);
+    assert!(matches!(stopped, Err(Error::Stopped)));
+    assert!(read_all(&path) == before);
     let replace = DatastoreOptions {
         existing: Existing::Replace,
-        ..fitted()
+        ..plain()
     };
-    let mut builder = DatastoreBuilder::create(&path, replace).unwrap();
-    let lengths: Vec<_> = DOCUMENTS.iter().map(Vec::len).collect();
-    builder
-        .add_documents(&DOCUMENTS.concat(), &lengths)
-        .unwrap();
-    let stopped: [Result<_>; 3] = [
-        builder.finish(&mut stop),
-        refit(&path, PRIOR_TOKENS, &mut stop),
-        merge(&[&path], &path, true, PRIOR_TOKENS, &mut stop),
-    ];
-    for result in stopped {
-        assert!(matches!(result, Err(Error::Stopped)));
-    }
-    assert!(read_all(&path) == before);
+    let rebuilt = crate::build(&path, replace, &DOCUMENTS).unwrap();
+    let stopped = fit_missing(rebuilt, PRIOR_TOKENS, &mut stop);
+    assert!(matches!(stopped, Err(Error::Stopped)));
+    let without = Datastore::open(&path).unwrap();
+    without.verify().unwrap();
+    assert_eq!(without.prior(), None);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    fit_missing(without, PRIOR_TOKENS, &mut silent).unwrap();
+    assert!(read_all(&path) == before);
 }
 
 #[test]

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::{
-    Datastore, DatastoreBuilder, DatastoreOptions, Existing, build_shard, document_hashes,
-};
-use specds::error::{Error, Result};
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, build_shard, document_hashes};
+use specds::lookup::Datastore;
+use specds::{Error, Result};
 
 use crate::files::read_all;
 use crate::{build, options, silent, tempdir};

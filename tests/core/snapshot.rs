@@ -6,8 +6,8 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::error::{Error, Result};
 use specds::memory::{Memory, MemoryOptions};
+use specds::{Error, Result};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 

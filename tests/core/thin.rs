@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::datastore::DatastoreOptions;
+use specds::build::DatastoreOptions;
 
 use crate::files::read_all;
 use crate::oracle::{Oracle, corpora, shift};

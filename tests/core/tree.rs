@@ -2,8 +2,8 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::error::Error;
-use specds::tree::TokenTree;
+use specds::Error;
+use specds::draft::TokenTree;
 
 fn views(tree: &TokenTree) -> (Vec<u32>, Vec<bool>, Vec<Vec<usize>>) {
     (tree.depths(), tree.mask(), tree.paths())

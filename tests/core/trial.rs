@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::adaptation::AdaptiveTrigrams;
-use specds::aded::{AdedConfig, AdedSession};
-use specds::datastore::Datastore;
+use specds::Error;
 use specds::draft::Session;
-use specds::error::Error;
+use specds::draft::TokenTree;
+use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::lookup::Datastore;
 use specds::memory::Memory;
-use specds::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
-use specds::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
-use specds::rest::{RestConfig, RestSession};
-use specds::tree::TokenTree;
-use specds::weights::Weights;
+use specds::papers::aded::AdaptiveTrigrams;
+use specds::papers::aded::{AdedConfig, AdedSession};
+use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
+use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
+use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::fused::{memory, trigrams, with_tables};
 use crate::oracle::{corpora, shift};

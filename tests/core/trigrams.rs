@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::adaptation::AdaptiveTrigrams;
-use specds::aded::{AdedConfig, AdedSession, SearchConfig};
-use specds::datastore::{Datastore, DatastoreOptions, SectionManifest};
+use specds::build::DatastoreOptions;
 use specds::draft::Session;
-use specds::error::{Error, Result};
-use specds::tree::Source;
-use specds::trigram::{TrigramOptions, Trigrams};
+use specds::draft::Source;
+use specds::lookup::Datastore;
+use specds::papers::aded::AdaptiveTrigrams;
+use specds::papers::aded::{AdedConfig, AdedSession, SearchConfig};
+use specds::papers::aded::{TrigramOptions, Trigrams};
+use specds::storage::SectionManifest;
+use specds::{Error, Result};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 

@@ -1,6 +1,6 @@
 """ADED in plain Python, line by line as its paper has it: slow, and meant to be obviously right.
 
-What the paper leaves open is decided as `rust/core/mcts.rs` says.
+What the paper leaves open is decided as `rust/core/papers/aded/mcts.rs` says.
 """
 
 from __future__ import annotations

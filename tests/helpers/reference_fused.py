@@ -2,7 +2,7 @@
 
 It says what the core should draft from a datastore, the request's own text, one earlier text, the
 model's predictions and tables, and tri-grams, as long as the texts are so short that nothing is
-sampled. Its words are those of `rust/core`.
+sampled. Its words are those of `rust/core/fused`.
 """
 
 from __future__ import annotations

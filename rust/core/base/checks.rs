@@ -1,0 +1,39 @@
+//! Is this argument usable?
+
+use crate::base::error::{Error, Result};
+
+/// Whether all tokens are of the vocabulary; the first that is not is the error.
+pub(crate) fn check_tokens<'a>(
+    tokens: impl IntoIterator<Item = &'a u32>,
+    vocab_size: u32,
+) -> Result<()> {
+    let mut tokens = tokens.into_iter();
+    match tokens.find(|&&token| token >= vocab_size) {
+        Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a number lies in `1..=limit`.
+pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
+    if (1..=limit).contains(&value) {
+        Ok(())
+    } else {
+        Err(Error::invalid(
+            name,
+            format!("must lie in 1..={limit}, not {value}"),
+        ))
+    }
+}
+
+/// Whether the bounds of a match's length are usable.
+pub(crate) fn check_match_lengths(max_match: usize, min_match: usize) -> Result<()> {
+    if min_match == 0 {
+        return Err(Error::invalid("min_match", "must be at least 1"));
+    }
+    if min_match > max_match {
+        let reason = format!("must be at least `min_match`: {min_match}, not {max_match}");
+        return Err(Error::invalid("max_match", reason));
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! May work be divided among threads?
+
+use std::process;
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+
+use crate::base::error::{Error, Result};
+
+/// Does the work on every item and gives the results in order, in parallel by at least `min_len`
+/// items each.
+///
+/// A forked process has rayon's pool, but none of its threads, and would wait for them forever: there
+/// the work is done one item after the other.
+pub(crate) fn in_parallel<T: Send, R: Send>(
+    items: &mut [T],
+    min_len: usize,
+    work: impl Fn(&mut T) -> R + Send + Sync,
+) -> Vec<R> {
+    if has_threads() {
+        let items = items.par_iter_mut().with_min_len(min_len);
+        items.map(work).collect()
+    } else {
+        items.iter_mut().map(work).collect()
+    }
+}
+
+/// How many items are worked on at the same time at most.
+pub(crate) fn num_threads() -> usize {
+    if has_threads() {
+        rayon::current_num_threads()
+    } else {
+        1
+    }
+}
+
+/// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
+pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
+    match num_threads {
+        Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),
+        Some(num_threads) => Ok(count.div_ceil(num_threads).max(1)),
+        None => Ok(1),
+    }
+}
+
+fn has_threads() -> bool {
+    static STARTED_BY: OnceLock<u32> = OnceLock::new();
+    *STARTED_BY.get_or_init(process::id) == process::id()
+}

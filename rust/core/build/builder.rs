@@ -1,0 +1,605 @@
+//! How does a corpus become a datastore?
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::{fmt, thread};
+
+use crate::base::error::{Error, Result};
+use crate::build::checks::{check_documents, check_fits, check_target, split_documents};
+use crate::build::dedup::{Seen, document_hash};
+use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
+use crate::build::finished_shard::{FinishedShard, move_shard};
+use crate::build::index_workers::{Event, IndexWorkers, Job};
+use crate::build::options::DatastoreOptions;
+use crate::build::shard_plan::ShardPlan;
+use crate::build::staging::Staging;
+use crate::index::write::{Stage, fast_memory};
+use crate::lookup::datastore::Datastore;
+use crate::storage::manifest::{
+    self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
+};
+use crate::storage::section::FORMAT_VERSION;
+
+/// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
+/// background once its text is complete.
+///
+/// Everything is written beside the target, in `.NAME.build`, and published in one step: a build
+/// that fails, is dropped or killed leaves the old datastore, or none. With a
+/// [`plan`](DatastoreOptions::plan), the next build of the same plan goes on from there: it says by
+/// [`num_given`](Self::num_given) how many documents it need not be given again.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> specds::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("example");
+/// use std::ops::ControlFlow;
+/// use specds::build::{DatastoreBuilder, DatastoreOptions};
+///
+/// let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
+/// builder.add_documents(&[1, 2, 3, 1, 2, 4], &[3, 3])?;
+/// let datastore = builder.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
+///
+/// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
+/// assert_eq!((found.length, found.count()), (2, 2));
+/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct DatastoreBuilder {
+    options: DatastoreOptions,
+    /// The manifest of the datastore that is added to.
+    old: Option<Manifest>,
+    /// The largest shard that the options allow, in tokens.
+    limit: u64,
+    staging: Option<Staging>,
+    indexer: Option<IndexWorkers>,
+    shards: Vec<BuiltShard>,
+    current: Option<DocumentLog>,
+    placed: ShardPlan,
+    seen: Seen,
+    counts: Counts,
+    is_full: bool,
+    has_failed: bool,
+}
+
+/// A shard whose text is complete; `entry` is there once its index is.
+struct BuiltShard {
+    num_tokens: u64,
+    num_given: u64,
+    entry: Option<ShardEntry>,
+}
+
+#[derive(Default)]
+struct Counts {
+    tokens: u64,
+    documents: u64,
+    duplicates: u64,
+    given: u64,
+}
+
+impl DatastoreBuilder {
+    /// Starts a build of the datastore at `path`, whose parent folder must exist, or goes on with
+    /// one that was killed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`] where something is at `path` and may not be,
+    /// [`Error::NotADatastore`] where it may be, but is not a datastore,
+    /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
+    /// tokenizer, [`Error::Locked`] where another process builds there,
+    /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
+    pub fn create(path: impl AsRef<Path>, mut options: DatastoreOptions) -> Result<Self> {
+        options.check()?;
+        let limit = options.largest_shard()?;
+        let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+        check_target(&target, &options)?;
+        let staging = Staging::open(&target)?;
+        let old = check_target(&target, &options)?; // again, now that nobody else changes it
+        if let Some(old) = &old {
+            options.position_stride = old.position_stride;
+            options.max_duplicates = old.max_duplicates;
+        }
+        let old_id = old.as_ref().map(|old| old.build_id.as_str());
+        let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
+        let num_threads = num_threads(&options, limit);
+        let mut builder = Self {
+            indexer: Some(IndexWorkers::new(num_threads, &options.index(num_threads))?),
+            options,
+            old,
+            limit,
+            staging: Some(staging),
+            shards: Vec::new(),
+            current: None,
+            placed: ShardPlan::default(),
+            seen: Seen::default(),
+            counts: Counts::default(),
+            is_full: false,
+            has_failed: false,
+        };
+        builder.remember_old()?;
+        if goes_on {
+            builder.go_on()?;
+        }
+        Ok(builder)
+    }
+
+    /// Adds documents: their tokens one after the other, and the number of tokens of each. The
+    /// separator is added after each; a document without tokens is skipped, and one that came
+    /// before where duplicates are dropped. Writes to disk; O(tokens).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a
+    /// shard, [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and
+    /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
+    pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
+        self.check_not_failed()?;
+        if !self.placed.is_empty() {
+            let reason = "cannot follow documents that were placed in a shard of others";
+            return Err(Error::invalid("tokens", reason));
+        }
+        check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
+        self.has_failed = true;
+        while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
+            if let Event::Indexed { index, shard } = event? {
+                self.complete(index, shard)?;
+            }
+        }
+        for document in split_documents(tokens, lengths) {
+            self.counts.given += 1;
+            if !document.is_empty() {
+                self.add_document(document)?;
+            }
+        }
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// The tokens added so far, separators included.
+    pub fn num_tokens(&self) -> u64 {
+        self.counts.tokens
+    }
+
+    /// The documents added so far: those that have tokens and are no duplicates.
+    pub fn num_documents(&self) -> u64 {
+        self.counts.documents
+    }
+
+    /// The documents left out so far as they had come before. A build that goes on does not know
+    /// of those before the kill.
+    pub fn num_duplicates(&self) -> u64 {
+        self.counts.duplicates
+    }
+
+    /// Whether no more documents are taken: one has reached a limit of the options.
+    pub fn is_full(&self) -> bool {
+        self.is_full || self.counts.documents >= self.options.max_documents
+    }
+
+    /// All documents that the build was given so far, those before a kill included: a caller that
+    /// reads the same corpus again skips as many.
+    pub fn num_given(&self) -> u64 {
+        self.counts.given
+    }
+
+    /// Decides on documents whose tokens are elsewhere, as [`Self::add_documents`] does on those that
+    /// it is given: by the hash of the tokens of each
+    /// ([`document_hashes`](crate::build::document_hashes)) and their number. Gives the number of
+    /// the shard that each goes into, counted over this build, or None where it is left out. Each
+    /// shard is to be built by [`build_shard`](crate::build::build_shard) and adopted, in order;
+    /// it is complete once a document goes into the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyTokens`] where a document does not fit into a shard,
+    /// [`Error::InvalidArgument`] where there are not as many hashes as lengths, or a document came
+    /// with its tokens before: then nothing was placed.
+    pub fn place_documents(
+        &mut self,
+        hashes: &[u128],
+        lengths: &[usize],
+    ) -> Result<Vec<Option<usize>>> {
+        self.check_not_failed()?;
+        if self.current.is_some() {
+            let reason = "cannot follow documents that were added with their tokens";
+            return Err(Error::invalid("lengths", reason));
+        }
+        if hashes.len() != lengths.len() {
+            let reason = format!("must be as many as the hashes, {}", hashes.len());
+            return Err(Error::invalid("lengths", reason));
+        }
+        check_fits(lengths, self.limit)?;
+        let documents = hashes.iter().zip(lengths);
+        Ok(documents
+            .map(|(&hash, &length)| self.place(hash, length))
+            .collect())
+    }
+
+    /// Where [`build_shard`](crate::build::build_shard) puts what [`Self::adopt`] takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BuildFailed`].
+    pub fn staging_folder(&self) -> Result<&Path> {
+        Ok(self.staging()?.path())
+    }
+
+    /// How the shards of this build are to be built.
+    pub fn options(&self) -> &DatastoreOptions {
+        &self.options
+    }
+
+    /// Takes the shard of this id, which [`build_shard`](crate::build::build_shard) has built in
+    /// [`Self::staging_folder`] of the documents placed in the next shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`], [`Error::Mismatch`] where there is no such shard, or it holds other
+    /// documents than were placed there; [`Error::Io`].
+    pub fn adopt(&mut self, id: &str) -> Result<()> {
+        self.check_not_failed()?;
+        let folder = self.staging()?.shards().join(folder_name(id));
+        let path = folder.join(SHARD_FILE_NAME);
+        let not_a_shard = || Error::corrupt(&path, "it is not that of a shard");
+        let shard = ShardManifest::read_sealed(&folder).ok_or_else(not_a_shard)?;
+        let entry = shard.entry();
+        if entry.id != id {
+            return Err(Error::Mismatch { path });
+        }
+        let placed = self.placed.adopt(&entry).ok_or(Error::Mismatch { path })?;
+        self.has_failed = true;
+        let completed = FinishedShard {
+            num_given: placed.num_given,
+            shard: entry,
+        };
+        completed.write(self.staging()?, self.shards.len())?;
+        self.push(&placed, Some(completed.shard))?;
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
+    /// has no prior yet: [`fit_missing`](crate::fused::fit_missing) gives it one.
+    ///
+    /// `progress` is called with a stage, how much of it is done, and how much it is in all;
+    /// breaking from it stops the build.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyCorpus`], [`Error::OutOfMemory`], [`Error::Exists`], [`Error::Stopped`],
+    /// [`Error::BuildFailed`], [`Error::Io`]. Without a plan, nothing is left of the build then.
+    pub fn finish(
+        mut self,
+        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    ) -> Result<Datastore> {
+        self.check_not_failed()?;
+        if !self.placed.is_empty() {
+            return Err(Error::BuildFailed);
+        }
+        self.complete_text()?;
+        if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
+            return Err(Error::EmptyCorpus);
+        }
+        let mut report = stoppable(progress);
+        self.index_shards(&mut report)?;
+        let mut manifest = self.manifest();
+        let has_changed = !self.shards.is_empty(); // else every document was there before
+        if has_changed {
+            manifest.prior = None; // the old one was fitted to other documents
+        }
+        let target = self.staging()?.target().to_owned();
+        check_target(&target, &self.options)?;
+        let staging = self.staging.take().ok_or(Error::BuildFailed)?;
+        if has_changed {
+            staging.publish(manifest)?;
+        } else {
+            staging.leave(&manifest)?;
+        }
+        Datastore::open(&target)
+    }
+
+    /// Ends a build that would not change the datastore of `manifest` at its path.
+    pub(crate) fn leave(mut self, manifest: &Manifest) -> Result<()> {
+        self.staging
+            .take()
+            .map_or(Ok(()), |staging| staging.leave(manifest))
+    }
+
+    /// The most tokens that a shard of this build has.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn staging(&self) -> Result<&Staging> {
+        self.staging.as_ref().ok_or(Error::BuildFailed)
+    }
+
+    fn check_not_failed(&self) -> Result<()> {
+        if self.has_failed {
+            Err(Error::BuildFailed)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn add_document(&mut self, document: &[u32]) -> Result<()> {
+        let num_tokens = document.len() as u64 + 1;
+        if !self.admit(|| document_hash(document), num_tokens) {
+            return Ok(());
+        }
+        let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
+        if self.current.as_ref().is_some_and(is_full) {
+            self.complete_text()?;
+        }
+        let text = if let Some(text) = &mut self.current {
+            text
+        } else {
+            let folder = self.staging()?.workplace(self.shards.len());
+            let (separator, width) = (self.options.separator, self.options.width());
+            let is_kept = self.options.plan.is_some();
+            let text = DocumentLog::create(&folder, separator, width, is_kept)?;
+            self.current.insert(text)
+        };
+        text.add(document, self.counts.given)
+    }
+
+    /// Whether a document that has tokens is taken; if so, it counts.
+    fn admit(&mut self, hash: impl FnOnce() -> u128, num_tokens: u64) -> bool {
+        self.is_full |= self.counts.documents >= self.options.max_documents;
+        if self.is_full {
+            return false;
+        }
+        if self.options.drop_duplicates && !self.seen.insert(hash()) {
+            self.counts.duplicates += 1;
+            return false;
+        }
+        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
+            self.is_full = true;
+            return false;
+        }
+        self.counts.tokens += num_tokens;
+        self.counts.documents += 1;
+        true
+    }
+
+    /// The number of the shard that takes a document of this build's others.
+    fn place(&mut self, hash: u128, length: usize) -> Option<usize> {
+        let num_tokens = length as u64 + 1;
+        self.counts.given += 1;
+        if length == 0 || !self.admit(|| hash, num_tokens) {
+            return None;
+        }
+        let (num_given, limit) = (self.counts.given, self.limit);
+        Some(self.shards.len() + self.placed.add(num_tokens, num_given, limit))
+    }
+
+    /// Ends the text of the current shard and has it indexed.
+    fn complete_text(&mut self) -> Result<()> {
+        let Some(text) = self.current.take() else {
+            return Ok(());
+        };
+        let index = self.shards.len();
+        let (folder, text, checkpoint) = text.finish()?;
+        self.push(&checkpoint, None)?;
+        if let Some(indexer) = &mut self.indexer {
+            indexer.add(Job {
+                index,
+                folder,
+                text,
+            });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, checkpoint: &Checkpoint, entry: Option<ShardEntry>) -> Result<()> {
+        let num_old = self.old.as_ref().map_or(0, |old| old.shards.len());
+        if num_old + self.shards.len() == MAX_SHARDS {
+            let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
+            return Err(Error::invalid("max_shard_tokens", reason));
+        }
+        self.shards.push(BuiltShard {
+            num_tokens: checkpoint.num_tokens,
+            num_given: checkpoint.num_given,
+            entry,
+        });
+        Ok(())
+    }
+
+    /// Moves an indexed shard to the complete ones.
+    fn complete(&mut self, index: usize, shard: ShardEntry) -> Result<()> {
+        let (built, staging) = (&self.shards[index], self.staging()?);
+        let folder = staging.shards().join(folder_name(&shard.id));
+        let completed = FinishedShard {
+            num_given: built.num_given,
+            shard,
+        };
+        completed.write(staging, index)?;
+        move_shard(&staging.workplace(index), &folder)?;
+        self.shards[index].entry = Some(completed.shard);
+        Ok(())
+    }
+
+    /// Takes a complete shard as the next one.
+    fn take(&mut self, completed: FinishedShard, folder: &Path) -> Result<()> {
+        let FinishedShard { num_given, shard } = completed;
+        let text = Checkpoint {
+            num_tokens: shard.num_tokens,
+            num_documents: shard.num_documents,
+            num_given,
+            is_complete: true,
+        };
+        self.count(&text, folder)?;
+        self.push(&text, Some(shard))
+    }
+
+    fn index_shards(&mut self, report: &mut Report) -> Result<()> {
+        let mut indexer = self.indexer.take().ok_or(Error::BuildFailed)?;
+        indexer.close();
+        let mut done = BTreeMap::new();
+        for (index, shard) in self.shards.iter().enumerate() {
+            let stages = [Stage::Sort, Stage::Write];
+            let tokens = if shard.entry.is_some() {
+                shard.num_tokens
+            } else {
+                0
+            };
+            done.extend(stages.map(|stage| ((stage, index), tokens)));
+        }
+        loop {
+            self.report(&done, report)?;
+            if self.shards.iter().all(|shard| shard.entry.is_some()) {
+                return Ok(());
+            }
+            match indexer.recv()? {
+                None => {}
+                Some(Event::Progress {
+                    index,
+                    stage,
+                    done: tokens,
+                }) => {
+                    done.insert((stage, index), tokens);
+                }
+                Some(Event::Indexed { index, shard }) => self.complete(index, shard)?,
+            }
+        }
+    }
+
+    fn report(&self, done: &BTreeMap<(Stage, usize), u64>, report: &mut Report) -> Result<()> {
+        let total = self.shards.iter().map(|shard| shard.num_tokens).sum();
+        for stage in [Stage::Sort, Stage::Write] {
+            let done = done.iter().filter(|((of, _), _)| *of == stage);
+            report(stage, done.map(|(_, tokens)| tokens).sum(), total)?;
+        }
+        let complete = self.shards.iter().filter(|shard| shard.entry.is_some());
+        report(
+            Stage::Sync,
+            complete.count() as u64,
+            self.shards.len() as u64,
+        )
+    }
+
+    fn manifest(&self) -> Manifest {
+        let options = self.options.clone();
+        let mut manifest = self.old.clone().unwrap_or_else(|| Manifest {
+            format: manifest::FORMAT.to_owned(),
+            format_version: FORMAT_VERSION,
+            vocab_size: options.vocab_size,
+            separator: options.separator,
+            position_stride: options.position_stride,
+            max_duplicates: options.max_duplicates,
+            num_tokens: 0,
+            num_documents: 0,
+            tokenizer_name: options.tokenizer_name,
+            tokenizer_fingerprint: options.tokenizer_fingerprint,
+            corpus: Vec::new(),
+            shards: Vec::new(),
+            prior: None,
+            build_id: String::new(),
+        });
+        manifest.corpus.extend(options.corpus);
+        let new = self.shards.iter().filter_map(|shard| shard.entry.clone());
+        manifest.extend(new);
+        manifest
+    }
+
+    /// Documents that the old datastore has are duplicates.
+    fn remember_old(&mut self) -> Result<()> {
+        let target = self.staging()?.target();
+        let shards = self.old.iter().flat_map(|old| &old.shards);
+        let shards = shards.map(|shard| (shard.folder(target), shard.num_documents));
+        for (folder, num_documents) in shards.collect::<Vec<_>>() {
+            self.remember(&folder, num_documents)?;
+        }
+        Ok(())
+    }
+
+    /// Remembers the documents of a text, where duplicates are dropped.
+    fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
+        if self.options.drop_duplicates {
+            for document in Documents::open(folder, self.options.width(), num_documents)? {
+                self.seen.insert(document_hash(&document?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up what a killed build of the same plan has left: complete shards, complete texts,
+    /// and the last checkpoint of a text.
+    fn go_on(&mut self) -> Result<()> {
+        self.has_failed = true;
+        loop {
+            let index = self.shards.len();
+            let staging = self.staging()?;
+            let folder = staging.workplace(index);
+            if let Some((completed, place)) = FinishedShard::recover(staging, index)? {
+                self.take(completed, &place)?;
+            } else if let Some(checkpoint) = Checkpoint::read(&folder) {
+                let (separator, width) = (self.options.separator, self.options.width());
+                let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
+                self.count(&checkpoint, &folder)?;
+                self.current = Some(text);
+                if !checkpoint.is_complete {
+                    break;
+                }
+                self.complete_text()?;
+            } else {
+                break;
+            }
+        }
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// Counts the documents of a text that was written before, and remembers them.
+    fn count(&mut self, text: &Checkpoint, folder: &Path) -> Result<()> {
+        self.counts.given = text.num_given;
+        self.counts.tokens += text.num_tokens;
+        self.counts.documents += text.num_documents;
+        self.remember(folder, text.num_documents)
+    }
+}
+
+impl Drop for DatastoreBuilder {
+    fn drop(&mut self) {
+        // The threads end first: they write where there may soon be nothing.
+        self.indexer = None;
+        if let Some(staging) = self.staging.take()
+            && !(self.options.plan.is_some() && FinishedShard::has_begun(&staging))
+        {
+            staging.remove();
+        }
+    }
+}
+
+impl fmt::Debug for DatastoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut builder = f.debug_struct("DatastoreBuilder");
+        builder
+            .field("options", &self.options)
+            .field("num_tokens", &self.counts.tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What hears how far the work has come, and may end it.
+pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
+
+/// Ends the work with [`Error::Stopped`] where `progress` breaks.
+pub(crate) fn stoppable(
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> impl FnMut(Stage, u64, u64) -> Result<()> {
+    |stage, done, total| match progress(stage, done, total) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Stopped),
+    }
+}
+
+/// How many shards are sorted at the same time.
+fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let in_memory = options.max_memory / fast_memory(limit, options.width()).max(1);
+    usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
+}

@@ -1,0 +1,93 @@
+//! May these documents be added, and may something be written there?
+
+use std::fs;
+use std::path::Path;
+
+use crate::base::checks::check_tokens;
+use crate::base::error::{Error, Result};
+use crate::build::options::{DatastoreOptions, Existing};
+use crate::storage::manifest::{self, Manifest};
+
+/// Whether tokens and lengths are those of documents that a build can take.
+pub(crate) fn check_documents(
+    tokens: &[u32],
+    lengths: &[usize],
+    vocab_size: u32,
+    limit: u64,
+) -> Result<()> {
+    check_lengths(tokens, lengths)?;
+    check_tokens(tokens, vocab_size)?;
+    check_fits(lengths, limit)
+}
+
+/// The documents that these lengths, which add up, cut the tokens into.
+pub(crate) fn split_documents<'a>(
+    tokens: &'a [u32],
+    lengths: &[usize],
+) -> impl Iterator<Item = &'a [u32]> {
+    let mut rest = tokens;
+    lengths.iter().map(move |&length| {
+        let (document, after) = rest.split_at(length);
+        rest = after;
+        document
+    })
+}
+
+pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
+    let mut sums = lengths.iter();
+    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    if sum == Some(tokens.len()) {
+        Ok(())
+    } else {
+        let reason = format!("must add up to the number of tokens, {}", tokens.len());
+        Err(Error::invalid("lengths", reason))
+    }
+}
+
+pub(crate) fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
+    let longest = lengths.iter().max();
+    let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
+    if found > limit {
+        Err(Error::TooManyTokens { found, limit })
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether something may be built at `target`, and the manifest of what it is to be added to.
+pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
+    match options.existing {
+        Existing::Refuse => check_replaceable(target, false).map(|()| None),
+        Existing::Replace => check_replaceable(target, true).map(|()| None),
+        Existing::Append => {
+            let old = Manifest::read(target)?;
+            let ours = (
+                options.vocab_size,
+                options.separator,
+                options.tokenizer_fingerprint.as_str(),
+            );
+            if old.tokenizer() == ours {
+                Ok(Some(old))
+            } else {
+                Err(Error::OtherTokenizer {
+                    path: target.to_owned(),
+                    reason: format!("it was built with `{}`", old.tokenizer_name),
+                })
+            }
+        }
+    }
+}
+
+/// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
+pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
+    let path = || target.to_owned();
+    if fs::symlink_metadata(target).is_err() {
+        Ok(())
+    } else if !overwrite {
+        Err(Error::Exists { path: path() })
+    } else if !manifest::is_datastore(target) {
+        Err(Error::NotADatastore { path: path() })
+    } else {
+        Ok(())
+    }
+}

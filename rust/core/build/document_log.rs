@@ -1,0 +1,230 @@
+//! How do the documents of a shard come to the disk, and what of them outlives a kill?
+
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::error::{Error, Result};
+use crate::index::write::ShardText;
+use crate::storage::files::write_whole;
+use crate::storage::manifest::MAX_SHARD_TOKENS;
+use crate::storage::section::{Kind, SectionWriter, payload_reader};
+use crate::storage::token_array::TokenWidth;
+
+/// So many tokens are written between two checkpoints: a few seconds of tokenising.
+const CHECKPOINT_TOKENS: u64 = 1 << 22;
+
+/// What is safely on the disk of a shard's text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    pub(crate) num_tokens: u64,
+    pub(crate) num_documents: u64,
+    /// The documents that the build was given up to here, those included that it left out.
+    pub(crate) num_given: u64,
+    /// Whether no more documents go into this shard.
+    pub(crate) is_complete: bool,
+}
+
+impl Checkpoint {
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("text.json")
+    }
+
+    /// The last checkpoint of the text in `folder`, if there is one.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        let text = fs::read(Self::path(folder)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn write(self, folder: &Path) -> Result<()> {
+        let json = serde_json::to_string(&self).expect("numbers can always be written as JSON");
+        write_whole(&Self::path(folder), &json)
+    }
+
+    /// Removes the checkpoint, if it is there: nothing more is written once the shard is complete.
+    pub(crate) fn remove(folder: &Path) -> Result<()> {
+        let path = Self::path(folder);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Streams the documents of a shard to disk.
+pub(crate) struct DocumentLog {
+    folder: PathBuf,
+    separator: u32,
+    width: TokenWidth,
+    /// Whether a build may go on from here after a kill.
+    is_kept: bool,
+    tokens: SectionWriter,
+    documents: SectionWriter,
+    written: Checkpoint,
+    synced: Checkpoint,
+    bytes: Vec<u8>,
+}
+
+impl DocumentLog {
+    /// Starts the text of a shard in `folder`. It `is_kept` where a build may go on from it after a
+    /// kill: only then there are checkpoints.
+    pub(crate) fn create(
+        folder: &Path,
+        separator: u32,
+        width: TokenWidth,
+        is_kept: bool,
+    ) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            separator,
+            width,
+            is_kept,
+            tokens: SectionWriter::create(folder, Kind::Tokens)?,
+            documents: SectionWriter::create(folder, Kind::Documents)?,
+            written: Checkpoint::default(),
+            synced: Checkpoint::default(),
+            bytes: Vec::new(),
+        })
+    }
+
+    /// Goes on from a checkpoint. O(tokens), at the speed of the checksum.
+    pub(crate) fn resume(
+        folder: &Path,
+        separator: u32,
+        width: TokenWidth,
+        checkpoint: Checkpoint,
+    ) -> Result<Self> {
+        let num_bytes = checkpoint
+            .num_tokens
+            .saturating_mul(width.num_bytes() as u64);
+        let tokens = SectionWriter::resume(folder, Kind::Tokens, num_bytes)?;
+        let num_bytes = checkpoint.num_documents.saturating_mul(8);
+        let documents = SectionWriter::resume(folder, Kind::Documents, num_bytes)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            separator,
+            width,
+            is_kept: true,
+            tokens,
+            documents,
+            written: checkpoint,
+            synced: checkpoint,
+            bytes: Vec::new(),
+        })
+    }
+
+    /// What was written, separators included.
+    pub(crate) fn num_tokens(&self) -> u64 {
+        self.written.num_tokens
+    }
+
+    /// Appends a document and its separator; the build was given `num_given` documents with it.
+    pub(crate) fn add(&mut self, document: &[u32], num_given: u64) -> Result<()> {
+        self.bytes.clear();
+        self.width.encode(document, &mut self.bytes);
+        self.width.encode(&[self.separator], &mut self.bytes);
+        self.tokens.write(&self.bytes)?;
+        self.written.num_tokens += document.len() as u64 + 1;
+        self.written.num_documents += 1;
+        self.written.num_given = num_given;
+        self.documents
+            .write(&self.written.num_tokens.to_le_bytes())?;
+        if self.written.num_tokens - self.synced.num_tokens >= CHECKPOINT_TOKENS {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
+        self.tokens.sync()?;
+        self.documents.sync()?;
+        self.written.write(&self.folder)?;
+        self.synced = self.written;
+        Ok(())
+    }
+
+    /// Ends the text.
+    pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
+        self.written.is_complete = true;
+        self.checkpoint()?;
+        let Checkpoint {
+            num_tokens,
+            num_documents,
+            ..
+        } = self.written;
+        let text = ShardText {
+            tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
+            documents: self.documents.finish(64, num_documents)?,
+        };
+        Ok((self.folder, text, self.written))
+    }
+}
+
+/// The documents of a shard's text one after the other, without their separators, read once from
+/// the beginning: also where the text is not complete.
+pub(crate) struct Documents {
+    folder: PathBuf,
+    width: TokenWidth,
+    tokens: BufReader<File>,
+    ends: BufReader<File>,
+    start: u64,
+    num_left: u64,
+    bytes: Vec<u8>,
+}
+
+impl Documents {
+    /// Opens the first `num_documents` of the text in `folder`.
+    pub(crate) fn open(folder: &Path, width: TokenWidth, num_documents: u64) -> Result<Self> {
+        let open = |kind| payload_reader(folder, kind);
+        Ok(Self {
+            folder: folder.to_owned(),
+            width,
+            tokens: open(Kind::Tokens)?,
+            ends: open(Kind::Documents)?,
+            start: 0,
+            num_left: num_documents,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> Result<Vec<u32>> {
+        let path = |kind: Kind| self.folder.join(kind.file_name());
+        let mut end = [0; 8];
+        self.ends
+            .read_exact(&mut end)
+            .map_err(Error::io(&path(Kind::Documents)))?;
+        let end = u64::from_le_bytes(end);
+        let length = end.checked_sub(self.start);
+        let length = length.filter(|length| (1..=MAX_SHARD_TOKENS).contains(length));
+        let out_of_order = || Error::corrupt(&path(Kind::Documents), "its ends do not rise");
+        let length = length.ok_or_else(out_of_order)?;
+        let length = usize::try_from(length).map_err(|_| out_of_order())?;
+        self.start = end;
+        self.bytes.resize(length * self.width.num_bytes(), 0);
+        self.tokens
+            .read_exact(&mut self.bytes)
+            .map_err(Error::io(&path(Kind::Tokens)))?;
+        let mut tokens = self.width.decode(&self.bytes);
+        tokens.pop();
+        Ok(tokens)
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Vec<u32>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.num_left = self.num_left.checked_sub(1)?;
+        let document = self.read();
+        if document.is_err() {
+            self.num_left = 0;
+        }
+        Some(document)
+    }
+}

@@ -1,0 +1,222 @@
+//! How do datastores become one, and many shards few?
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::base::error::{Error, Result};
+use crate::build::builder::DatastoreBuilder;
+use crate::build::checks::check_replaceable;
+use crate::build::document_log::Documents;
+use crate::build::options::{DatastoreOptions, Existing};
+use crate::build::staging::Staging;
+use crate::index::write::Stage;
+use crate::lookup::datastore::Datastore;
+use crate::storage::files::sync_folder;
+use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardEntry};
+use crate::storage::token_array::TokenWidth;
+
+/// Joins datastores of one tokenizer: the new one at `path` has all their shards, in order. A shard
+/// that several of them have counts once; documents are not compared. Files are linked where the
+/// file system can, and copied elsewhere. The new one has no prior: see
+/// [`fit_missing`](crate::fused::fit_missing).
+///
+/// # Errors
+///
+/// [`Error::OtherTokenizer`] with the first that does not fit the first one; those of opening a
+/// datastore; [`Error::Exists`], [`Error::NotADatastore`] and [`Error::Locked`] as with
+/// [`DatastoreBuilder::create`]; [`Error::InvalidArgument`] without sources or where they have too
+/// many shards; [`Error::Io`].
+pub fn merge(
+    sources: &[impl AsRef<Path>],
+    path: impl AsRef<Path>,
+    overwrite: bool,
+) -> Result<Datastore> {
+    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+    check_replaceable(&target, overwrite)?;
+    let staging = Staging::open(&target)?;
+    staging.begin(None)?;
+    match join(sources, &staging.shards()) {
+        Ok(manifest) => staging.publish(manifest)?,
+        Err(error) => {
+            staging.remove();
+            return Err(error);
+        }
+    }
+    Datastore::open(&target)
+}
+
+/// Links the shards of all sources into a folder, and gives the manifest that lists them.
+fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
+    let mut merged: Option<Manifest> = None;
+    for source in sources {
+        let source = source.as_ref();
+        let mut manifest = Manifest::read(source)?;
+        let shards = std::mem::take(&mut manifest.shards);
+        let merged = merged.get_or_insert_with(|| Manifest {
+            num_tokens: 0,
+            num_documents: 0,
+            corpus: Vec::new(),
+            prior: None,
+            ..manifest.clone()
+        });
+        check_same_kind(merged, &manifest, source)?;
+        merged.corpus.extend(manifest.corpus);
+        for shard in shards {
+            if merged.shards.contains(&shard) {
+                continue;
+            }
+            link_shard(&shard, source, folder)?;
+            merged.extend([shard]);
+        }
+    }
+    let merged = merged.ok_or_else(|| Error::invalid("sources", "are empty: give at least one"))?;
+    if merged.shards.len() > MAX_SHARDS {
+        let reason = format!("have more than {MAX_SHARDS} shards: compact them first");
+        return Err(Error::invalid("sources", reason));
+    }
+    Ok(merged)
+}
+
+fn check_same_kind(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
+    let kept = |manifest: &Manifest| (manifest.position_stride, manifest.max_duplicates);
+    if first.tokenizer() == other.tokenizer() {
+        if kept(first) == kept(other) {
+            return Ok(());
+        }
+        let reason = "differ in what they index: build them with the same stride and duplicates";
+        return Err(Error::invalid("sources", reason));
+    }
+    let (theirs, ours) = (&other.tokenizer_name, &first.tokenizer_name);
+    Err(Error::OtherTokenizer {
+        path: path.to_owned(),
+        reason: format!("it was built with `{theirs}`, the others with `{ours}`"),
+    })
+}
+
+/// Puts the files of a shard into a folder of the same name.
+fn link_shard(shard: &ShardEntry, from: &Path, to: &Path) -> Result<()> {
+    let (from, to) = (shard.folder(from), shard.folder(to));
+    fs::create_dir(&to).map_err(Error::io(&to))?;
+    for entry in fs::read_dir(&from).map_err(Error::io(&from))? {
+        let entry = entry.map_err(Error::io(&from))?;
+        let (file, copy) = (entry.path(), to.join(entry.file_name()));
+        if fs::hard_link(&file, &copy).is_err() {
+            copy_file(&file, &copy).map_err(Error::io(&copy))?;
+        }
+    }
+    sync_folder(&to)
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    fs::File::open(to)?.sync_all()
+}
+
+/// How [`compact`] rebuilds a datastore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactOptions {
+    /// As in [`DatastoreOptions`].
+    pub max_shard_tokens: u64,
+    /// As in [`DatastoreOptions`].
+    pub max_memory: u64,
+    /// Whether documents that occur several times are kept once, or as often.
+    pub drop_duplicates: bool,
+}
+
+/// Rebuilds the shards of the datastore at `path` into as few as the options allow: it is then what
+/// one build of all its documents would have made. Nothing is done where that is what it is
+/// already. Who has it open goes on with the old shards; a rebuild that was killed is taken up by
+/// the next one. What is rebuilt has no prior: see [`fit_missing`](crate::fused::fit_missing).
+///
+/// # Errors
+///
+/// Those of opening a datastore and of building one. The old datastore is left, or the new one is
+/// there.
+pub fn compact(
+    path: impl AsRef<Path>,
+    options: CompactOptions,
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<Datastore> {
+    let path = path.as_ref();
+    loop {
+        let old = Manifest::read(path)?;
+        let mut builder = DatastoreBuilder::create(path, rebuild(&old, options))?;
+        // Only now is the datastore safe from other writers.
+        if Manifest::read(path)?.build_id != old.build_id {
+            continue;
+        }
+        if !options.drop_duplicates && is_compact(&old, path, builder.limit())? {
+            builder.leave(&old)?;
+            return Datastore::open(path);
+        }
+        add_all(&mut builder, &old, path, progress)?;
+        return builder.finish(progress);
+    }
+}
+
+fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
+    DatastoreOptions {
+        tokenizer_name: old.tokenizer_name.clone(),
+        tokenizer_fingerprint: old.tokenizer_fingerprint.clone(),
+        corpus: old.corpus.clone(),
+        max_shard_tokens: options.max_shard_tokens,
+        max_memory: options.max_memory,
+        position_stride: old.position_stride,
+        max_duplicates: old.max_duplicates,
+        drop_duplicates: options.drop_duplicates,
+        existing: Existing::Replace,
+        plan: Some(format!("compact {}", old.build_id)),
+        ..DatastoreOptions::new(old.vocab_size, old.separator)
+    }
+}
+
+/// Whether one build of all documents would cut them as they are cut: whether the first document of
+/// each shard does not fit into the one before.
+fn is_compact(manifest: &Manifest, path: &Path, limit: u64) -> Result<bool> {
+    let width = TokenWidth::of(manifest.vocab_size, manifest.separator);
+    for pair in manifest.shards.windows(2) {
+        let mut documents = Documents::open(&pair[1].folder(path), width, 1)?;
+        let first = documents
+            .next()
+            .transpose()?
+            .map_or(0, |d| d.len() as u64 + 1);
+        if pair[0].num_tokens > limit || pair[0].num_tokens + first <= limit {
+            return Ok(false);
+        }
+    }
+    let last = manifest.shards.last();
+    Ok(last.is_none_or(|shard| shard.num_tokens <= limit))
+}
+
+/// Gives the builder all documents that it does not have from before a kill.
+fn add_all(
+    builder: &mut DatastoreBuilder,
+    old: &Manifest,
+    path: &Path,
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<()> {
+    let width = TokenWidth::of(old.vocab_size, old.separator);
+    let mut to_skip = builder.num_given();
+    let mut done = 0;
+    for shard in &old.shards {
+        let folder: PathBuf = shard.folder(path);
+        for document in Documents::open(&folder, width, shard.num_documents)? {
+            let document = document?;
+            done += document.len() as u64 + 1;
+            if to_skip > 0 {
+                to_skip -= 1;
+                continue;
+            }
+            builder.add_documents(&document, &[document.len()])?;
+            if done % REPORT_TOKENS < document.len() as u64 + 1
+                && progress(Stage::Read, done, old.num_tokens).is_break()
+            {
+                return Err(Error::Stopped);
+            }
+        }
+    }
+    Ok(())
+}
+
+const REPORT_TOKENS: u64 = 1 << 20;

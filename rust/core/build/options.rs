@@ -1,0 +1,158 @@
+//! What is a datastore built for, and from?
+
+use crate::base::error::{Error, Result};
+use crate::index::options::IndexOptions;
+use crate::index::write::largest_shard;
+use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
+use crate::storage::token_array::TokenWidth;
+
+/// What may be at the path of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Nothing.
+    Refuse,
+    /// Nothing, or a datastore: it is replaced once the new one is complete.
+    Replace,
+    /// A datastore: the documents are added to it in shards of their own.
+    Append,
+}
+
+/// What a datastore is built for, and from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatastoreOptions {
+    /// Tokens of documents are below this; at most [`MAX_VOCAB_SIZE`].
+    pub vocab_size: u32,
+    /// Ends each document and every match: a token of the vocabulary, such as the end-of-sequence
+    /// token, or `vocab_size` where the tokenizer has none. Documents may contain it.
+    pub separator: u32,
+    /// The name of the tokenizer, for people.
+    pub tokenizer_name: String,
+    /// The fingerprint of the tokenizer, for programs: a datastore of another tokenizer drafts
+    /// nonsense.
+    pub tokenizer_fingerprint: String,
+    /// Where the corpus comes from: one line a source.
+    pub corpus: Vec<String>,
+    /// The most tokens of a shard, separators included; at most [`MAX_SHARD_TOKENS`]. Few large
+    /// shards are faster to look up in.
+    pub max_shard_tokens: u64,
+    /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
+    /// same time. It bounds the shards as well.
+    pub max_memory: u64,
+    /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
+    /// half as many occurrences. 1 keeps all. What is added to a datastore is indexed as that is.
+    pub position_stride: u32,
+    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, a shard keeps at
+    /// most this many at an even stride, and at least half of this. 0 keeps all.
+    pub max_duplicates: u32,
+    /// Whether a document that was added before is left out and counted.
+    pub drop_duplicates: bool,
+    /// The most documents to add; those beyond are ignored.
+    pub max_documents: u64,
+    /// The most tokens to add, separators included: the first document that does not fit, and all
+    /// after it, are ignored.
+    pub max_tokens: u64,
+    /// What may be at the path.
+    pub existing: Existing,
+    /// What is being built, in the caller's words. A build that was killed is taken up where it
+    /// was by the next one at the same path with the same words and options. Without words, builds
+    /// begin from nothing and leave nothing.
+    pub plan: Option<String>,
+}
+
+impl DatastoreOptions {
+    /// The plainest options for a vocabulary: one tokenizer without a name, memory as it comes.
+    pub fn new(vocab_size: u32, separator: u32) -> Self {
+        Self {
+            vocab_size,
+            separator,
+            tokenizer_name: String::new(),
+            tokenizer_fingerprint: String::new(),
+            corpus: Vec::new(),
+            max_shard_tokens: MAX_SHARD_TOKENS,
+            max_memory: u64::MAX,
+            position_stride: 1,
+            max_duplicates: 0,
+            drop_duplicates: false,
+            max_documents: u64::MAX,
+            max_tokens: u64::MAX,
+            existing: Existing::Refuse,
+            plan: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let Self {
+            vocab_size,
+            separator,
+            max_shard_tokens,
+            ..
+        } = *self;
+        if !(1..=MAX_VOCAB_SIZE).contains(&vocab_size) {
+            let reason = format!("must lie in 1..={MAX_VOCAB_SIZE}, not {vocab_size}");
+            return Err(Error::invalid("vocab_size", reason));
+        }
+        if separator > vocab_size {
+            let reason =
+                format!("must be at most the vocabulary's size: {vocab_size}, not {separator}");
+            return Err(Error::invalid("separator", reason));
+        }
+        if !(2..=MAX_SHARD_TOKENS).contains(&max_shard_tokens) {
+            let reason = format!("must lie in 2..={MAX_SHARD_TOKENS}, not {max_shard_tokens}");
+            return Err(Error::invalid("max_shard_tokens", reason));
+        }
+        if self.position_stride == 0 {
+            return Err(Error::invalid("position_stride", "must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The largest shard, in tokens, that these options allow.
+    pub(crate) fn largest_shard(&self) -> Result<u64> {
+        let limit = self.max_shard_tokens.min(largest_shard(self.max_memory));
+        if limit < 2 {
+            let reason = format!("is too small to sort anything: {} bytes", self.max_memory);
+            return Err(Error::invalid("max_memory", reason));
+        }
+        Ok(limit)
+    }
+
+    pub(crate) fn width(&self) -> TokenWidth {
+        TokenWidth::of(self.vocab_size, self.separator)
+    }
+
+    /// All that shapes the shards: where it differs, a build cannot go on from another. `old` is the
+    /// build id of the datastore that is added to.
+    pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
+        let words = self.plan.as_ref()?;
+        let Self {
+            vocab_size,
+            separator,
+            tokenizer_fingerprint,
+            max_shard_tokens,
+            max_memory,
+            position_stride,
+            max_duplicates,
+            drop_duplicates,
+            max_documents,
+            max_tokens,
+            existing,
+            ..
+        } = self;
+        Some(format!(
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {position_stride} {max_duplicates} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
+            old.unwrap_or_default()
+        ))
+    }
+
+    /// How each of `num_threads` shards is indexed.
+    pub(crate) fn index(&self, num_threads: usize) -> IndexOptions {
+        IndexOptions {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
+            width: self.width(),
+            position_stride: self.position_stride,
+            max_duplicates: self.max_duplicates,
+            max_memory: self.max_memory / num_threads as u64,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Where does a datastore grow before it is one?
+//!
+//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written:
+//!
+//! | path | what it is |
+//! | ---- | ---------- |
+//! | `lock` | locked by the process that writes |
+//! | `plan` | what is being built: only the same build goes on from here |
+//! | `00000/` … | a shard that is being written |
+//! | `00000.json` … | the id of a shard that is complete |
+//! | `datastore/shard-ID/` … | the complete shards |
+//! | `datastore/prior-ID.bin` | the prior, if there is to be one |
+//! | others | what the caller notes, to be removed with the rest |
+//!
+//! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
+//! folder where nothing is at the target, else of the shards and then of the manifest. Shards never
+//! change and a manifest is replaced in one step; so there is a complete datastore at all times, and
+//! who has the old one open goes on undisturbed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use crate::base::error::{Error, Result};
+use crate::storage::files::{is_at, sync_folder, write_whole};
+use crate::storage::manifest::{
+    self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
+};
+
+/// The folder beside a datastore in which it is written, by this process alone.
+pub(crate) struct Staging {
+    target: PathBuf,
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Staging {
+    /// Makes the folder beside `target`, or takes over the one that a killed process has left.
+    pub(crate) fn open(target: &Path) -> Result<Self> {
+        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+            return Err(Error::invalid("path", "must name a folder below another"));
+        };
+        let folder = parent.join(format!(".{}.build", name.to_string_lossy()));
+        fs::metadata(parent).map_err(Error::io(parent))?;
+        let lock = lock(&folder, target)?;
+        Ok(Self {
+            target: target.to_owned(),
+            folder,
+            _lock: lock,
+        })
+    }
+
+    /// Prepares the folder for a build: whether there is something of the same plan to go on from.
+    /// What is there of another plan, or of none, is removed.
+    pub(crate) fn begin(&self, plan: Option<&str>) -> Result<bool> {
+        let path = self.folder.join("plan");
+        let is_same = plan.is_some() && fs::read_to_string(&path).ok().as_deref() == plan;
+        if !is_same {
+            self.clear()?;
+        }
+        let shards = self.shards();
+        fs::create_dir_all(&shards).map_err(Error::io(&shards))?;
+        if let Some(plan) = plan {
+            write_whole(&path, plan)?;
+        }
+        Ok(is_same)
+    }
+
+    fn clear(&self) -> Result<()> {
+        // The plan goes first: without it, nobody goes on from what a kill may leave of the rest.
+        let plan = self.folder.join("plan");
+        if plan.exists() {
+            fs::remove_file(&plan).map_err(Error::io(&plan))?;
+        }
+        for entry in fs::read_dir(&self.folder).map_err(Error::io(&self.folder))? {
+            let path = entry.map_err(Error::io(&self.folder))?.path();
+            if path.is_dir() {
+                fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+            } else if path.file_name() != Some(LOCK.as_ref()) {
+                fs::remove_file(&path).map_err(Error::io(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the datastore will be.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Where shard `index` is written.
+    pub(crate) fn workplace(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("{index:05}"))
+    }
+
+    /// The folder itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where complete shards lie.
+    pub(crate) fn shards(&self) -> PathBuf {
+        shards(&self.folder)
+    }
+
+    /// Where the shard of this id lies: here, or at the target where publishing has begun.
+    pub(crate) fn find(&self, id: &str) -> Option<PathBuf> {
+        let places = [self.shards(), self.target.clone()];
+        let mut folders = places.iter().map(|place| place.join(folder_name(id)));
+        folders.find(|folder| folder.is_dir())
+    }
+
+    /// Makes the datastore of `manifest`, whose shards lie here or at the target and whose prior
+    /// lies here, the one at the target, in one step; then removes what only the old one had, and
+    /// this folder.
+    pub(crate) fn publish(self, mut manifest: Manifest) -> Result<()> {
+        let text = manifest.seal();
+        let (shards, target) = (self.shards(), &self.target);
+        if fs::symlink_metadata(target).is_err() {
+            remove_unlisted(&shards, &manifest)?; // others may have built shards that no build took
+            sync_folder(&shards)?;
+            write_whole(&shards.join(manifest::FILE_NAME), &text)?;
+            fs::rename(&shards, target).map_err(Error::io(target))?;
+            target.parent().map_or(Ok(()), sync_folder)?;
+        } else {
+            for shard in &manifest.shards {
+                let (from, to) = (shard.folder(&shards), shard.folder(target));
+                if from.is_dir() && !to.exists() {
+                    fs::rename(&from, &to).map_err(Error::io(&to))?;
+                }
+            }
+            if let Some(prior) = &manifest.prior {
+                let name = prior.file_name();
+                let to = target.join(&name);
+                fs::rename(shards.join(&name), &to).map_err(Error::io(&to))?;
+            }
+            sync_folder(target)?;
+            write_whole(&target.join(manifest::FILE_NAME), &text)?;
+            remove_unlisted(target, &manifest)?;
+        }
+        self.remove();
+        Ok(())
+    }
+
+    /// Leaves the datastore at the target as it is, of `manifest`, and removes what a kill amid
+    /// publishing has left of an older one; then removes this folder.
+    pub(crate) fn leave(self, manifest: &Manifest) -> Result<()> {
+        remove_unlisted(&self.target, manifest)?;
+        self.remove();
+        Ok(())
+    }
+
+    /// Removes the folder; what cannot be removed is left to the next build.
+    pub(crate) fn remove(self) {
+        if self.clear().is_ok() {
+            let _ = fs::remove_file(self.folder.join(LOCK));
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Where complete shards lie in a staging folder.
+pub(crate) fn shards(staging: &Path) -> PathBuf {
+    staging.join("datastore")
+}
+
+const LOCK: &str = "lock";
+
+/// Locks the file `lock` of `folder`, which are made where they are missing.
+fn lock(folder: &Path, target: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    loop {
+        fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let Ok(file) = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+        else {
+            // Between the two calls, another process may have ended and removed the folder.
+            if folder.is_dir() {
+                File::create(&path).map_err(Error::io(&path))?;
+            }
+            continue;
+        };
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked {
+                    path: target.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
+            Ok(()) if is_at(&file, &path) => return Ok(file),
+            Ok(()) => {}
+        }
+    }
+}
+
+/// Removes the shards and priors in a folder that the manifest does not list.
+fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
+    let shards = manifest.shards.iter().map(|shard| folder_name(&shard.id));
+    let prior = manifest.prior.iter().map(PriorEntry::file_name);
+    let listed: BTreeSet<_> = shards.chain(prior).collect();
+    for entry in fs::read_dir(datastore).map_err(Error::io(datastore))? {
+        let entry = entry.map_err(Error::io(datastore))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let path = entry.path();
+        if listed.contains(&*name) {
+            continue;
+        }
+        if name.starts_with(FOLDER_PREFIX) {
+            fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+        } else if name.starts_with(PRIOR_PREFIX) {
+            fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! What is a draft, and what does a session promise that drafts?
+//!
+//! With it stand what both sides of a verification need: the likeliest tokens of a row of scores,
+//! and samples of a row of probabilities. It imports `base`.
+
+pub(crate) mod multinomial;
+pub(crate) mod session;
+pub(crate) mod token_tree;
+pub(crate) mod top_k;
+
+pub use multinomial::multinomial;
+pub use session::{Session, draft_batch};
+pub use token_tree::{Source, TokenTree};
+pub use top_k::top_k;

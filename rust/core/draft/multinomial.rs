@@ -1,0 +1,121 @@
+//! Which token does a draw choose, given its random numbers?
+
+/// So many tokens are looked at together: few of them may be chosen once some were seen.
+const BLOCK: usize = 64;
+
+/// Rates that are nearer to each other than this, relatively, are not told apart: the last bits of a
+/// logarithm depend on who computes it.
+const TIE: f32 = 1e-6;
+
+/// The first of exponential times whose rates are the probabilities, as `torch.multinomial` draws: the
+/// largest p / t with t = -ln(1 - u), u uniform in 0..1. `probs` need not sum to one. O(tokens), but
+/// hardly a logarithm for most of them.
+///
+/// `None` where two are too close to each other to tell, and where nothing can be drawn: a probability
+/// is infinite, or none is above 0.
+#[must_use]
+pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
+    let mut race = Race::default();
+    let blocks = probs.chunks(BLOCK).zip(uniforms.chunks(BLOCK));
+    for ((probs, uniforms), start) in blocks.zip((0..).step_by(BLOCK)) {
+        let least = race.least();
+        // All of them, so that the processor compares many at a time.
+        let pairs = || probs.iter().zip(uniforms);
+        let any = pairs().map(|(&prob, &uniform)| u8::from(may_win(prob, uniform, least)));
+        if any.fold(0, |any, may_win| any | may_win) > 0 {
+            for ((&prob, &uniform), place) in pairs().zip(start..) {
+                if may_win(prob, uniform, race.least()) {
+                    race.add(prob, uniform, place);
+                }
+            }
+        }
+    }
+    race.winner()
+}
+
+/// Whether p / t may be above `least`: t is never less than u.
+fn may_win(prob: f32, uniform: f64, least: f64) -> bool {
+    f64::from(prob) > least * uniform
+}
+
+/// The largest rates so far, and whose the first is.
+#[derive(Default)]
+struct Race {
+    best: f32,
+    second: f32,
+    place: usize,
+}
+
+impl Race {
+    /// What is below it neither wins nor comes close.
+    fn least(&self) -> f64 {
+        f64::from(self.best) * (1.0 - 2.0 * f64::from(TIE))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "torch rounds so too")]
+    fn add(&mut self, prob: f32, uniform: f64, place: usize) {
+        let time = -(-uniform).ln_1p() as f32;
+        let rate = prob / time;
+        if rate > self.best {
+            (self.second, self.best, self.place) = (self.best, rate, place);
+        } else if rate > self.second {
+            self.second = rate;
+        }
+    }
+
+    fn winner(&self) -> Option<usize> {
+        let is_clear = self.best.is_finite() && self.second < self.best * (1.0 - TIE);
+        is_clear.then_some(self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::multinomial;
+
+    /// By definition, in double precision.
+    fn rates(probs: &[f32], uniforms: &[f64]) -> Vec<f64> {
+        let pairs = probs.iter().zip(uniforms);
+        pairs
+            .map(|(&prob, &uniform)| f64::from(prob) / -(-uniform).ln_1p())
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_first_of_exponential_times(
+            (probs, uniforms) in (1_usize..300).prop_flat_map(|length| (
+                vec(prop_oneof![1 => Just(0.0_f32), 4 => 1e-6_f32..1.0], length),
+                vec(prop_oneof![9 => 1e-9_f64..1.0, 1 => Just(0.5)], length),
+            )),
+        ) {
+            let rates = rates(&probs, &uniforms);
+            let place = multinomial(&probs, &uniforms);
+            let largest = rates.iter().copied().fold(0.0, f64::max);
+            if let Some(place) = place {
+                prop_assert!(largest > 0.0);
+                let others = rates.iter().enumerate().filter(|(other, _)| *other != place);
+                prop_assert!(others.into_iter().all(|(_, &rate)| rate < rates[place]));
+            } else {
+                let close = rates.iter().filter(|&&rate| rate >= largest * (1.0 - 1e-5)).count();
+                prop_assert!(largest <= 0.0 || close > 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_or_drawn_is_none() {
+        assert_eq!(multinomial(&[0.5, 0.5], &[0.25, 0.25]), None);
+        assert_eq!(multinomial(&[0.5, 0.500_000_1], &[0.25, 0.25]), None);
+        assert_eq!(multinomial(&[0.5, 0.51], &[0.25, 0.25]), Some(1));
+        assert_eq!(multinomial(&[0.0, 0.0], &[0.25, 0.75]), None);
+        assert_eq!(multinomial(&[], &[]), None);
+        assert_eq!(multinomial(&[f32::NAN], &[0.5]), None);
+        assert_eq!(multinomial(&[0.5, f32::INFINITY], &[0.5, 0.5]), None);
+        assert_eq!(multinomial(&[0.5, 0.5], &[0.5, 0.0]), None);
+        assert_eq!(multinomial(&[0.0, 0.0, 0.3], &[0.0, 0.25, 0.75]), Some(2));
+    }
+}

@@ -1,0 +1,269 @@
+//! Which tokens are drafted, and which of them continues which?
+
+use crate::base::error::{Error, Result};
+
+/// What drafted a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum Source {
+    /// A drafter outside this crate.
+    #[default]
+    Other,
+    /// The corpus of a datastore.
+    Datastore,
+    /// The request's own text.
+    Context,
+    /// The texts of earlier requests.
+    Memory,
+    /// A matrix of tri-grams.
+    Trigram,
+    /// The target model's own predictions at nodes that it has verified.
+    Recycled,
+    /// The output that the caller expects.
+    Predicted,
+    /// What the target model predicts after one token without a context.
+    Bigram,
+    /// What the target model predicts without any context.
+    Unigram,
+}
+
+impl Source {
+    /// All sources; the place of each is its number.
+    pub const ALL: [Self; 9] = [
+        Self::Other,
+        Self::Datastore,
+        Self::Context,
+        Self::Memory,
+        Self::Trigram,
+        Self::Recycled,
+        Self::Predicted,
+        Self::Bigram,
+        Self::Unigram,
+    ];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Datastore => "datastore",
+            Self::Context => "context",
+            Self::Memory => "memory",
+            Self::Trigram => "trigram",
+            Self::Recycled => "recycled",
+            Self::Predicted => "predicted",
+            Self::Bigram => "bigram",
+            Self::Unigram => "unigram",
+        }
+    }
+}
+
+/// A tree of drafted tokens in topological order: a node comes after its parent.
+///
+/// The parent -1 stands for the last accepted token. Four flat arrays are the whole tree; mask,
+/// depths and paths are views derived from them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenTree {
+    token_ids: Vec<u32>,
+    parents: Vec<i32>,
+    probs: Vec<f32>,
+    sources: Vec<Source>,
+}
+
+impl TokenTree {
+    /// Makes a tree of its arrays, one element a node: the token, the index of the parent (-1: the
+    /// last accepted token), the estimated probability that the target model emits the whole path
+    /// to the node. All nodes are of [`Source::Other`]. Costs O(n log n).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the lengths differ, a parent is below -1 or not before its
+    /// child, two children of a node have the same token, or a probability is not in `0.0..=1.0`.
+    pub fn new(token_ids: Vec<u32>, parents: Vec<i32>, probs: Vec<f32>) -> Result<Self> {
+        if parents.len() != token_ids.len() {
+            return Err(unequal("parents", parents.len(), token_ids.len()));
+        }
+        if probs.len() != token_ids.len() {
+            return Err(unequal("probs", probs.len(), token_ids.len()));
+        }
+        for (node, &parent) in parents.iter().enumerate() {
+            if parent < -1 || usize::try_from(parent).is_ok_and(|parent| parent >= node) {
+                let reason = format!("must lie in -1..{node} at node {node}, not {parent}");
+                return Err(Error::invalid("parents", reason));
+            }
+        }
+        if let Some(prob) = probs.iter().find(|prob| !(0.0..=1.0).contains(*prob)) {
+            let reason = format!("must lie in 0.0..=1.0, not {prob}");
+            return Err(Error::invalid("probs", reason));
+        }
+        let mut edges: Vec<_> = parents.iter().zip(&token_ids).collect();
+        edges.sort_unstable();
+        if let Some(twins) = edges.windows(2).find(|edges| edges[0] == edges[1]) {
+            let (parent, token) = twins[0];
+            let reason = format!("must differ below a node, {token} comes twice below {parent}");
+            return Err(Error::invalid("token_ids", reason));
+        }
+        Ok(Self {
+            sources: vec![Source::Other; token_ids.len()],
+            token_ids,
+            parents,
+            probs,
+        })
+    }
+
+    /// An empty tree with room for `capacity` nodes.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self {
+            token_ids: Vec::with_capacity(capacity),
+            parents: Vec::with_capacity(capacity),
+            probs: Vec::with_capacity(capacity),
+            sources: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// Removes all nodes; their memory is kept.
+    pub(crate) fn clear(&mut self) {
+        self.token_ids.clear();
+        self.parents.clear();
+        self.probs.clear();
+        self.sources.clear();
+    }
+
+    /// Appends a node that the caller knows to keep what [`TokenTree::new`] demands.
+    pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
+        self.token_ids.push(token);
+        self.parents.push(parent);
+        self.probs.push(prob);
+        self.sources.push(source);
+    }
+
+    /// The same tree, all its nodes drafted by `source`.
+    #[must_use]
+    pub fn with_source(mut self, source: Source) -> Self {
+        self.sources.fill(source);
+        self
+    }
+
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.token_ids.len()
+    }
+
+    /// Whether nothing is drafted.
+    pub fn is_empty(&self) -> bool {
+        self.token_ids.is_empty()
+    }
+
+    /// The token of each node.
+    pub fn token_ids(&self) -> &[u32] {
+        &self.token_ids
+    }
+
+    /// The index of each node's parent; -1 is the last accepted token.
+    pub fn parents(&self) -> &[i32] {
+        &self.parents
+    }
+
+    /// The estimated probability of the path to each node.
+    pub fn probs(&self) -> &[f32] {
+        &self.probs
+    }
+
+    /// What drafted each node; where several sources did, the one that gave it the largest share of
+    /// its probability.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// The arrays without the sources: tokens, parents, probabilities.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<i32>, Vec<f32>) {
+        (self.token_ids, self.parents, self.probs)
+    }
+
+    /// How far each node is from the last accepted token, whose children have depth 1. O(n).
+    pub fn depths(&self) -> Vec<u32> {
+        let mut depths: Vec<u32> = Vec::with_capacity(self.len());
+        for node in 0..self.len() {
+            depths.push(self.parent(node).map_or(0, |parent| depths[parent]) + 1);
+        }
+        depths
+    }
+
+    /// The tree attention mask, row-major of shape `(n, n)`: whether node `column` is node `row` or
+    /// one of its ancestors. O(n²).
+    pub fn mask(&self) -> Vec<bool> {
+        let n = self.len();
+        let mut mask = vec![false; n * n];
+        for row in 0..n {
+            if let Some(parent) = self.parent(row) {
+                mask.copy_within(parent * n..parent * n + row, row * n);
+            }
+            mask[row * n + row] = true;
+        }
+        mask
+    }
+
+    /// The node indices from a child of the last accepted token down to each leaf, by the index of
+    /// the leaf. O(the sum of their lengths).
+    pub fn paths(&self) -> Vec<Vec<usize>> {
+        let mut is_leaf = vec![true; self.len()];
+        for node in 0..self.len() {
+            if let Some(parent) = self.parent(node) {
+                is_leaf[parent] = false;
+            }
+        }
+        let leaves = (0..self.len()).filter(|&node| is_leaf[node]);
+        leaves.map(|leaf| self.path(leaf)).collect()
+    }
+
+    /// The tree of the first `num_nodes` nodes; the whole tree where it has no more. O(k).
+    ///
+    /// A drafter puts its best nodes first, so this is its best tree of that size.
+    #[must_use]
+    pub fn prefix(&self, num_nodes: usize) -> Self {
+        let k = num_nodes.min(self.len());
+        Self {
+            token_ids: self.token_ids[..k].to_vec(),
+            parents: self.parents[..k].to_vec(),
+            probs: self.probs[..k].to_vec(),
+            sources: self.sources[..k].to_vec(),
+        }
+    }
+
+    /// The tree without the nodes deeper than `max_depth`, the others in their order. O(n).
+    #[must_use]
+    pub fn up_to_depth(&self, max_depth: usize) -> Self {
+        let mut kept = Self::default();
+        let mut new_places = vec![-1; self.len()];
+        for (node, depth) in self.depths().into_iter().enumerate() {
+            if depth as usize <= max_depth {
+                new_places[node] = i32::try_from(kept.len()).unwrap_or(i32::MAX);
+                let parent = self.parent(node).map_or(-1, |parent| new_places[parent]);
+                kept.push(
+                    self.token_ids[node],
+                    parent,
+                    self.probs[node],
+                    self.sources[node],
+                );
+            }
+        }
+        kept
+    }
+
+    fn parent(&self, node: usize) -> Option<usize> {
+        usize::try_from(self.parents[node]).ok()
+    }
+
+    fn path(&self, leaf: usize) -> Vec<usize> {
+        let mut path: Vec<_> =
+            std::iter::successors(Some(leaf), |&node| self.parent(node)).collect();
+        path.reverse();
+        path
+    }
+}
+
+fn unequal(name: &'static str, found: usize, expected: usize) -> Error {
+    Error::invalid(
+        name,
+        format!("must have one element a node: {expected}, not {found}"),
+    )
+}

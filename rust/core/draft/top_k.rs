@@ -1,0 +1,88 @@
+//! Which tokens does a model hold to be the likeliest?
+
+/// So many scores are looked at together: few of them are above all that was found before.
+const BLOCK: usize = 64;
+
+/// The places of the `k` largest of some scores, the largest first; of equal ones the first. Fewer
+/// where there are fewer. O(scores) while `k` is small.
+///
+/// What is not a number is taken only where nothing else is left.
+#[must_use]
+pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
+    let k = k.min(scores.len());
+    let mut best = Best(Vec::with_capacity(k + 1), k);
+    let (first, rest) = scores.split_at(k);
+    for (place, &score) in first.iter().enumerate() {
+        best.add(score, place);
+    }
+    let blocks = rest.chunks(BLOCK).zip((k..).step_by(BLOCK));
+    for (block, start) in blocks {
+        let least = best.least();
+        // All of them, so that the processor compares many at a time.
+        let above = block.iter().map(|&score| u8::from(score > least));
+        if above.fold(0, |any, is_above| any | is_above) > 0 {
+            for (&score, place) in block.iter().zip(start..) {
+                if score > best.least() {
+                    best.add(score, place);
+                }
+            }
+        }
+    }
+    best.0.into_iter().map(|(_, place)| place).collect()
+}
+
+/// The best so far, the best first, and how many are kept.
+struct Best(Vec<(f32, u32)>, usize);
+
+impl Best {
+    fn least(&self) -> f32 {
+        self.0.last().map_or(f32::INFINITY, |&(score, _)| score)
+    }
+
+    fn add(&mut self, score: f32, place: usize) {
+        let score = if score.is_nan() {
+            f32::NEG_INFINITY
+        } else {
+            score
+        };
+        let at = self.0.partition_point(|&(other, _)| other >= score);
+        self.0.insert(
+            at,
+            (score, crate::base::portable_math::saturating_u32(place)),
+        );
+        self.0.truncate(self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::top_k;
+
+    fn sorted(scores: &[f32], k: usize) -> Vec<u32> {
+        let mut places: Vec<u32> = (0..).take(scores.len()).collect();
+        places.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]));
+        places.truncate(k);
+        places
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_the_first_of_all_sorted(
+            scores in vec((0_i8..60).prop_map(f32::from), 0..300),
+            k in 0_usize..12,
+        ) {
+            prop_assert_eq!(top_k(&scores, k), sorted(&scores, k));
+        }
+    }
+
+    #[test]
+    fn what_is_masked_or_no_number_comes_last() {
+        let masked = f32::NEG_INFINITY;
+        assert_eq!(top_k(&[masked, 1.0, masked, 2.0], 3), [3, 1, 0]);
+        assert_eq!(top_k(&[f32::NAN, 1.0, f32::NAN, 2.0], 2), [3, 1]);
+        assert_eq!(top_k(&[f32::NAN, f32::NAN], 2), [0, 1]);
+    }
+}

@@ -1,0 +1,107 @@
+//! How likely is a path that is held to be so likely?
+//!
+//! The likeliest of many estimates are those that erred upwards, and an estimate errs the more the
+//! further it is from the usual. So the probability of a path is corrected by what became of earlier
+//! ones: by monotone curves over its log odds, straight between knots, one for each sum of the
+//! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum
+//! more: so a change of domain is soon learned by all.
+
+use crate::base::portable_math::{exp, greater, ln, log2};
+use crate::draft::token_tree::TokenTree;
+use crate::fused::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
+
+/// How fast all curves learn, and how much faster those next to a sum.
+const RATE: f32 = 0.02;
+const OWN_RATE: f32 = 0.01;
+
+/// The log odds of the last knot; the first one is as far below 0.
+#[expect(clippy::cast_precision_loss, reason = "there are few knots")]
+const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
+
+/// The sum of the first curve; that of each one after it is twice as much.
+const FIRST_SUM: f32 = 0.25;
+
+/// The knots around a probability on the curves around a sum, and the share of each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Corners([(usize, f32); 4]);
+
+impl Corners {
+    /// Those of a node, of which the tree's nodes up to it, itself included, add up to `sum`.
+    pub(crate) fn of(prob: f32, sum: f32) -> Self {
+        let prob = prob.clamp(1e-6, 1.0 - 1e-6);
+        let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
+        let (knot, part) = between(log_odds + LIMIT, NUM_KNOTS);
+        let doublings = log2(sum.max(FIRST_SUM) / FIRST_SUM);
+        let (curve, above) = between(doublings, NUM_SUMS);
+        let knot = curve * NUM_KNOTS + knot;
+        Self([
+            (knot, (1.0 - above) * (1.0 - part)),
+            (knot + 1, (1.0 - above) * part),
+            (knot + NUM_KNOTS, above * (1.0 - part)),
+            (knot + NUM_KNOTS + 1, above * part),
+        ])
+    }
+
+    /// The corrected probability: never less for a likelier path.
+    pub(crate) fn calibrated(&self, weights: &Weights) -> f32 {
+        self.probability(weights.table(CALIBRATION))
+    }
+
+    fn probability(&self, knots: &[f32]) -> f32 {
+        let odds: f32 = self.0.iter().map(|&(knot, part)| knots[knot] * part).sum();
+        1.0 / (1.0 + exp(-odds.clamp(-20.0, 20.0)))
+    }
+}
+
+/// The knot below a number, and how far the number is on the way to the next knot.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "it is limited, and there are few numbers"
+)]
+fn between(at: f32, num: usize) -> (usize, f32) {
+    let below = (at as usize).min(num - 2);
+    (below, (at - below as f32).min(1.0))
+}
+
+/// Learns from the nodes of a tree, given the tokens that came. Below a node that was not verified only
+/// misses would be known, so nothing is learned there.
+pub(crate) fn learn(
+    weights: &mut Weights,
+    tree: &TokenTree,
+    num_verified: usize,
+    corners: &[Corners],
+    depths: &[u32],
+    tokens: &[u32],
+) {
+    let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
+    let mut changes = [0.0; NUM_KNOTS];
+    let knots = weights.table_mut(CALIBRATION);
+    for (node, &parent) in tree.parents().iter().enumerate() {
+        let outcome = match usize::try_from(parent) {
+            Ok(parent) if parent >= num_verified => None,
+            Ok(parent) if outcomes[parent] != Some(true) => outcomes[parent],
+            // What was not written is not known, as where a request ended.
+            _ => tokens
+                .get(depths[node] as usize - 1)
+                .map(|&token| token == tree.token_ids()[node]),
+        };
+        outcomes.push(outcome);
+        if let Some(is_hit) = outcome {
+            let corners = &corners[node];
+            let error = f32::from(u8::from(is_hit)) - corners.probability(knots);
+            for &(knot, part) in &corners.0 {
+                knots[knot] += OWN_RATE * error * part;
+                changes[knot % NUM_KNOTS] += RATE * error * part;
+            }
+        }
+    }
+    for curve in knots.chunks_mut(NUM_KNOTS) {
+        let mut least = f32::MIN;
+        for (knot, change) in curve.iter_mut().zip(changes) {
+            *knot = greater(*knot + change, least);
+            least = *knot;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! How much of the sources does a draft read?
+
+/// What reading more is worth depends on how long the target model takes: each step of it costs some
+/// ten microseconds more a draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// What pays where a step of the target model takes as long as it does; normal until it is told.
+    #[default]
+    Auto,
+    /// Each source is searched for the context alone; nodes inherit what was found.
+    Low,
+    /// Likely nodes are searched for as well.
+    Normal,
+    /// Nearly all nodes are: for models that take 30 ms or more.
+    High,
+}
+
+impl Effort {
+    /// All of them, the least first after the one that chooses.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Low, Self::Normal, Self::High];
+
+    /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
+    /// passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some 130.
+    const NORMAL_FROM_S: f64 = 0.008;
+    const HIGH_FROM_S: f64 = 0.03;
+
+    /// What pays where a step of the target model takes this many `seconds`.
+    #[must_use]
+    pub fn for_steps_of(seconds: f64) -> Self {
+        if seconds < Self::NORMAL_FROM_S {
+            Self::Low
+        } else if seconds < Self::HIGH_FROM_S {
+            Self::Normal
+        } else {
+            Self::High
+        }
+    }
+
+    /// The name that users know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        }
+    }
+
+    pub(crate) fn reading(self) -> Reading {
+        match self {
+            Self::Low => Reading {
+                candidates: 32,
+                least_candidates: 16,
+                matches: 3,
+                passages: 32,
+                passages_if_covered: 24,
+                skipped_places: 8,
+                skip_from: 0.3,
+                requery_min_prob: f32::INFINITY,
+                requery_min_prob_long_text: 0.5,
+                max_unigram_places: 8,
+                child_ratio: 0.4,
+                enough_places: 4,
+                reach: 512.0,
+                prune_ratio: 1.0,
+            },
+            Self::Auto | Self::Normal => Reading {
+                candidates: 32,
+                least_candidates: 32,
+                matches: 3,
+                passages: 64,
+                passages_if_covered: 64,
+                skipped_places: 32,
+                skip_from: 0.0,
+                requery_min_prob: 0.1,
+                requery_min_prob_long_text: 0.1,
+                max_unigram_places: 8,
+                child_ratio: 0.5,
+                enough_places: 16,
+                reach: 512.0,
+                prune_ratio: 0.0,
+            },
+            Self::High => Reading {
+                candidates: 64,
+                least_candidates: 64,
+                matches: 4,
+                passages: 128,
+                passages_if_covered: 128,
+                skipped_places: 32,
+                skip_from: 0.0,
+                requery_min_prob: 0.02,
+                requery_min_prob_long_text: 0.1,
+                max_unigram_places: 32,
+                child_ratio: 0.8,
+                enough_places: 64,
+                reach: 2048.0,
+                prune_ratio: 0.0,
+            },
+        }
+    }
+}
+
+/// What is read for a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    /// The weights correct at most `candidates` of a node's likeliest tokens, and at most
+    /// `least_candidates` where the tree has room for no more nodes than that.
+    pub(crate) candidates: usize,
+    pub(crate) least_candidates: usize,
+    /// At most `matches` of the context's longest matches are read, and at most `passages` passages of
+    /// each.
+    pub(crate) matches: usize,
+    pub(crate) passages: usize,
+    /// At most this many passages of a match are read where a longer match says enough.
+    pub(crate) passages_if_covered: usize,
+    /// Skip-grams of a text come from at most this many of its places.
+    pub(crate) skipped_places: usize,
+    /// A node of at least this probability has skip-grams.
+    pub(crate) skip_from: f32,
+    /// A node of at least this probability is looked up in the datastore again where few of its
+    /// parent's passages are left.
+    pub(crate) requery_min_prob: f32,
+    /// The same for a search in a text that is too long for the cache.
+    pub(crate) requery_min_prob_long_text: f32,
+    /// At most this many places of the context's last token alone are read in such a text: each of them
+    /// is a wait for memory.
+    pub(crate) max_unigram_places: usize,
+    /// A child is looked up only if this times its parent's probability could win a place in the tree.
+    /// At a half, half of all nodes are leaves that are never looked up.
+    pub(crate) child_ratio: f32,
+    /// A node with at least this many places in a text is not searched for again.
+    pub(crate) enough_places: usize,
+    /// At most this many of the latest places of a text are read at a node of probability 1.
+    pub(crate) reach: f32,
+    /// Prune candidates below this times the probability of the least likely path that still fits: the
+    /// correction seldom doubles a probability.
+    pub(crate) prune_ratio: f32,
+}

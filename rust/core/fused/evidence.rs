@@ -1,0 +1,312 @@
+//! What do the sources say comes next at a node of the tree?
+
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
+use crate::base::portable_math::{hash, rank_of, saturating_u32};
+use crate::draft::token_tree::Source;
+
+pub(crate) const MAX_DEPTH: u32 = 20;
+
+/// How much less an earlier place counts than the next one.
+pub(crate) const DECAY: f32 = 0.95;
+
+/// Stands for the end of a text, where no token comes next.
+pub(crate) const END: u32 = u32::MAX;
+
+/// What an expert looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    #[default]
+    Datastore,
+    Context,
+    Memory,
+    Predicted,
+    Recycled,
+    Bigram,
+    Unigram,
+    Trigram,
+    /// The same with the last token of a path left out.
+    DatastoreSkip,
+    ContextSkip,
+    MemorySkip,
+    PredictedSkip,
+    /// What the request repeats after its anchors.
+    Echo,
+}
+
+impl Kind {
+    pub(crate) const COUNT: usize = 13;
+
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::Datastore | Self::DatastoreSkip => Source::Datastore,
+            Self::Context | Self::ContextSkip | Self::Echo => Source::Context,
+            Self::Memory | Self::MemorySkip => Source::Memory,
+            Self::Predicted | Self::PredictedSkip => Source::Predicted,
+            Self::Recycled => Source::Recycled,
+            Self::Bigram => Source::Bigram,
+            Self::Unigram => Source::Unigram,
+            Self::Trigram => Source::Trigram,
+        }
+    }
+}
+
+/// A source that finds in a table what follows the last tokens of a path.
+pub(crate) trait TableSource {
+    /// Adds an expert for what is in the table after the end of `tail`, if anything is.
+    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence);
+}
+
+/// What one source matched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matched {
+    pub(crate) kind: Kind,
+    /// The length of the match, at least 1.
+    pub(crate) order: usize,
+    /// How many experts of its kind have longer matches.
+    pub(crate) rank: usize,
+    /// How often the match occurs.
+    pub(crate) num_matches: f32,
+}
+
+/// A match and the counts of what followed it.
+#[derive(Debug, Clone)]
+pub(crate) struct Expert {
+    pub(crate) matched: Matched,
+    pub(crate) counts: Range<usize>,
+    /// What the counts of all tokens add up to, those that are not listed included.
+    pub(crate) total: f32,
+    /// The place of its most frequent token.
+    pub(crate) top: usize,
+    /// Where its weights are.
+    pub(crate) keys: [usize; 4],
+    pub(crate) trust_key: usize,
+    /// Its share of the mixture.
+    pub(crate) weight: f32,
+}
+
+/// How often a token followed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Count {
+    /// The place of the token among those of the node.
+    pub(crate) slot: u32,
+    pub(crate) count: f32,
+}
+
+/// A token that some expert of a node names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Entry {
+    pub(crate) token: u32,
+    /// Its probability by the mixture of experts.
+    pub(crate) share: f32,
+    /// The most that one expert gives it, and which.
+    pub(crate) largest: f32,
+    pub(crate) kind: Kind,
+    /// What experts' opinions come to, beside that of those which do not name it.
+    pub(crate) opinions: f32,
+}
+
+/// One of the likeliest tokens of a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    pub(crate) token: u32,
+    pub(crate) slot: usize,
+    /// Where its weights are.
+    pub(crate) keys: [usize; 4],
+    pub(crate) prob: f32,
+    pub(crate) source: Source,
+}
+
+/// What is known at one node.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodePrediction {
+    pub(crate) experts: Range<usize>,
+    pub(crate) named: Range<usize>,
+    pub(crate) candidates: Range<usize>,
+    /// The share of no expert.
+    pub(crate) none: f32,
+}
+
+/// What is known at the nodes of one draft, all in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    pub(crate) experts: Vec<Expert>,
+    pub(crate) counts: Vec<Count>,
+    pub(crate) named: Vec<Entry>,
+    pub(crate) candidates: Vec<Candidate>,
+    /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
+    pub(crate) ranked: Vec<(u64, u32)>,
+    places: Places,
+    first_expert: usize,
+    first_named: usize,
+}
+
+impl Evidence {
+    pub(crate) fn clear(&mut self) {
+        self.experts.clear();
+        self.counts.clear();
+        self.named.clear();
+        self.candidates.clear();
+    }
+
+    /// Starts a node; the experts added next are its own.
+    pub(crate) fn start(&mut self) {
+        self.places.clear();
+        self.first_expert = self.experts.len();
+        self.first_named = self.named.len();
+    }
+
+    /// The node whose experts were added last.
+    pub(crate) fn node(&self) -> NodePrediction {
+        NodePrediction {
+            experts: self.first_expert..self.experts.len(),
+            named: self.first_named..self.named.len(),
+            candidates: self.candidates.len()..self.candidates.len(),
+            none: 1.0,
+        }
+    }
+
+    /// Adds an expert, unless nothing followed: counts of tokens, and what they add up to where they
+    /// are not all.
+    pub(crate) fn add(
+        &mut self,
+        matched: Matched,
+        total: Option<f32>,
+        counts: impl IntoIterator<Item = (u32, f32)>,
+    ) -> bool {
+        let first = self.counts.len();
+        self.places.num_experts += 1;
+        for (token, count) in counts {
+            self.count(token, count);
+        }
+        self.add_counted(matched, total, first)
+    }
+
+    /// The same once its counts are there, from `first` on: once for all kinds of counts, as there is
+    /// little room in the processor's cache for instructions.
+    #[inline(never)]
+    fn add_counted(&mut self, matched: Matched, total: Option<f32>, first: usize) -> bool {
+        if first == self.counts.len() {
+            return false;
+        }
+        let named = &self.named[self.first_named..];
+        let (mut listed, mut top) = (0.0, (0, 0));
+        for count in &self.counts[first..] {
+            listed += count.count;
+            let rank = rank_of(count.count, named[count.slot as usize].token);
+            top = select_unpredictable(rank > top.0, (rank, count.slot), top);
+        }
+        self.experts.push(Expert {
+            matched,
+            counts: first..self.counts.len(),
+            total: total.unwrap_or(listed),
+            top: top.1 as usize,
+            keys: [0; 4],
+            trust_key: 0,
+            weight: 0.0,
+        });
+        true
+    }
+
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    #[inline(always)]
+    fn count(&mut self, token: u32, count: f32) {
+        let num_experts = self.places.num_experts;
+        let num_named = self.named.len() - self.first_named;
+        if token == END {
+            return;
+        }
+        let Some(entry) = self.places.entry(token, num_named) else {
+            return;
+        };
+        if entry.slot as usize == num_named {
+            self.named.push(Entry {
+                token,
+                ..Entry::default()
+            });
+        }
+        if entry.expert == num_experts {
+            self.counts[entry.count as usize].count += count;
+        } else {
+            entry.expert = num_experts;
+            entry.count = saturating_u32(self.counts.len());
+            self.counts.push(Count {
+                slot: entry.slot,
+                count,
+            });
+        }
+    }
+}
+
+const ENTRIES_BITS: u32 = 10;
+const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
+
+/// The most tokens of a node: those named later are left out.
+pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
+
+/// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
+/// emptied by a change of epoch.
+#[derive(Debug)]
+struct Places {
+    entries: Box<[Bucket]>,
+    epoch: u32,
+    num_experts: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    epoch: u32,
+    token: u32,
+    slot: u32,
+    /// The last expert that named it, and its count there.
+    expert: u32,
+    count: u32,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            entries: vec![Bucket::default(); NUM_ENTRIES].into(),
+            epoch: 0,
+            num_experts: 0,
+        }
+    }
+}
+
+impl Places {
+    fn clear(&mut self) {
+        self.num_experts = 0;
+        self.epoch = self.epoch.wrapping_add(1);
+        if self.epoch == 0 {
+            self.entries.fill(Bucket::default());
+            self.epoch = 1;
+        }
+    }
+
+    /// The entry of a token; a new one has the place `num_named`. Nothing where there is no room.
+    fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Bucket> {
+        let mut index = hash::<ENTRIES_BITS>(token);
+        loop {
+            let entry = &self.entries[index];
+            if entry.epoch != self.epoch {
+                if num_named == MAX_NAMED {
+                    return None;
+                }
+                self.entries[index] = Bucket {
+                    epoch: self.epoch,
+                    token,
+                    slot: saturating_u32(num_named),
+                    expert: 0,
+                    count: 0,
+                };
+                return Some(&mut self.entries[index]);
+            }
+            if entry.token == token {
+                return Some(&mut self.entries[index]);
+            }
+            index = (index + 1) % NUM_ENTRIES;
+        }
+    }
+}

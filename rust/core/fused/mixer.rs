@@ -1,0 +1,407 @@
+//! What do all experts of a node together make of the next token, and what do they learn from it?
+//!
+//! In two stages. The first mixes the experts' shares by weights that depend on what each matched:
+//!
+//! ```text
+//! p(t) = sum over e of w(e) c(e, t) / N(e)      w = softmax of the sums of e's weights, and of 0 for none
+//! ```
+//!
+//! The second corrects the likeliest tokens by what is known of them besides, and by what each
+//! expert's opinion has been worth as a factor:
+//!
+//! ```text
+//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + pair(t) + sum over e of trust(e, t) x(e, t))
+//! x(e, t) = ln of (c(e, t) + s p(t)) / ((N(e) + s) p(t)), within -3..=3       s = 0.3 D(e), e's tokens
+//! ```
+//!
+//! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
+//! moves by the gradient of the log likelihood of the token that came.
+
+use std::cmp::Reverse;
+use std::hint::select_unpredictable;
+
+use crate::base::portable_math::{
+    exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
+};
+use crate::fused::evidence::{
+    Candidate, END, Entry, Evidence, Expert, Kind, MAX_NAMED, NodePrediction,
+};
+use crate::fused::weights::{
+    AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
+    NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
+    RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE, Weights,
+};
+
+/// How fast the weights of experts learn: those of what they matched, and those beside.
+const ORDER_RATE: f32 = 0.3;
+const EXPERT_RATE: f32 = 0.09;
+/// How fast those of candidates learn, and of what experts are worth as factors.
+const CANDIDATE_RATE: f32 = 0.03;
+const TRUST_RATE: f32 = 0.006;
+const TOKEN_TRUST_RATE: f32 = 0.009;
+
+/// The part of the vocabulary that a token is of which no expert names.
+const UNNAMED: f32 = 1e-3;
+const MAX_SCORE: f32 = 20.0;
+/// The largest log ratio that an expert's opinion counts.
+const MAX_RATIO: f32 = 3.0;
+
+/// What is known of a request besides its experts.
+pub(crate) struct Request<'a> {
+    /// The last tokens before the one that is predicted.
+    pub(crate) tail: &'a [u32],
+    pub(crate) uses: &'a TokenCounts,
+    /// Of each token of the corpus, half the logarithm of how often it occurs.
+    pub(crate) frequencies: &'a [u8],
+    /// What is less likely is no candidate.
+    pub(crate) min_share: f32,
+    /// The most candidates, at least 1.
+    pub(crate) max_candidates: usize,
+}
+
+/// About how often a request used each token: tokens that share a place are taken for each other.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenCounts(Box<[u8; Self::NUM_SLOTS]>);
+
+impl Default for TokenCounts {
+    fn default() -> Self {
+        Self(Box::new([0; Self::NUM_SLOTS]))
+    }
+}
+
+impl TokenCounts {
+    const BITS: u32 = 12;
+    const NUM_SLOTS: usize = 1 << Self::BITS;
+
+    pub(crate) fn add(&mut self, token: u32, times: u8) {
+        let slot = &mut self.0[hash::<{ Self::BITS }>(token)];
+        *slot = slot.saturating_add(times);
+    }
+
+    fn level(&self, token: u32) -> usize {
+        match self.0[hash::<{ Self::BITS }>(token)] {
+            0 => 0,
+            1..=2 => 1,
+            3..=6 => 2,
+            7..=15 => 3,
+            _ => 4,
+        }
+    }
+}
+
+/// Predicts what comes after the node whose experts were added last.
+pub(crate) fn predict(
+    weights: &Weights,
+    evidence: &mut Evidence,
+    request: &Request<'_>,
+) -> NodePrediction {
+    let mut known = evidence.node();
+    set_expert_keys(evidence, &known, request);
+    weigh(weights, evidence, &mut known);
+    choose(evidence, &mut known, request);
+    correct(weights, evidence, &known);
+    known
+}
+
+fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Request<'_>) {
+    let last = request.tail.last().copied().unwrap_or(0);
+    let named = &evidence.named[known.named.clone()];
+    let experts = &mut evidence.experts[known.experts.clone()];
+    let mut favourites = [None; Kind::COUNT];
+    for expert in experts.iter().rev() {
+        favourites[expert.matched.kind as usize] = Some(expert.top);
+    }
+    for expert in experts {
+        let matched = expert.matched;
+        let kind = matched.kind as usize;
+        let size = log2(matched.num_matches.max(1.0));
+        let order = matched.order.clamp(1, MAX_ORDER);
+        let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
+        let others = match matched.kind {
+            Kind::Datastore => [Kind::Context, Kind::Memory],
+            Kind::Context => [Kind::Datastore, Kind::Memory],
+            _ => [Kind::Datastore, Kind::Context],
+        };
+        let [first, second] = others.map(|other| match favourites[other as usize] {
+            None => 0,
+            Some(top) if top == expert.top => 1,
+            Some(_) => 2,
+        });
+        let is_alone = usize::from(favourites[kind] != Some(expert.top));
+        let rank = kind * NUM_RANKS + matched.rank.min(NUM_RANKS - 1);
+        let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
+        let spread = spread(expert);
+        let favourite = named[expert.top].token.wrapping_mul(4) + saturating_u32(spread);
+        expert.keys = [
+            ORDER.key(order_index * NUM_SPREADS + spread),
+            AGREEMENT.key(agreement),
+            LAST_TOKEN.key_of(matched.kind, last),
+            FAVOURITE.key_of(matched.kind, favourite),
+        ];
+        let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
+        let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
+        expert.trust_key =
+            TRUST.key((rank * (MAX_ORDER + 1) + order) * NUM_TRUST_SIZES + trust_size);
+    }
+}
+
+/// Whether one token followed, few for the number of matches, or many.
+#[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
+fn spread(expert: &Expert) -> usize {
+    match expert.counts.len() {
+        1 => 0,
+        number if (number as f32) < 0.3 * expert.matched.num_matches => 1,
+        _ => 2,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it saturates, and is limited"
+)]
+fn level(number: f32, num_levels: usize) -> usize {
+    (number as usize).min(num_levels - 1)
+}
+
+fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut NodePrediction) {
+    let experts = &mut evidence.experts[known.experts.clone()];
+    let named = &mut evidence.named[known.named.clone()];
+    let mut sum = 1.0;
+    for expert in experts.iter_mut() {
+        let score: f32 = expert.keys.iter().map(|&key| weights.get(key)).sum();
+        expert.weight = exp(score.clamp(-MAX_SCORE, MAX_SCORE));
+        sum += expert.weight;
+    }
+    known.none = 1.0 / sum;
+    for expert in experts {
+        expert.weight /= sum;
+        let scale = expert.weight / expert.total;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let named = &mut named[count.slot as usize];
+            let share = scale * count.count;
+            named.share += share;
+            let is_largest = share > named.largest;
+            named.largest = greater(share, named.largest);
+            named.kind = select_unpredictable(is_largest, expert.matched.kind, named.kind);
+        }
+    }
+}
+
+fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request<'_>) {
+    let first = evidence.candidates.len();
+    let named = &evidence.named[known.named.clone()];
+    let ranked = &mut evidence.ranked;
+    ranked.clear();
+    let likely = named.iter().zip(0..);
+    let likely = likely.filter(|(named, _)| named.share >= request.min_share);
+    ranked.extend(likely.map(|(named, slot)| (rank_of(named.share, named.token), slot)));
+    let most = request.max_candidates;
+    if ranked.len() > most {
+        ranked.select_nth_unstable_by_key(most - 1, |&(rank, _)| Reverse(rank));
+        ranked.truncate(most);
+    }
+    let highest = ranked.iter().map(|&(rank, _)| rank).max();
+    let recent = Recent::of(request.tail);
+    evidence
+        .candidates
+        .extend(ranked.iter().map(|&(rank, slot)| {
+            let slot = slot as usize;
+            let is_favourite = highest == Some(rank);
+            let Entry {
+                token, share, kind, ..
+            } = named[slot];
+            Candidate {
+                token,
+                slot,
+                keys: candidate_keys(token, share, is_favourite, &recent, request),
+                prob: share,
+                source: kind.source(),
+            }
+        }));
+    known.candidates = first..evidence.candidates.len();
+}
+
+/// The last tokens, the latest first.
+struct Recent([u32; NUM_PLACES - 1]);
+
+impl Recent {
+    fn of(tail: &[u32]) -> Self {
+        let mut recent = Self([END; NUM_PLACES - 1]);
+        for (slot, &token) in recent.0.iter_mut().zip(tail.iter().rev()) {
+            *slot = token;
+        }
+        recent
+    }
+
+    /// How long ago a token came last, from 1 on; 0 where it is none of them.
+    fn place_of(&self, token: u32) -> usize {
+        // All at once: most tokens are at no place.
+        let mut places = 0_u32;
+        for (slot, &other) in self.0.iter().enumerate() {
+            places |= u32::from(other == token) << slot;
+        }
+        if places == 0 {
+            0
+        } else {
+            places.trailing_zeros() as usize + 1
+        }
+    }
+}
+
+fn candidate_keys(
+    token: u32,
+    prob: f32,
+    is_favourite: bool,
+    recent: &Recent,
+    request: &Request<'_>,
+) -> [usize; 4] {
+    let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
+    let frequency = request
+        .frequencies
+        .get(token as usize)
+        .copied()
+        .unwrap_or(0);
+    let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
+    let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
+    let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
+    let last_token = request.tail.last().copied().unwrap_or(0);
+    [
+        USE.key(used),
+        TOKEN.key(hash::<TOKEN_BITS>(token)),
+        RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
+        PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
+    ]
+}
+
+fn correct(weights: &Weights, evidence: &mut Evidence, known: &NodePrediction) {
+    let named = &mut evidence.named[known.named.clone()];
+    let candidates = &mut evidence.candidates[known.candidates.clone()];
+    let least = candidates
+        .iter()
+        .map(|candidate| candidate.prob)
+        .fold(1.0, min_finite);
+    let mut all = 0.0;
+    for expert in &evidence.experts[known.experts.clone()] {
+        let trust = weights.get(expert.trust_key);
+        let opinion = Opinion::of(expert);
+        let absent = trust * opinion.absent;
+        all += absent;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let named = &mut named[count.slot as usize];
+            if named.share >= least {
+                let trust =
+                    trust + weights.get(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
+                let opinion = opinion.on(count.count, named.share);
+                named.opinions += trust * opinion - absent;
+            }
+        }
+    }
+    let all_candidates: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
+    let mut sum = (1.0 - all_candidates).max(1e-6);
+    for candidate in candidates.iter_mut() {
+        let score: f32 = candidate.keys.iter().map(|&key| weights.get(key)).sum();
+        let score = score + all + named[candidate.slot].opinions;
+        candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
+        sum += candidate.prob;
+    }
+    for candidate in candidates {
+        candidate.prob /= sum;
+    }
+}
+
+/// How much likelier than the mixture an expert holds a token to be.
+struct Opinion {
+    scale: f32,
+    smoothing: f32,
+    /// The log ratio for tokens that it does not name.
+    absent: f32,
+}
+
+impl Opinion {
+    #[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
+    fn of(expert: &Expert) -> Self {
+        let smoothing = 0.3 * expert.counts.len() as f32;
+        let scale = 1.0 / (expert.total + smoothing);
+        Self {
+            scale,
+            smoothing,
+            absent: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO),
+        }
+    }
+
+    /// The log ratio for a token that it names.
+    fn on(&self, count: f32, share: f32) -> f32 {
+        let ratio = (count / share + self.smoothing) * self.scale;
+        ln(ratio).clamp(-MAX_RATIO, MAX_RATIO)
+    }
+}
+
+/// Learns that `token` came where this was known.
+pub(crate) fn learn(
+    weights: &mut Weights,
+    evidence: &Evidence,
+    known: &NodePrediction,
+    token: u32,
+) {
+    learn_experts(weights, evidence, known, token);
+    learn_candidates(weights, evidence, known, token);
+}
+
+fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &NodePrediction, token: u32) {
+    let named = &evidence.named[known.named.clone()];
+    let slot = named.iter().position(|named| named.token == token);
+    let experts = &evidence.experts[known.experts.clone()];
+    let share = |expert: &Expert| {
+        let mut counts = evidence.counts[expert.counts.clone()].iter();
+        let count = counts.find(|count| Some(count.slot as usize) == slot);
+        count.map_or(0.0, |count| expert.weight * count.count / expert.total)
+    };
+    let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
+    for expert in experts {
+        let gradient = share(expert) / total - expert.weight;
+        let [order, others @ ..] = expert.keys;
+        weights.add(order, ORDER_RATE * gradient);
+        for key in others {
+            weights.add(key, EXPERT_RATE * gradient);
+        }
+    }
+}
+
+fn learn_candidates(
+    weights: &mut Weights,
+    evidence: &Evidence,
+    known: &NodePrediction,
+    token: u32,
+) {
+    const MIN_GRADIENT: f32 = 1e-4;
+    let mut gradients = [0.0; MAX_NAMED];
+    let mut sum = 0.0;
+    for candidate in &evidence.candidates[known.candidates.clone()] {
+        let came = if candidate.token == token { 1.0 } else { 0.0 };
+        let gradient: f32 = came - candidate.prob;
+        if gradient.abs() >= MIN_GRADIENT {
+            for key in candidate.keys {
+                weights.add(key, CANDIDATE_RATE * gradient);
+            }
+            gradients[candidate.slot] = gradient;
+            sum += gradient;
+        }
+    }
+    let named = &evidence.named[known.named.clone()];
+    for expert in &evidence.experts[known.experts.clone()] {
+        let opinion = Opinion::of(expert);
+        let mut change = sum * opinion.absent;
+        for count in &evidence.counts[expert.counts.clone()] {
+            let gradient = gradients[count.slot as usize];
+            if gradient != 0.0 {
+                let Entry { token, share, .. } = named[count.slot as usize];
+                let change_here = gradient * opinion.on(count.count, share);
+                change += change_here - gradient * opinion.absent;
+                let key = TOKEN_TRUST.key_of(expert.matched.kind, token);
+                weights.add(key, TOKEN_TRUST_RATE * change_here);
+            }
+        }
+        weights.add(expert.trust_key, TRUST_RATE * change);
+    }
+}

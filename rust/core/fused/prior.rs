@@ -1,0 +1,170 @@
+//! What can be learned of a datastore before anyone asks it?
+//!
+//! Some of its documents are drafted for as if a model had written them, each as if it were not in
+//! the datastore: so nothing is held out of the index. The weights that come of it are a file of
+//! the datastore, and what drafters start from.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::base::error::{Error, Result};
+use crate::build::builder::{Report, stoppable};
+use crate::build::staging::Staging;
+use crate::fused::drafter::{FusedSession, learn_from, learner};
+use crate::fused::weights::Weights;
+use crate::index::write::Stage;
+use crate::lookup::datastore::Datastore;
+use crate::lookup::holdout::Holdout;
+use crate::storage::files::write_whole;
+use crate::storage::manifest::{Manifest, PriorEntry};
+
+/// A prior is fitted to at most one token in this many: a small datastore is soon done.
+const SHARE: u64 = 16;
+
+/// Less than this teaches nothing.
+const MIN_TOKENS: u64 = 1024;
+const MIN_DOCUMENTS: u64 = 16;
+
+/// How many tokens of a document are drafted for: many documents tell more than few long ones.
+const MAX_EXCERPT: usize = 1024;
+
+/// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
+pub const DEFAULT_PRIOR_TOKENS: u64 = 200_000;
+
+/// What fused drafters with this datastore start from, as far as nothing else is said. `None` where
+/// it has no prior, or another version of this crate has fitted it: drafters do without it then, and
+/// [`refit`] fits it again.
+pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
+    Weights::from_bytes(datastore.prior()?).ok()
+}
+
+/// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
+/// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
+/// Who has the datastore open goes on with the old one.
+///
+/// # Errors
+///
+/// Those of opening a datastore, but for its prior, which may be damaged; [`Error::Locked`],
+/// [`Error::Stopped`], [`Error::Io`]. The datastore is left as it was.
+pub fn refit(
+    path: impl AsRef<Path>,
+    num_tokens: u64,
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<Datastore> {
+    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+    Manifest::read(&target)?;
+    let staging = Staging::open(&target)?;
+    staging.begin(None)?;
+    match put(&staging, num_tokens, &mut stoppable(progress)) {
+        Ok(manifest) => staging.publish(manifest)?,
+        Err(error) => {
+            staging.remove();
+            return Err(error);
+        }
+    }
+    Datastore::open(&target)
+}
+
+/// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
+/// added to, merged or compacted. A process that is killed before the fit is done leaves a complete
+/// datastore without a prior.
+///
+/// # Errors
+///
+/// Those of [`refit`].
+pub fn fit_missing(
+    datastore: Datastore,
+    num_tokens: u64,
+    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+) -> Result<Datastore> {
+    let manifest = datastore.manifest();
+    if manifest.prior.is_some() || num_to_fit(manifest, num_tokens).is_none() {
+        return Ok(datastore);
+    }
+    refit(datastore.path(), num_tokens, progress)
+}
+
+/// How many tokens a prior of at most `num_tokens` is fitted to; `None` where that teaches nothing.
+fn num_to_fit(manifest: &Manifest, num_tokens: u64) -> Option<u64> {
+    let num_tokens = num_tokens.min(manifest.num_tokens / SHARE);
+    let is_enough = num_tokens >= MIN_TOKENS && manifest.num_documents >= MIN_DOCUMENTS;
+    is_enough.then_some(num_tokens)
+}
+
+/// Fits the prior of the datastore at the target, puts it into the staging folder, and gives the
+/// manifest that names it.
+fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manifest> {
+    let mut manifest = Manifest::read(staging.target())?;
+    manifest.prior = None;
+    let Some(num_tokens) = num_to_fit(&manifest, num_tokens) else {
+        return Ok(manifest);
+    };
+    let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
+    let (weights, num_tokens) = fit(&Arc::new(datastore), num_tokens, report)?;
+    let bytes = weights.to_bytes();
+    let prior = PriorEntry {
+        id: format!("{:032x}", xxh3_128(&bytes)),
+        num_tokens,
+        num_bytes: bytes.len() as u64,
+    };
+    write_whole(&staging.shards().join(prior.file_name()), &bytes)?;
+    manifest.prior = Some(prior);
+    Ok(manifest)
+}
+
+/// Learns from documents that lie evenly in the datastore, however it is cut into shards.
+fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Result<(Weights, u64)> {
+    let drafter = Arc::new(learner(Some(Arc::clone(datastore)), Weights::default())?);
+    let mut num_done = 0;
+    for index in evenly(datastore.num_documents()) {
+        report(Stage::Prior, num_done, num_tokens)?;
+        let left = usize::try_from(num_tokens - num_done).unwrap_or(usize::MAX);
+        if left == 0 {
+            break;
+        }
+        let Some((hidden, tokens)) = Holdout::of(datastore.shards(), index, left.min(MAX_EXCERPT))
+        else {
+            continue;
+        };
+        num_done += tokens.len() as u64;
+        let session = FusedSession::new(Arc::clone(&drafter), "")?;
+        learn_from(session.without(hidden), &tokens)?;
+    }
+    report(Stage::Prior, num_tokens, num_tokens)?;
+    Ok((drafter.prior(), num_done))
+}
+
+/// The numbers below `count`, each once, so that the first of them lie evenly among all: those whose
+/// bits in reverse are 0, 1, 2 …
+fn evenly(count: u64) -> impl Iterator<Item = u64> {
+    let num_bits = u64::BITS - count.saturating_sub(1).leading_zeros();
+    let reverse = move |number: u64| {
+        let reversed = number.reverse_bits();
+        reversed.checked_shr(u64::BITS - num_bits).unwrap_or(0)
+    };
+    let numbers = (0..count.next_power_of_two()).map(reverse);
+    numbers.filter(move |&number| number < count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::evenly;
+
+    #[test]
+    fn documents_are_chosen_once_each_and_evenly_from_the_first_on() {
+        for count in 0..200 {
+            let mut chosen: Vec<_> = evenly(count).collect();
+            for num_chosen in [4, 8, 16, 32].into_iter().filter(|&n| 4 * n <= count) {
+                let mut first = chosen[..usize::try_from(num_chosen).unwrap()].to_vec();
+                first.sort_unstable();
+                let gaps = first.windows(2).map(|pair| pair[1] - pair[0]);
+                assert!(gaps.max().unwrap() * num_chosen <= 3 * count, "{first:?}");
+            }
+            chosen.sort_unstable();
+            assert!(chosen.into_iter().eq(0..count));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! In which order do the suffixes of a shard come, and how is that order stored?
+
+use libsais::{LibsaisError, SuffixArrayConstruction};
+
+use std::ops::Range;
+
+use crate::base::error::{Error, Result};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionManifest, SectionWriter};
+use crate::storage::token_array::{TokenWidth, Tokens};
+
+/// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
+/// smaller one. O(n) time and [`memory`].
+pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
+    let mut positions = zeros(tokens.len())?;
+    let sorted = match tokens.width() {
+        TokenWidth::Two => {
+            let text: &[u16] = bytemuck::try_cast_slice(tokens.section().payload())
+                .expect("a payload begins at a page and has whole tokens");
+            let construction = SuffixArrayConstruction::for_text(text);
+            construction
+                .in_borrowed_buffer(&mut positions)
+                .single_threaded()
+                .run()
+                .map(drop)
+        }
+        TokenWidth::Three => {
+            let mut text: Vec<i32> = zeros(tokens.len())?;
+            let mut places = text.iter_mut();
+            tokens.visit(0, |token| {
+                places
+                    .next()
+                    .map(|place| *place = token.cast_signed())
+                    .is_some()
+            });
+            let construction = SuffixArrayConstruction::for_text_mut(&mut text);
+            construction
+                .in_borrowed_buffer(&mut positions)
+                .single_threaded()
+                .run()
+                .map(drop)
+        }
+    };
+    match sorted {
+        Ok(()) => Ok(positions),
+        Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
+        Err(error) => Err(tokens
+            .section()
+            .corrupt(format!("it cannot be sorted: {error}"))),
+    }
+}
+
+/// The bytes of memory that [`sort`] takes beside the mapped text.
+pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
+    num_tokens.saturating_mul(match width {
+        TokenWidth::Two => 4,
+        TokenWidth::Three => 8,
+    })
+}
+
+/// As many zeros, or an error where the memory cannot be had.
+pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
+    let mut zeros = Vec::new();
+    zeros
+        .try_reserve_exact(count)
+        .map_err(|_| out_of_memory(count.saturating_mul(size_of::<T>())))?;
+    zeros.resize(count, T::default());
+    Ok(zeros)
+}
+
+pub(crate) fn out_of_memory(num_bytes: usize) -> Error {
+    Error::OutOfMemory {
+        num_bytes: num_bytes as u64,
+    }
+}
+
+/// Writes numbers one after the other, each in as many bits.
+pub(crate) struct Packer {
+    writer: SectionWriter,
+    bits: u16,
+    /// The bits that do not make a word yet, in the lower `num_filled`.
+    word: u64,
+    num_filled: u16,
+    count: u64,
+    bytes: Vec<u8>,
+}
+
+impl Packer {
+    pub(crate) fn new(writer: SectionWriter, bits: u16) -> Self {
+        Self {
+            writer,
+            bits,
+            word: 0,
+            num_filled: 0,
+            count: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> Result<()> {
+        self.bytes.clear();
+        self.count += numbers.len() as u64;
+        for number in numbers {
+            let number = u64::from(number);
+            self.word |= number << self.num_filled;
+            self.num_filled += self.bits;
+            if let Some(num_left) = self.num_filled.checked_sub(64) {
+                self.bytes.extend_from_slice(&self.word.to_le_bytes());
+                self.word = number >> (self.bits - num_left);
+                self.num_filled = num_left;
+            }
+        }
+        self.writer.write(&self.bytes)
+    }
+
+    pub(crate) fn finish(mut self) -> Result<SectionManifest> {
+        let num_bytes = usize::from(self.num_filled.div_ceil(8));
+        self.writer.write(&self.word.to_le_bytes()[..num_bytes])?;
+        self.writer.finish(self.bits, self.count)
+    }
+}
+
+/// The keys of the suffixes, as they are stored.
+pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
+    let mut keys = Vec::new();
+    let sampled = (0..suffixes.len()).step_by(KEY_STRIDE);
+    for position in sampled.filter_map(|rank| suffixes.get(rank)) {
+        let mut key = [0; KEY_LEN];
+        let mut length = 0;
+        tokens.visit(position, |token| {
+            key[length] = token;
+            length += 1;
+            length < KEY_LEN
+        });
+        tokens.width().encode(&key, &mut keys);
+    }
+    keys
+}
+
+/// The stored positions of the suffixes, by rank.
+#[derive(Debug)]
+pub(crate) struct Suffixes {
+    section: Section,
+    count: usize,
+    position_stride: usize,
+    bits: usize,
+    mask: u64,
+}
+
+impl Suffixes {
+    pub(crate) fn new(section: Section, manifest: &SectionManifest, position_stride: u32) -> Self {
+        let bits = manifest.element_bits;
+        Self {
+            section,
+            count: usize::try_from(manifest.count).unwrap_or(usize::MAX),
+            position_stride: position_stride as usize,
+            bits: bits.into(),
+            mask: (1 << bits) - 1,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn not_in_order(&self) -> Error {
+        self.section.corrupt("it is not the order of the suffixes")
+    }
+
+    pub(crate) fn section(&self) -> &Section {
+        &self.section
+    }
+
+    /// Asks for the positions of these ranks.
+    pub(crate) fn will_need(&self, ranks: Range<usize>) {
+        let byte = |rank: usize| rank.saturating_mul(self.bits) / 8;
+        let end = byte(ranks.end).saturating_add(1);
+        self.section.will_need(byte(ranks.start)..end);
+    }
+
+    /// Where the suffix of this rank begins. A damaged file may say a position past the end.
+    pub(crate) fn get(&self, rank: usize) -> Option<usize> {
+        if rank >= self.count {
+            return None;
+        }
+        let bit = rank.checked_mul(self.bits)?;
+        let word = self
+            .section
+            .padded_payload()
+            .get(bit / 8..)?
+            .first_chunk()?;
+        let position = (u64::from_le_bytes(*word) >> (bit % 8)) & self.mask;
+        usize::try_from(position)
+            .ok()?
+            .checked_mul(self.position_stride)
+    }
+}
+
+/// Whether `suffixes` is the suffix array of `tokens`: every suffix is above the one before it. O(n)
+/// time, 4 bytes a token.
+///
+/// Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose
+/// ranks are known (Burkhardt and Kärkkäinen, 2003). What rises strictly has no position twice.
+pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
+    let mut ranks: Vec<u32> = zeros(tokens.len() + 1)?;
+    for (rank, position) in (1..).zip((0..suffixes.count).map(|rank| suffixes.get(rank))) {
+        match position {
+            Some(position) if position < tokens.len() => ranks[position] = rank,
+            _ => return Err(suffixes.not_in_order()),
+        }
+    }
+    let order = |position: usize| Some((tokens.get(position)?, ranks.get(position + 1)?));
+    let orders = (0..suffixes.count).map(|rank| suffixes.get(rank).and_then(order));
+    if orders.is_sorted_by(|before, after| before < after) {
+        Ok(())
+    } else {
+        Err(suffixes.not_in_order())
+    }
+}

@@ -1,0 +1,101 @@
+//! What followed a match?
+
+use std::ops::Range;
+
+use crate::base::even_sample::Stride;
+
+/// What followed a match: rows of tokens in lexicographic order.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) rows: Vec<Row>,
+    /// Where the rows of a shard begin in it, while they are collected.
+    pub(crate) positions: Vec<usize>,
+}
+
+/// Where the tokens of a row are in [`Samples`].
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) tokens: Range<usize>,
+    /// How many tokens before the match are those before the pattern, where it was asked for.
+    pub(crate) reach: usize,
+}
+
+/// A path that follows a match.
+pub(crate) struct Node {
+    pub(crate) token: u32,
+    /// The number of nodes before its parent, -1 where it has none.
+    pub(crate) parent: i32,
+    /// The number of samples that begin with the path.
+    pub(crate) count: u64,
+}
+
+impl Samples {
+    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Row>) -> Self {
+        let positions = Vec::new();
+        Self {
+            tokens,
+            rows,
+            positions,
+        }
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
+    }
+
+    /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
+    /// parent. So many rows end at a node as its samples exceed those of its children.
+    pub(crate) fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
+        let mut paths = Vec::new();
+        paths.push(0..0);
+        let mut num_ends = vec![stride.num_samples()];
+        self.tokens.clear();
+        for node in nodes {
+            let parent = usize::try_from(node.parent + 1).expect("-1 or more");
+            num_ends[parent] -= node.count;
+            num_ends.push(node.count);
+            let start = self.tokens.len();
+            self.tokens.extend_from_within(paths[parent].clone());
+            self.tokens.push(node.token);
+            paths.push(start..self.tokens.len());
+        }
+        self.rows.clear();
+        for (path, num_ends) in paths.into_iter().zip(num_ends) {
+            let row = Row {
+                tokens: path,
+                reach: 0,
+            };
+            self.rows.extend((0..num_ends).map(|_| row.clone()));
+        }
+    }
+
+    pub(crate) fn sort(&mut self) {
+        let row = |row: &Row| &self.tokens[row.tokens.clone()];
+        self.rows.sort_by(|a, b| row(a).cmp(row(b)));
+    }
+}
+
+/// Equal tokens that stand together, each with its count.
+pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
+    let mut tokens = tokens.peekable();
+    std::iter::from_fn(move || {
+        let token = tokens.next()?;
+        let mut count = 1.0;
+        while tokens.next_if_eq(&token).is_some() {
+            count += 1.0;
+        }
+        Some((token, count))
+    })
+}

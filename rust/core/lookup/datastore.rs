@@ -1,0 +1,337 @@
+//! What followed this context before?
+
+use std::collections::BinaryHeap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::base::checks::{check_match_lengths, check_tokens};
+use crate::base::error::{Error, Result};
+use crate::base::even_sample::Stride;
+use crate::base::threads::{batch_size, in_parallel};
+use crate::lookup::continuations::Samples;
+use crate::lookup::matches::Match;
+use crate::lookup::next_tokens::AllNextTokens;
+use crate::lookup::shard::Shard;
+use crate::lookup::shards::Shards;
+use crate::lookup::split::Splitter;
+use crate::storage::manifest::Manifest;
+
+/// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
+///
+/// It is built by a [`DatastoreBuilder`](crate::build::DatastoreBuilder), never changes, and can be shared
+/// by threads (in an [`Arc`](std::sync::Arc)) and by processes (they map the same files).
+///
+/// Damaged files are found by [`open`](Self::open) as far as it looks, by [`verify`](Self::verify)
+/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated
+/// while they are mapped: as with every mapped file, the system then ends the process.
+#[derive(Debug)]
+pub struct Datastore {
+    path: PathBuf,
+    manifest: Manifest,
+    shards: Shards,
+    prior: Option<Vec<u8>>,
+    /// What is found of single tokens serves all that draft.
+    next_tokens: OnceLock<AllNextTokens>,
+}
+
+/// A document of the corpus.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredDocument {
+    /// How many documents come before it.
+    pub index: u64,
+    /// How many tokens come before it, separators included.
+    pub start: u64,
+    /// Its tokens, without the separator after it.
+    pub tokens: Vec<u32>,
+}
+
+impl Datastore {
+    /// Opens the datastore at `path`. Reads headers and small tables, not the corpus: O(vocabulary)
+    /// a shard, whatever the number of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotADatastore`], [`Error::Version`], or one of the variants that say which file is
+    /// missing, truncated, changed, corrupt or from elsewhere.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut manifest = Manifest::read(path)?;
+        loop {
+            let opened = Self::open_without_prior(path, &manifest).and_then(|datastore| {
+                let prior = manifest.prior.as_ref();
+                let prior = prior.map(|prior| prior.read(path)).transpose()?;
+                Ok(Self { prior, ..datastore })
+            });
+            let Err(error) = opened else {
+                return opened;
+            };
+            // While the files were opened, another process may have replaced them.
+            let now = Manifest::read(path)?;
+            if now.build_id == manifest.build_id {
+                return Err(error);
+            }
+            manifest = now;
+        }
+    }
+
+    /// Opens the shards that a manifest of the datastore at `path` lists, and no prior.
+    pub(crate) fn open_without_prior(path: &Path, manifest: &Manifest) -> Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            manifest: manifest.clone(),
+            shards: Shards::open(path, manifest)?,
+            prior: None,
+            next_tokens: OnceLock::new(),
+        })
+    }
+
+    /// Checks every byte against its checksum, and every section against the tokens: what passes is
+    /// exactly what a build of the same corpus gives, up to the prior, of which the bytes are
+    /// checked when it is opened. O(n) time, 4 bytes of memory a token of the
+    /// largest shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checksum`] or [`Error::Corrupt`] with the first file that is damaged.
+    pub fn verify(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Shard::verify)
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The bytes of its prior, whose checksum is right. What they mean is for
+    /// [`prior_of`](crate::fused::prior_of) to say.
+    pub fn prior(&self) -> Option<&[u8]> {
+        self.prior.as_deref()
+    }
+
+    /// All tokens, separators included.
+    pub fn num_tokens(&self) -> u64 {
+        self.manifest.num_tokens
+    }
+
+    /// All documents.
+    pub fn num_documents(&self) -> u64 {
+        self.manifest.num_documents
+    }
+
+    /// Tokens are below this.
+    pub fn vocab_size(&self) -> u32 {
+        self.manifest.vocab_size
+    }
+
+    /// What follows each single token. O(vocabulary) when it is first asked for.
+    pub(crate) fn next_tokens(&self) -> &AllNextTokens {
+        self.next_tokens
+            .get_or_init(|| AllNextTokens::new(&self.shards))
+    }
+
+    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    pub fn separator(&self) -> u32 {
+        self.manifest.separator
+    }
+
+    /// The length of all its files.
+    pub fn num_bytes(&self) -> u64 {
+        self.manifest.num_bytes()
+    }
+
+    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
+    /// a document. No match contains the separator: the context counts from its last separator on.
+    ///
+    /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
+    /// O(log n) comparisons in each shard, and O(context) to check it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where the context has a token outside the vocabulary,
+    /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
+    pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
+        check_match_lengths(max_match, min_match)?;
+        self.check_pattern("context", context)?;
+        let document = context.rsplit(|&token| token == self.separator()).next();
+        let context = document.unwrap_or_default();
+        let mut found = Match::default();
+        self.shards
+            .find_longest(context, max_match.min(context.len()), min_match, &mut found);
+        Ok(found)
+    }
+
+    /// Looks up every context as [`lookup`](Self::lookup) does, with up to `num_threads` threads of the
+    /// global pool, or all of them. The result is the same with any number.
+    ///
+    /// # Errors
+    ///
+    /// As [`lookup`](Self::lookup), for the first context that has one;
+    /// [`Error::InvalidArgument`] where `num_threads` is 0.
+    pub fn lookup_batch<C: AsRef<[u32]>>(
+        &self,
+        contexts: &[C],
+        max_match: usize,
+        min_match: usize,
+        num_threads: Option<usize>,
+    ) -> Result<Vec<Match>> {
+        let size = batch_size(contexts.len(), num_threads)?;
+        let mut contexts: Vec<&[u32]> = contexts.iter().map(AsRef::as_ref).collect();
+        let found = in_parallel(&mut contexts, size, |context| {
+            self.lookup(context, max_match, min_match)
+        });
+        found.into_iter().collect()
+    }
+
+    /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
+    /// the separator, which is left out where it is not in the vocabulary.
+    ///
+    /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
+    /// even stride through the match's occurrences in lexicographic order: of `n` occurrences, number
+    /// `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of each of `max_samples` equal
+    /// parts. How the corpus is cut into shards makes no difference.
+    ///
+    /// O(samples · (`length` + log samples)); a match in k shards that is not taken whole costs
+    /// O(samples · `length` · k log n).
+    pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
+        let mut samples = Samples::default();
+        self.shards
+            .read_samples(found, length, max_samples, &[], &mut samples);
+        samples.sort();
+        samples
+    }
+
+    /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
+    /// then token ascending. In O(`top_k`) where the match is a frequent n-gram of one shard with at
+    /// least `top_k` frequent continuations; otherwise O(k log n) for each token that is met on the way, in k
+    /// shards.
+    pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
+        if let Some(top) = self.frequent_continuations(found, top_k) {
+            return top;
+        }
+        let mut splitter = Splitter::default();
+        let all = Stride::new(found.count(), u64::MAX);
+        let nodes = self.shards.split(&mut splitter, found, all, 1);
+        nodes
+            .take(top_k)
+            .map(|node| (node.token, node.count))
+            .collect()
+    }
+
+    /// What the table of the only shard that has the match says of it.
+    fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
+        let pairs = self.shards.iter().zip(found.ranges());
+        let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
+        let (shard, ranks) = shards.next()?;
+        match shards.next() {
+            None => shard.top(ranks, found.length, top_k),
+            Some(_) => None,
+        }
+    }
+
+    /// How often `pattern` occurs within a document: never where it contains the separator.
+    /// O(log n) comparisons in each shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary,
+    /// [`Error::InvalidArgument`] where it is empty.
+    pub fn count(&self, pattern: &[u32]) -> Result<u64> {
+        self.check_pattern("pattern", pattern)?;
+        Ok(self.shards.count(pattern))
+    }
+
+    /// Where the match begins in the corpus: the positions of its first `limit` occurrences, in
+    /// ascending order. A position counts the tokens before, separators included. O(occurrences) time,
+    /// O(`limit`) memory.
+    pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
+        let mut all = Vec::new();
+        let mut num_before = 0;
+        for (shard, ranks) in self.shards.iter().zip(found.ranges()) {
+            let positions = ranks.clone().map(|rank| shard.position(rank));
+            let positions = positions.filter(|&position| position < shard.num_tokens());
+            let firsts = smallest(positions, limit - all.len());
+            all.extend(
+                firsts
+                    .into_iter()
+                    .map(|position| num_before + position as u64),
+            );
+            num_before += shard.num_tokens() as u64;
+        }
+        all
+    }
+
+    /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
+    /// document before it. O(log documents) and the document's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the corpus is not that long.
+    pub fn document(&self, position: u64) -> Result<StoredDocument> {
+        let (mut num_documents, mut num_tokens) = (0, 0);
+        for shard in self.shards.iter() {
+            let in_shard = usize::try_from(position - num_tokens).unwrap_or(usize::MAX);
+            if in_shard < shard.num_tokens() {
+                let (index, positions) = shard.document(in_shard);
+                return Ok(StoredDocument {
+                    index: num_documents + index as u64,
+                    start: num_tokens + positions.start as u64,
+                    tokens: shard.tokens(positions),
+                });
+            }
+            num_documents += shard.num_documents() as u64;
+            num_tokens += shard.num_tokens() as u64;
+        }
+        let reason = format!("must be below the number of tokens: {num_tokens}, not {position}");
+        Err(Error::invalid("position", reason))
+    }
+
+    /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
+    /// the disk, and looks up what follows each single token, which every draft asks for: some 200
+    /// bytes for each. O(n).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the system refuses.
+    pub fn warm(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Shard::warm)?;
+        self.next_tokens().fill(&self.shards);
+        Ok(())
+    }
+
+    /// Whether a session may see these tokens.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        check_tokens(tokens, self.vocab_size())
+    }
+
+    fn check_pattern(&self, name: &'static str, pattern: &[u32]) -> Result<()> {
+        if pattern.is_empty() {
+            let reason = "is empty: give at least one token";
+            return Err(Error::invalid(name, reason));
+        }
+        self.check_tokens(pattern)
+    }
+}
+
+/// The smallest `limit` values, ascending, in O(`limit`) memory.
+fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
+    let mut smallest = BinaryHeap::new();
+    for value in values {
+        if smallest.len() < limit {
+            smallest.push(value);
+        } else if let Some(mut largest) = smallest.peek_mut()
+            && value < *largest
+        {
+            *largest = value;
+        }
+    }
+    smallest.into_sorted_vec()
+}

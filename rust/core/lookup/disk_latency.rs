@@ -1,0 +1,134 @@
+//! Is what is read next likely to be in memory?
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A read of `NUM_SAMPLES` samples that takes longer than this waited for a disk: from memory it takes
+/// some microseconds, and up to a hundred with the call that asks for the pages. One page from a fast
+/// disk takes a hundred.
+const SLOW: Duration = Duration::from_micros(300);
+const NUM_SAMPLES: usize = 64;
+
+/// What a slow read adds to the score, of which a fast one takes 1. A thread that shares its core is
+/// interrupted now and then, which looks like a slow read: where fewer than one in 17 is slow, the
+/// score falls to 0.
+const SCORE_OF_SLOW: u32 = 16;
+
+/// Above this score, the next read is expected to be slow: two slow reads are not enough.
+const COLD: u32 = 2 * SCORE_OF_SLOW;
+
+/// The highest score, and the score before anything was read.
+const MAX_SCORE: u32 = 2 * COLD;
+
+/// How often reads of samples were so slow of late that they waited for a disk.
+///
+/// Where they do wait, it pays to ask for all pages of a step before reading the first of them: the
+/// disk then fetches them at the same time. In memory, asking would cost more than reading. It is a
+/// matter of time alone: what is read does not depend on it.
+#[derive(Debug)]
+pub(crate) struct DiskLatency {
+    slow_score: AtomicU32,
+}
+
+impl Default for DiskLatency {
+    fn default() -> Self {
+        Self {
+            slow_score: AtomicU32::new(MAX_SCORE),
+        }
+    }
+}
+
+impl DiskLatency {
+    pub(crate) fn is_cold(&self) -> bool {
+        self.slow_score.load(Ordering::Relaxed) > COLD
+    }
+
+    /// Learns from a read of `num_samples` samples that took `elapsed`. Of two threads that do so at
+    /// the same time, one may count for nothing.
+    pub(crate) fn note(&self, elapsed: Duration, num_samples: usize) {
+        if num_samples == 0 {
+            return;
+        }
+        let before = self.slow_score.load(Ordering::Relaxed);
+        let num_parts = u32::try_from(num_samples.div_ceil(NUM_SAMPLES)).unwrap_or(u32::MAX);
+        let after = if elapsed / num_parts > SLOW {
+            (before + SCORE_OF_SLOW).min(MAX_SCORE)
+        } else {
+            before.saturating_sub(1)
+        };
+        if after != before {
+            self.slow_score.store(after, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOO_SLOW: Duration = SLOW.saturating_add(Duration::from_nanos(1));
+
+    fn warm() -> DiskLatency {
+        let disk_latency = DiskLatency::default();
+        for _ in COLD..MAX_SCORE {
+            assert!(disk_latency.is_cold());
+            disk_latency.note(SLOW, 1);
+        }
+        assert!(!disk_latency.is_cold());
+        disk_latency
+    }
+
+    #[test]
+    fn it_is_cold_until_many_reads_were_fast() {
+        warm();
+    }
+
+    #[test]
+    fn three_slow_reads_in_a_row_make_it_cold() {
+        let disk_latency = warm();
+        for _ in 0..COLD {
+            disk_latency.note(SLOW, 1);
+        }
+        for _ in 0..2 {
+            disk_latency.note(TOO_SLOW, 64);
+            assert!(!disk_latency.is_cold());
+        }
+        disk_latency.note(TOO_SLOW, 64);
+        assert!(disk_latency.is_cold());
+    }
+
+    #[test]
+    fn one_slow_read_in_seventeen_does_not() {
+        let disk_latency = warm();
+        for _ in 0..COLD {
+            disk_latency.note(SLOW, 1);
+        }
+        for read in 0..1000 {
+            disk_latency.note(if read % 17 == 0 { TOO_SLOW } else { SLOW }, 1);
+            assert!(!disk_latency.is_cold());
+        }
+    }
+
+    #[test]
+    fn slow_reads_keep_it_cold_where_they_are_more_than_that() {
+        let disk_latency = DiskLatency::default();
+        for read in 0..1000 {
+            disk_latency.note(if read % 10 == 0 { TOO_SLOW } else { SLOW }, 1);
+            assert!(disk_latency.is_cold());
+        }
+    }
+
+    #[test]
+    fn many_samples_may_take_longer_and_none_say_nothing() {
+        let disk_latency = warm();
+        for _ in 0..10 {
+            disk_latency.note(2 * SLOW, 65);
+            disk_latency.note(2 * TOO_SLOW, 0);
+        }
+        assert!(!disk_latency.is_cold());
+        for _ in 0..10 {
+            disk_latency.note(2 * TOO_SLOW, 128);
+        }
+        assert!(disk_latency.is_cold());
+    }
+}

@@ -1,0 +1,179 @@
+//! What would a datastore say without one of its documents?
+
+use std::iter;
+use std::ops::Range;
+
+use crate::base::even_sample::Stride;
+use crate::lookup::continuations::{Row, Samples};
+use crate::lookup::matches::Match;
+use crate::lookup::shards::Shards;
+
+/// A match that occurs oftener is read with the document: what of an even sample lies in it is little,
+/// and to know would take reading all occurrences.
+const MAX_CHECKED: u64 = 512;
+
+/// A document of a datastore that is drafted for as if it were not there: else it would foretell
+/// itself, as no text does that is yet to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Holdout {
+    /// Where it lies in the corpus.
+    positions: Range<u64>,
+}
+
+impl Holdout {
+    /// Document number `index` of the corpus, from 0 on, and its first `max_tokens` tokens.
+    pub(crate) fn of(shards: &Shards, index: u64, max_tokens: usize) -> Option<(Self, Vec<u32>)> {
+        let (mut num_documents, mut num_tokens) = (0, 0);
+        for shard in shards.iter() {
+            let in_shard = usize::try_from(index - num_documents).ok()?;
+            if in_shard < shard.num_documents() {
+                let Range { start, end } = shard.document_range(in_shard);
+                let tokens = shard.tokens(start..end.min(start.saturating_add(max_tokens)));
+                let positions = num_tokens + start as u64..num_tokens + end as u64;
+                return Some((Self { positions }, tokens));
+            }
+            num_documents += shard.num_documents() as u64;
+            num_tokens += shard.num_tokens() as u64;
+        }
+        None
+    }
+
+    /// How often the match occurs elsewhere, and the [samples](crate::lookup::Datastore::samples) that a datastore
+    /// without the document would give of it, as they lie in the order of suffixes; `None` where it
+    /// occurs too often to be checked.
+    pub(crate) fn samples_elsewhere(
+        &self,
+        shards: &Shards,
+        found: &Match,
+        length: usize,
+        max_samples: usize,
+        before: &[u32],
+    ) -> Option<(u64, Samples)> {
+        if found.count() > MAX_CHECKED {
+            return None;
+        }
+        let (mut tokens, mut rows) = (Vec::new(), Vec::new());
+        let mut num_before = 0;
+        for (shard, ranks) in shards.iter().zip(found.ranges()) {
+            let positions: Vec<usize> = ranks.clone().map(|rank| shard.position(rank)).collect();
+            shard.touch(&positions, found.length);
+            for position in positions {
+                if !self.positions.contains(&(num_before + position as u64)) {
+                    rows.push(shard.row(position, found.length, length, before, &mut tokens));
+                }
+            }
+            num_before += shard.num_tokens() as u64;
+        }
+        if !found.is_in_one_shard() {
+            rows.sort_by(|a, b| suffix(&tokens, a).cmp(suffix(&tokens, b)));
+        }
+        let num_elsewhere = rows.len() as u64;
+        let sampled = Stride::new(num_elsewhere, max_samples as u64).occurrences();
+        let sampled = sampled.filter_map(|row| rows.get(usize::try_from(row).ok()?).cloned());
+        let sampled = sampled.collect();
+        Some((num_elsewhere, Samples::new(tokens, sampled)))
+    }
+}
+
+/// A row as suffixes are ordered: where it ends before others, it goes on with a separator that is
+/// above all tokens.
+fn suffix<'a>(tokens: &'a [u32], row: &Row) -> impl Iterator<Item = u32> + 'a {
+    let row = tokens[row.tokens.clone()].iter().copied();
+    row.chain(iter::once(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::Holdout;
+    use crate::build::builder::DatastoreBuilder;
+    use crate::build::options::DatastoreOptions;
+    use crate::draft::session::Session;
+    use crate::draft::token_tree::TokenTree;
+    use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
+    use crate::fused::weights::Weights;
+    use crate::lookup::datastore::Datastore;
+
+    const VOCAB_SIZE: u32 = 4;
+
+    fn build(documents: &[Vec<u32>], separator: u32, max_shard_tokens: u64) -> Arc<Datastore> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions {
+            max_shard_tokens,
+            ..DatastoreOptions::new(VOCAB_SIZE, separator)
+        };
+        let path = folder.path().join("d");
+        let mut builder = DatastoreBuilder::create(path, options).unwrap();
+        let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
+        builder
+            .add_documents(&documents.concat(), &lengths)
+            .unwrap();
+        // The files stay mapped when their folder is gone.
+        Arc::new(
+            builder
+                .finish(&mut |_, _, _| ControlFlow::Continue(()))
+                .unwrap(),
+        )
+    }
+
+    /// Starts to draft from the datastore alone, by weights that do not look at how frequent a token
+    /// is: to that, hidden documents count.
+    fn start(datastore: &Arc<Datastore>) -> FusedSession {
+        let config = FusedConfig {
+            context: false,
+            recycled: false,
+            learns: false,
+            ..FusedConfig::default()
+        };
+        let datastore = Some(Arc::clone(datastore));
+        let drafter = FusedDrafter::new(datastore, None, config, Weights::default()).unwrap();
+        FusedSession::new(Arc::new(drafter), "").unwrap()
+    }
+
+    /// The drafts after every fourth token of a text.
+    fn drafts(mut session: FusedSession, text: &[u32]) -> Vec<TokenTree> {
+        let drafts = text.chunks(4).map(|tokens| {
+            session.observe(tokens).unwrap();
+            session.draft(24).unwrap()
+        });
+        drafts.collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn a_hidden_document_is_drafted_for_as_if_it_were_not_there(
+            mut documents in vec(vec(0_u32..4, 1..160), 2..8),
+            separator in 3_u32..5,
+            hidden in any::<prop::sample::Index>(),
+            max_shard_tokens in prop_oneof![Just(161_u64), Just(400), Just(1 << 20)],
+        ) {
+            documents.iter_mut().flatten().for_each(|token| *token %= separator.min(VOCAB_SIZE));
+            let whole = build(&documents, separator, max_shard_tokens);
+            let hidden = hidden.index(documents.len());
+            let text = documents.remove(hidden);
+            let (document, tokens) = Holdout::of(whole.shards(), hidden as u64, usize::MAX).unwrap();
+            prop_assert_eq!(&tokens, &text);
+            let others = build(&documents, separator, 1 << 20);
+            let session = start(&whole).without(document);
+            prop_assert_eq!(drafts(session, &text), drafts(start(&others), &text));
+        }
+    }
+
+    #[test]
+    fn a_document_that_is_not_hidden_foretells_itself() {
+        let text = vec![0, 1, 2, 3, 3, 1, 0, 2, 2];
+        let whole = build(&[vec![0, 0], text.clone()], VOCAB_SIZE, 1 << 20);
+        let (document, _) = Holdout::of(whole.shards(), 1, 0).unwrap();
+        let seen = drafts(start(&whole), &text[..4]);
+        assert_eq!(seen[0].token_ids()[..3], text[4..7]);
+        let unseen = drafts(start(&whole).without(document), &text[..4]);
+        assert!(unseen[0].is_empty());
+    }
+}

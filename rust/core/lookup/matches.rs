@@ -1,0 +1,28 @@
+//! Where does a pattern occur?
+
+use std::ops::Range;
+
+/// Where the longest suffix of a context occurs in a datastore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Match {
+    /// The length of that suffix in tokens; 0 where there is none.
+    pub length: usize,
+    pub(crate) ranges: Vec<Range<usize>>,
+}
+
+impl Match {
+    /// How often it occurs.
+    pub fn count(&self) -> u64 {
+        self.ranges.iter().map(|range| range.len() as u64).sum()
+    }
+
+    /// The ranks of its occurrences in each shard.
+    pub(crate) fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Whether only one shard has it, or none.
+    pub(crate) fn is_in_one_shard(&self) -> bool {
+        self.ranges.iter().filter(|range| !range.is_empty()).count() < 2
+    }
+}

@@ -1,0 +1,17 @@
+//! Where does a context occur in a datastore, and what followed it there?
+//!
+//! It imports `base`, `storage` and `index`.
+
+pub(crate) mod continuations;
+pub(crate) mod datastore;
+mod disk_latency;
+pub(crate) mod holdout;
+pub(crate) mod matches;
+pub(crate) mod next_tokens;
+pub(crate) mod shard;
+pub(crate) mod shards;
+pub(crate) mod split;
+
+pub use continuations::Samples;
+pub use datastore::{Datastore, StoredDocument};
+pub use matches::Match;

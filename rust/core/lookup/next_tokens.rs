@@ -1,0 +1,155 @@
+//! What follows a single token in a datastore, most often first?
+
+use std::sync::OnceLock;
+
+use crate::base::threads::in_parallel;
+use crate::lookup::continuations::{Samples, runs};
+use crate::lookup::holdout::Holdout;
+use crate::lookup::matches::Match;
+use crate::lookup::shards::Shards;
+
+/// How many occurrences of a token are looked at.
+const MAX_SAMPLES: usize = 128;
+
+/// How many of the tokens that follow them are kept.
+const MAX_TOKENS: usize = 24;
+
+/// The most frequent tokens after one token, in an even sample of its occurrences.
+#[derive(Debug, Default)]
+pub(crate) struct NextTokens {
+    pub(crate) num_matches: f32,
+    pub(crate) num_samples: f32,
+    /// Count descending, then token ascending.
+    pub(crate) counts: Box<[(u32, f32)]>,
+}
+
+/// Those of every token of a datastore: looked up when they are first asked for, then kept.
+///
+/// Every node of a tree asks for its token's, and few tokens are most of a text.
+#[derive(Debug)]
+pub(crate) struct AllNextTokens {
+    of_tokens: Box<[OnceLock<NextTokens>]>,
+    /// Of each token, half the logarithm of how often it occurs.
+    pub(crate) frequencies: Box<[u8]>,
+}
+
+impl AllNextTokens {
+    /// O(vocabulary).
+    pub(crate) fn new(shards: &Shards) -> Self {
+        let tokens = 0..shards.vocab_size();
+        let frequency = |token| {
+            let count = shards.count(&[token]);
+            u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
+        };
+        Self {
+            of_tokens: tokens.clone().map(|_| OnceLock::new()).collect(),
+            frequencies: tokens.map(frequency).collect(),
+        }
+    }
+
+    /// Looks up all of them, so that no draft has to: O(vocabulary), and for as long as that does not
+    /// wait for a disk.
+    pub(crate) fn fill(&self, shards: &Shards) {
+        const PIECE: usize = 1024;
+        const MIN_IN_PARALLEL: usize = 64;
+        let mut tokens: Vec<u32> = (0..shards.vocab_size()).collect();
+        for piece in tokens.chunks_mut(PIECE) {
+            in_parallel(piece, MIN_IN_PARALLEL, |token| {
+                self.of(shards, *token);
+            });
+            if shards.is_cold() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn of(&self, shards: &Shards, token: u32) -> Option<&NextTokens> {
+        let next_tokens = self.of_tokens.get(token as usize)?;
+        Some(next_tokens.get_or_init(|| look_up(shards, token)))
+    }
+}
+
+fn look_up(shards: &Shards, token: u32) -> NextTokens {
+    if token == shards.separator() {
+        return NextTokens::default();
+    }
+    let mut found = Match::default();
+    shards.find(&[token], &mut found);
+    let mut samples = Samples::default();
+    shards.read_samples(&found, 1, MAX_SAMPLES, &[], &mut samples);
+    count(found.count(), &samples)
+}
+
+/// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
+/// that one document makes no difference, and for the separator.
+pub(crate) fn look_up_elsewhere(
+    shards: &Shards,
+    token: u32,
+    hidden: &Holdout,
+) -> Option<NextTokens> {
+    if token == shards.separator() {
+        return None;
+    }
+    let mut found = Match::default();
+    shards.find(&[token], &mut found);
+    let (num_matches, samples) = hidden.samples_elsewhere(shards, &found, 1, MAX_SAMPLES, &[])?;
+    Some(count(num_matches, &samples))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+fn count(num_matches: u64, samples: &Samples) -> NextTokens {
+    let nexts = samples.iter().filter_map(<[u32]>::first).copied();
+    let mut counts: Vec<(u32, f32)> = runs(nexts).collect();
+    counts.sort_unstable_by(|(token, a), (other, b)| b.total_cmp(a).then(token.cmp(other)));
+    counts.truncate(MAX_TOKENS);
+    NextTokens {
+        num_matches: num_matches as f32,
+        num_samples: samples.len() as f32,
+        counts: counts.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::AllNextTokens;
+    use crate::build::builder::DatastoreBuilder;
+    use crate::build::options::DatastoreOptions;
+
+    #[test]
+    fn all_of_them_are_there_once_they_were_filled() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions::new(5, 5);
+        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+        builder.add_documents(&[0, 1, 0, 2, 0, 1, 4], &[7]).unwrap();
+        let datastore = builder
+            .finish(&mut |_, _, _| ControlFlow::Continue(()))
+            .unwrap();
+        let next_tokens = AllNextTokens::new(datastore.shards());
+        assert!(next_tokens.of_tokens.iter().all(|of| of.get().is_none()));
+        next_tokens.fill(datastore.shards());
+        let counts = |token: usize| next_tokens.of_tokens[token].get().map(|of| &*of.counts);
+        assert_eq!(counts(0), Some(&[(1, 2.0), (2, 1.0)][..]));
+        assert_eq!(counts(1), Some(&[(0, 1.0), (4, 1.0)][..]));
+        assert!(
+            [3, 4]
+                .map(counts)
+                .iter()
+                .all(|of| of.is_some_and(<[_]>::is_empty))
+        );
+    }
+
+    #[test]
+    fn the_separator_has_no_frequency() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DatastoreOptions::new(5, 4);
+        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+        builder.add_documents(&[0, 0, 0], &[1, 1, 1]).unwrap();
+        let datastore = builder
+            .finish(&mut |_, _, _| ControlFlow::Continue(()))
+            .unwrap();
+        let next_tokens = AllNextTokens::new(datastore.shards());
+        assert_eq!(*next_tokens.frequencies, [1, 0, 0, 0, 0]);
+    }
+}

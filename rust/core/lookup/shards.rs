@@ -1,0 +1,216 @@
+//! Where do the shards of a datastore, as one, have a pattern, and what follows it there?
+
+use std::path::Path;
+use std::time::Instant;
+
+use crate::base::error::Result;
+use crate::base::even_sample::Stride;
+use crate::lookup::continuations::{Node, Samples};
+use crate::lookup::matches::Match;
+use crate::lookup::shard::Shard;
+use crate::lookup::split::Splitter;
+use crate::storage::manifest::Manifest;
+
+/// The shards of a datastore, in the order of their documents.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    list: Vec<Shard>,
+    vocab_size: u32,
+    separator: u32,
+}
+
+impl Shards {
+    /// Maps the shards that the manifest of the datastore at `path` lists.
+    pub(crate) fn open(path: &Path, manifest: &Manifest) -> Result<Self> {
+        let entries = manifest.shards.iter();
+        let opened = entries.map(|entry| Shard::open(&entry.folder(path), manifest, entry));
+        Ok(Self {
+            list: opened.collect::<Result<_>>()?,
+            vocab_size: manifest.vocab_size,
+            separator: manifest.separator,
+        })
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Shard> {
+        self.list.iter()
+    }
+
+    /// Tokens are below this.
+    pub(crate) fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// The token after each document.
+    pub(crate) fn separator(&self) -> u32 {
+        self.separator
+    }
+
+    /// Whether what is read next is likely to wait for a disk, in any shard.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.iter().any(|shard| shard.disk_latency.is_cold())
+    }
+
+    /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
+    /// separator.
+    pub(crate) fn count(&self, pattern: &[u32]) -> u64 {
+        if pattern.contains(&self.separator) {
+            return 0;
+        }
+        let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
+        counts.sum()
+    }
+
+    /// As [`Datastore::samples`](crate::lookup::Datastore::samples), into memory that is there, in the
+    /// order of suffixes: rows that share a beginning stand together, but a row that is the beginning
+    /// of another one may stand after it. Where all occurrences are read, each row tells how many
+    /// tokens before the match equal the last ones of `before`.
+    pub(crate) fn read_samples(
+        &self,
+        found: &Match,
+        length: usize,
+        max_samples: usize,
+        before: &[u32],
+        samples: &mut Samples,
+    ) {
+        let stride = Stride::new(found.count(), max_samples as u64);
+        if found.is_in_one_shard() || stride.num_samples() == found.count() {
+            self.gather(found, length, stride, before, samples);
+        } else {
+            let mut splitter = Splitter::default();
+            samples.expand(stride, self.split(&mut splitter, found, stride, length));
+            samples.sort();
+        }
+    }
+
+    /// The paths of at most `length` tokens that follow a match; see [`Splitter::nodes`].
+    pub(crate) fn split<'a>(
+        &'a self,
+        splitter: &'a mut Splitter,
+        found: &Match,
+        stride: Stride,
+        length: usize,
+    ) -> impl Iterator<Item = Node> + 'a {
+        let tokens = (self.vocab_size, self.separator);
+        splitter.nodes(&self.list, tokens, found, stride, length)
+    }
+
+    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
+    /// `max_match` tokens, not more than there are. The longest is tried first: it is the likeliest
+    /// where the context follows the corpus.
+    pub(crate) fn find_longest(
+        &self,
+        context: &[u32],
+        max_match: usize,
+        min_match: usize,
+        found: &mut Match,
+    ) {
+        let suffix = |length| &context[context.len() - length..];
+        // Where the last match was, the next one is likely to be: what is known to occur in one shard
+        // spares the others their tries.
+        let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
+        let first = last.unwrap_or(0);
+        found.ranges.clear();
+        found.ranges.resize(self.list.len(), 0..0);
+        let mut longest = min_match - 1;
+        let mut longest_shard = None;
+        let shards = self.iter().enumerate();
+        let shards = shards.clone().skip(first).chain(shards.take(first));
+        for (index, shard) in shards.clone() {
+            let mut limit = max_match;
+            let mut length = match longest_shard {
+                // Most shards do not even have that.
+                Some(_) => longest,
+                None if index == first => max_match,
+                None => longest + 1,
+            };
+            while (min_match..=limit).contains(&length) {
+                let ranks = shard.find(suffix(length));
+                let is_longest = length == longest;
+                if ranks.is_empty() {
+                    limit = length - 1;
+                } else {
+                    found.ranges[index] = ranks;
+                    if !is_longest {
+                        longest = length;
+                        longest_shard = Some(index);
+                    }
+                }
+                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
+                length = longest + if is_longest { 1 } else { step };
+            }
+        }
+        found.length = if longest_shard.is_some() { longest } else { 0 };
+        // The shards after that one know already.
+        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
+        for (index, shard) in shards.take_while(is_before) {
+            found.ranges[index] = shard.find(suffix(longest));
+        }
+    }
+
+    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
+    pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
+        found.ranges.clear();
+        let ranges = self.iter().map(|shard| shard.find(pattern));
+        found.ranges.extend(ranges);
+        found.length = pattern.len();
+    }
+
+    /// Reads the samples of a match that is in one shard, or all of its occurrences.
+    ///
+    /// All positions come before all tokens, so that the processor waits for many at a time: nearly
+    /// every read misses its caches.
+    pub(crate) fn gather(
+        &self,
+        found: &Match,
+        length: usize,
+        stride: Stride,
+        before: &[u32],
+        samples: &mut Samples,
+    ) {
+        let Samples {
+            tokens,
+            rows,
+            positions,
+        } = samples;
+        tokens.clear();
+        rows.clear();
+        let num_rows = usize::try_from(stride.num_samples()).unwrap_or(0);
+        positions.reserve(num_rows);
+        rows.reserve(num_rows);
+        tokens.reserve(num_rows);
+        let mut occurrences = stride.occurrences().peekable();
+        let mut num_before = 0;
+        for (shard, ranks) in self.iter().zip(&found.ranges) {
+            let started = Instant::now();
+            positions.clear();
+            let num_up_to = num_before + ranks.len() as u64;
+            let is_cold = shard.disk_latency.is_cold();
+            if is_cold {
+                let here = stride.occurrences().skip_while(|&n| n < num_before);
+                for occurrence in here.take_while(|&n| n < num_up_to) {
+                    shard.fetch_position(ranks.start + index_in(occurrence, num_before));
+                }
+            }
+            while let Some(occurrence) = occurrences.next_if(|&occurrence| occurrence < num_up_to) {
+                positions.push(shard.position(ranks.start + index_in(occurrence, num_before)));
+            }
+            if is_cold {
+                shard.fetch(positions, found.length, length);
+            }
+            shard.touch(positions, found.length);
+            shard.disk_latency.note(started.elapsed(), positions.len());
+            let row = |&position| shard.row(position, found.length, length, before, tokens);
+            rows.extend(positions.iter().map(row));
+            num_before = num_up_to;
+        }
+        if !found.is_in_one_shard() {
+            samples.sort();
+        }
+    }
+}
+
+/// Which rank of a shard's range is occurrence number `occurrence`, where the shards before have
+/// `num_before` occurrences.
+fn index_in(occurrence: u64, num_before: u64) -> usize {
+    usize::try_from(occurrence - num_before).expect("below a range's length")
+}

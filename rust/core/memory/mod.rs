@@ -1,0 +1,13 @@
+//! Where did the last tokens of a growing text come before, in it or in earlier requests?
+//!
+//! It imports `base` and `storage`.
+
+pub(crate) mod history;
+pub(crate) mod postings;
+pub(crate) mod slot_table;
+mod snapshot;
+pub(crate) mod store;
+mod tenant;
+
+pub use history::History;
+pub use store::{Memory, MemoryOptions, Reader};

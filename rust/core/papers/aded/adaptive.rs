@@ -1,0 +1,257 @@
+//! What has been learned since? ADED's update of the matrix by what the target model writes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::base::error::{Error, Result};
+use crate::papers::aded::trigrams::{Prefix, Row, TrigramFacts, Trigrams, Word, total};
+
+/// The words that are learned at most, and some for each row: 8 bytes each.
+const CAPACITY: usize = 1 << 22;
+
+/// What a row counts beside its words.
+const ROW_SIZE: usize = 8;
+
+/// How a matrix is adapted to a text.
+///
+/// ADED names the two numbers and does not state them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adaptation {
+    /// What an n-gram that occurs gains, and what a new one begins with.
+    pub increment: f32,
+    /// No n-gram that occurs is likelier thereafter.
+    pub max_prob: f32,
+    /// What all words after the same tokens lose before, as a share of what they have; 0 in ADED.
+    pub decay: f32,
+    /// Whether probabilities that add up to more than 1 are divided by their sum; not in ADED.
+    pub normalize: bool,
+}
+
+impl Default for Adaptation {
+    fn default() -> Self {
+        Self {
+            increment: 0.5,
+            max_prob: 1.0,
+            decay: 0.0,
+            normalize: false,
+        }
+    }
+}
+
+impl Adaptation {
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
+            let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
+            return Err(Error::invalid("max_prob", reason));
+        }
+        if !(self.increment > 0.0 && self.increment <= self.max_prob) {
+            let reason = format!(
+                "must be above 0 and at most `max_prob`, not {}",
+                self.increment
+            );
+            return Err(Error::invalid("increment", reason));
+        }
+        if !(0.0..1.0).contains(&self.decay) {
+            let reason = format!("must lie in 0.0..1.0, not {}", self.decay);
+            return Err(Error::invalid("decay", reason));
+        }
+        Ok(())
+    }
+
+    /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
+    fn apply(&self, words: &mut Vec<Word>, token: u32) {
+        for word in words.iter_mut() {
+            word.prob *= 1.0 - self.decay;
+        }
+        match words.iter_mut().find(|word| word.token == token) {
+            Some(word) => word.prob = (word.prob + self.increment).min(self.max_prob),
+            None => words.push(Word {
+                token,
+                prob: self.increment,
+            }),
+        }
+        if self.normalize {
+            normalize(words);
+        }
+        words.sort_by(Word::compare); // linear in what is sorted but for a word
+    }
+}
+
+fn normalize(words: &mut [Word]) {
+    let total = total(words);
+    if total > 1.0 {
+        for word in words {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "as precise as a probability is"
+            )]
+            let prob = (f64::from(word.prob) / total) as f32;
+            word.prob = prob;
+        }
+    }
+}
+
+/// A matrix of tri-grams and what was learned since, for one request or for several at a time.
+///
+/// The matrix itself is shared and never changes: a row that is learned from is copied first. What
+/// is learned is bounded, to some 32 MiB: where it grows beyond, the rows that have not been learned
+/// from for longest are again as they were in the matrix.
+#[derive(Debug)]
+pub struct AdaptiveTrigrams {
+    trigrams: Arc<Trigrams>,
+    learned: RwLock<Learned>,
+}
+
+impl AdaptiveTrigrams {
+    /// A matrix of which nothing was learned yet.
+    pub fn new(trigrams: Arc<Trigrams>) -> Self {
+        Self {
+            trigrams,
+            learned: RwLock::default(),
+        }
+    }
+
+    /// The matrix as it was built.
+    pub fn trigrams(&self) -> &Arc<Trigrams> {
+        &self.trigrams
+    }
+
+    /// To read rows: nothing is learned meanwhile.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader {
+            trigrams: &self.trigrams,
+            learned: self.learned.read().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// To learn: nothing is read meanwhile.
+    pub(crate) fn learner(&self) -> Learner<'_> {
+        Learner {
+            trigrams: &self.trigrams,
+            learned: self.learned.write().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+pub(crate) struct Reader<'a> {
+    trigrams: &'a Trigrams,
+    learned: RwLockReadGuard<'a, Learned>,
+}
+
+impl Reader<'_> {
+    /// What the matrix is made of.
+    pub(crate) fn facts(&self) -> &TrigramFacts {
+        self.trigrams.facts()
+    }
+
+    /// The prefix after another one and a token.
+    pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
+        prefix.then(token, self.trigrams.facts().order)
+    }
+
+    /// The words after a prefix.
+    pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
+        match self.learned.row(prefix) {
+            Some(row) => Row {
+                words: &row.words[..row.words.len().min(self.trigrams.facts().max_words)],
+                total: row.total,
+            },
+            None => self.trigrams.row(prefix),
+        }
+    }
+}
+
+pub(crate) struct Learner<'a> {
+    trigrams: &'a Trigrams,
+    learned: RwLockWriteGuard<'a, Learned>,
+}
+
+impl Learner<'_> {
+    /// Learns that `token` came after `prefix`. O(words of its row).
+    pub(crate) fn learn(&mut self, prefix: Prefix, token: u32, adaptation: &Adaptation) {
+        let row = self.learned.take(prefix);
+        let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
+        adaptation.apply(&mut words, token);
+        self.learned
+            .put(prefix, words, self.trigrams.facts().max_words);
+    }
+}
+
+type Rows = HashMap<Prefix, LearnedRow>;
+
+#[derive(Debug)]
+struct LearnedRow {
+    words: Vec<Word>,
+    total: f64,
+}
+
+/// Rows that differ from those of the matrix, in two generations.
+#[derive(Debug)]
+struct Learned {
+    young: Rows,
+    old: Rows,
+    /// What the young ones take.
+    size: usize,
+    /// What they may take.
+    max_size: usize,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self {
+            young: Rows::default(),
+            old: Rows::default(),
+            size: 0,
+            max_size: CAPACITY / 2,
+        }
+    }
+}
+
+impl Learned {
+    fn row(&self, prefix: Prefix) -> Option<&LearnedRow> {
+        self.young.get(&prefix).or_else(|| self.old.get(&prefix))
+    }
+
+    fn take(&mut self, prefix: Prefix) -> Option<Vec<Word>> {
+        if let Some(row) = self.young.remove(&prefix) {
+            self.size -= ROW_SIZE + row.words.len();
+            return Some(row.words);
+        }
+        self.old.remove(&prefix).map(|row| row.words)
+    }
+
+    fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
+        let size = ROW_SIZE + words.len();
+        if self.size + size > self.max_size {
+            self.old = std::mem::take(&mut self.young);
+            self.size = 0;
+        }
+        self.size += size;
+        let total = total(&words[..words.len().min(max_words)]);
+        self.young.insert(prefix, LearnedRow { words, total });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Learned, Prefix, ROW_SIZE, Word};
+
+    #[test]
+    fn rows_that_were_not_learned_from_for_longest_are_forgotten() {
+        let mut learned = Learned {
+            max_size: 3 * (ROW_SIZE + 1),
+            ..Learned::default()
+        };
+        let words = |token| vec![Word { token, prob: 0.5 }];
+        for token in 0..100 {
+            let kept = learned.take(Prefix(7)).unwrap_or_else(|| words(7));
+            learned.put(Prefix(7), kept, 1);
+            learned.put(Prefix(100 + u64::from(token)), words(token), 1);
+            assert!(learned.young.len() + learned.old.len() <= 6);
+            assert!(learned.size <= learned.max_size);
+            assert!(learned.row(Prefix(100 + u64::from(token))).is_some());
+        }
+        assert!(learned.row(Prefix(7)).is_some());
+        assert!(learned.row(Prefix(100)).is_none());
+    }
+}

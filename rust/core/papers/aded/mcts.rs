@@ -1,0 +1,347 @@
+//! Which sentences are likely by tri-grams? ADED's search.
+
+use crate::base::checks::check_limit;
+use crate::base::error::{Error, Result};
+use crate::draft::token_tree::{Source, TokenTree};
+use crate::papers::aded::adaptive::Reader;
+use crate::papers::aded::trigrams::{Prefix, Row, Word};
+use crate::papers::continuation_trie::MAX_DEPTH;
+
+/// Splitmix64: the same numbers on every machine.
+#[derive(Debug, Clone, Copy)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        number ^ (number >> 31)
+    }
+
+    /// From 0 up to 1, at an even distance.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// How sentences are searched: the defaults are ADED's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SearchConfig {
+    /// The iterations of a search (s), up to 65,536.
+    pub searches: usize,
+    /// The tokens of a sentence (l), up to 1024.
+    pub depth: usize,
+    /// The sentences of a draft (n).
+    pub candidates: usize,
+    /// How much a search explores, beside what was found to be good.
+    pub c1: f64,
+    /// How late it comes to explore more.
+    pub c2: f64,
+    /// The seed of the random numbers, which begin anew with each draft.
+    pub seed: u64,
+}
+
+impl Default for SearchConfig {
+    fn default() -> Self {
+        Self {
+            searches: 150,
+            depth: 4,
+            candidates: 24,
+            c1: 32.0,
+            c2: 8.0,
+            seed: 0,
+        }
+    }
+}
+
+impl SearchConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        check_limit("searches", self.searches, MAX_SEARCHES)?;
+        check_limit("depth", self.depth, MAX_DEPTH)?;
+        check_limit("candidates", self.candidates, usize::MAX)?;
+        if !(self.c1 >= 0.0 && self.c1.is_finite()) {
+            let reason = format!("must be a number from 0 on, not {}", self.c1);
+            return Err(Error::invalid("c1", reason));
+        }
+        if !(self.c2 > 0.0 && self.c2.is_finite()) {
+            let reason = format!("must be a number above 0, not {}", self.c2);
+            return Err(Error::invalid("c2", reason));
+        }
+        Ok(())
+    }
+
+    /// `E` after each number of visits (ADED, Eq. 3): `c1 + log((ΣN + c2 + 1) / c2)`.
+    ///
+    /// Rounded to 32 bits, as the last bits of a logarithm differ between systems.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "as precise as is asked for"
+    )]
+    pub(crate) fn exploration(&self) -> Vec<f64> {
+        let after = |visits| self.c1 + ((visits as f64 + self.c2 + 1.0) / self.c2).ln();
+        (0..=self.searches)
+            .map(|visits| f64::from(after(visits) as f32))
+            .collect()
+    }
+}
+
+const MAX_SEARCHES: usize = 1 << 16;
+
+/// A sentence of the search, in the tree that a draft is.
+#[derive(Debug, Default)]
+struct Node<'a> {
+    token: u32,
+    prob: f64,
+    parent: usize,
+    depth: usize,
+    /// The words that can come after it, the first `num_children` of which have nodes.
+    row: Row<'a>,
+    prefix: Prefix,
+    num_children: usize,
+    first_child: usize,
+    last_child: usize,
+    next_sibling: usize,
+    visits: u32,
+    /// The visits that went on to a child.
+    passes: usize,
+    score: f64,
+    /// 1 and the probabilities of the words down to it.
+    path_score: f64,
+}
+
+/// No node: the root is nobody's child.
+const NONE: usize = 0;
+
+/// Algorithm 1 of ADED: Monte Carlo tree search for sentences.
+///
+/// What the paper leaves open is read so that it agrees with itself:
+///
+/// * A sentence has `depth` tokens, not counting the root, the last token of the context.
+/// * `Q(s, a)` is the mean of what was backed up ("the average reward", Appendix E), 0 before the
+///   first visit. A sum would grow with each visit, so that soon one child alone was visited.
+/// * An expansion goes on with `children.last()`: the likeliest word, as PUCT would have it. Of
+///   equals, PUCT takes the likelier one, then the smaller token.
+/// * Sentences are the paths to leaves that were visited, by the sum of what was backed up to the
+///   leaf; of equals, the one that was found first comes first.
+///
+/// Only children that were visited have nodes: of the others, PUCT takes the likeliest one first, so
+/// the visited ones are the first of a row, at any time.
+pub(crate) struct Search<'a> {
+    reader: &'a Reader<'a>,
+    config: &'a SearchConfig,
+    exploration: &'a [f64],
+    random: Random,
+    nodes: Vec<Node<'a>>,
+}
+
+impl<'a> Search<'a> {
+    /// Searches for what comes after `root`, given [`SearchConfig::exploration`].
+    pub(crate) fn run(
+        reader: &'a Reader<'a>,
+        config: &'a SearchConfig,
+        exploration: &'a [f64],
+        root: Prefix,
+    ) -> Self {
+        let mut search = Self {
+            reader,
+            config,
+            exploration,
+            random: Random(config.seed),
+            nodes: Vec::with_capacity(2 * config.searches + 1),
+        };
+        search.nodes.push(Node {
+            prob: 1.0,
+            row: reader.row(root),
+            prefix: root,
+            path_score: 1.0,
+            ..Node::default()
+        });
+        for _ in 0..config.searches {
+            let leaf = search.descend();
+            let score = search.simulate(leaf);
+            search.back_up(leaf, score);
+        }
+        search
+    }
+
+    /// Selection and expansion: gives the node that is visited.
+    fn descend(&mut self) -> usize {
+        let mut node = 0;
+        while self.nodes[node].num_children > 0 {
+            node = self.select(node);
+        }
+        self.expand(node).unwrap_or(node)
+    }
+
+    /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
+    #[expect(clippy::cast_precision_loss, reason = "not so many visits")]
+    fn select(&mut self, parent: usize) -> usize {
+        let Node {
+            passes,
+            row,
+            num_children,
+            first_child,
+            ..
+        } = self.nodes[parent];
+        let (e, root) = (self.exploration[passes], (passes as f64).sqrt());
+        let (mut best, mut best_puct) = (NONE, f64::NEG_INFINITY);
+        let mut child = first_child;
+        while child != NONE {
+            let node = &self.nodes[child];
+            let visits = f64::from(node.visits);
+            let puct = node.score / visits + e * node.prob * root / (1.0 + visits);
+            if puct > best_puct {
+                (best, best_puct) = (child, puct);
+            }
+            child = node.next_sibling;
+        }
+        match row.words.get(num_children) {
+            Some(word) if e * f64::from(word.prob) * root > best_puct => {
+                self.expand(parent).unwrap_or(best)
+            }
+            _ => best,
+        }
+    }
+
+    /// Makes a node of the likeliest word after `parent` that has none yet.
+    fn expand(&mut self, parent: usize) -> Option<usize> {
+        let index = self.nodes.len();
+        let node = &mut self.nodes[parent];
+        let &Word { token, prob } = node.row.words.get(node.num_children)?;
+        let prob = f64::from(prob);
+        let depth = node.depth + 1;
+        let prefix = self.reader.then(node.prefix, token);
+        let child = Node {
+            token,
+            prob,
+            parent,
+            depth,
+            row: if depth < self.config.depth {
+                self.reader.row(prefix)
+            } else {
+                Row::default()
+            },
+            prefix,
+            path_score: node.path_score + prob,
+            ..Node::default()
+        };
+        let before = std::mem::replace(&mut node.last_child, index);
+        node.num_children += 1;
+        match before {
+            NONE => node.first_child = index,
+            _ => self.nodes[before].next_sibling = index,
+        }
+        self.nodes.push(child);
+        Some(index)
+    }
+
+    /// Goes on from a node at random, to the end of a sentence: gives its score.
+    fn simulate(&mut self, node: usize) -> f64 {
+        let Node {
+            depth,
+            mut row,
+            mut prefix,
+            path_score: mut score,
+            ..
+        } = self.nodes[node];
+        for depth in depth + 1..=self.config.depth {
+            let Some(word) = sample(row, &mut self.random) else {
+                break;
+            };
+            score += f64::from(word.prob);
+            if depth < self.config.depth {
+                prefix = self.reader.then(prefix, word.token);
+                row = self.reader.row(prefix);
+            }
+        }
+        score
+    }
+
+    fn back_up(&mut self, leaf: usize, score: f64) {
+        let mut index = leaf;
+        loop {
+            let node = &mut self.nodes[index];
+            node.visits += 1;
+            node.passes += usize::from(index != leaf);
+            node.score += score;
+            if index == 0 {
+                return;
+            }
+            index = node.parent;
+        }
+    }
+
+    /// The nodes of the best sentences, at most `max_nodes`, by the sum of what was backed up to
+    /// them: no child has more than its parent. A node's probability is its share of all that was
+    /// backed up: with the paper's large `c1`, visits follow the probabilities of words.
+    pub(crate) fn tree(&self, max_nodes: usize) -> TokenTree {
+        let nodes = &self.nodes;
+        let by_score =
+            |a: &usize, b: &usize| nodes[*b].score.total_cmp(&nodes[*a].score).then(a.cmp(b));
+        let mut leaves: Vec<_> = (1..nodes.len())
+            .filter(|&node| nodes[node].num_children == 0)
+            .collect();
+        leaves.sort_unstable_by(by_score);
+        leaves.truncate(self.config.candidates);
+        let mut is_drafted = vec![false; nodes.len()];
+        for mut node in leaves {
+            while node != 0 && !is_drafted[node] {
+                is_drafted[node] = true;
+                node = nodes[node].parent;
+            }
+        }
+        let mut drafted: Vec<_> = (1..nodes.len()).filter(|&node| is_drafted[node]).collect();
+        drafted.sort_unstable_by(by_score);
+        drafted.truncate(max_nodes);
+        let mut places = vec![-1; nodes.len()];
+        let mut tree = TokenTree::with_capacity(drafted.len());
+        for (node, place) in drafted.into_iter().zip(0..) {
+            let Node {
+                token,
+                parent,
+                score,
+                ..
+            } = nodes[node];
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "as precise as a probability is"
+            )]
+            let prob = (score / nodes[0].score) as f32;
+            tree.push(token, places[parent], prob, Source::Trigram);
+            places[node] = place;
+        }
+        tree
+    }
+}
+
+/// A word of a row, as likely as it says; none where the row is empty.
+fn sample(row: Row<'_>, random: &mut Random) -> Option<Word> {
+    let last = row.words.last()?;
+    let target = random.share() * row.total;
+    let mut sum = 0.0;
+    let is_it = |word: &&Word| {
+        sum += f64::from(word.prob);
+        target < sum
+    };
+    row.words.iter().find(is_it).or(Some(last)).copied()
+}
+
+/// ADED's ablation of the search: "greedy search" takes the likeliest word at each place. However
+/// often that is done, it is one sentence. A node's probability is that of its path.
+pub(crate) fn greedy(reader: &Reader<'_>, root: Prefix, depth: usize) -> TokenTree {
+    let (mut prefix, mut prob) = (root, 1.0);
+    let mut tree = TokenTree::default();
+    for parent in (-1..).take(depth) {
+        let Some(word) = reader.row(prefix).words.first() else {
+            break;
+        };
+        prob *= word.prob;
+        tree.push(word.token, parent, prob, Source::Trigram);
+        prefix = reader.then(prefix, word.token);
+    }
+    tree
+}

@@ -1,0 +1,16 @@
+//! How does ADED (Liu et al., 2024) draft from tri-grams that learn?
+//!
+//! `trigrams` is the matrix, `count` and `files` make and keep it, `adaptive` learns, `mcts` searches.
+//! It imports what `papers` may import.
+
+pub(crate) mod adaptive;
+mod count;
+mod files;
+mod mcts;
+pub(crate) mod session;
+pub(crate) mod trigrams;
+
+pub use adaptive::{Adaptation, AdaptiveTrigrams};
+pub use mcts::SearchConfig;
+pub use session::{AdedConfig, AdedSession, SearchMethod};
+pub use trigrams::{MAX_VOCAB_SIZE, TrigramFacts, TrigramOptions, Trigrams};

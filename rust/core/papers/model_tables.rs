@@ -1,0 +1,97 @@
+//! What does the target model itself predict, without a context or after a single token?
+
+use crate::base::checks::check_tokens;
+use crate::base::error::{Error, Result};
+
+/// The unigram and the bigrams of one model, made once for its vocabulary and shared by requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelTables {
+    vocab_size: u32,
+    k: usize,
+    bigram: Vec<u32>,
+    bigram_probs: Vec<f32>,
+    unigram: Vec<u32>,
+}
+
+impl ModelTables {
+    /// Makes tables of their arrays: for each token of the vocabulary the tokens that the model holds
+    /// likeliest after it, best first, as many for each, row by row; how likely each is; and the whole
+    /// vocabulary in the order of the unigram, best first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where `unigram` is empty, `bigram` has not the same number of
+    /// tokens, at least one, for each of the vocabulary, `bigram_probs` has not as many elements, or
+    /// a probability is not in `0.0..=1.0`; [`Error::TokenOutOfRange`] where a token is not in the
+    /// vocabulary.
+    pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
+        let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
+        if vocab_size == 0 {
+            let reason = "must have one element a token of the vocabulary".to_owned();
+            return Err(Error::invalid("unigram", reason));
+        }
+        let k = bigram.len() / unigram.len();
+        if k == 0 || k * unigram.len() != bigram.len() {
+            let reason = format!(
+                "must have a row for each of {vocab_size} tokens, not {} elements",
+                bigram.len()
+            );
+            return Err(Error::invalid("bigram", reason));
+        }
+        if bigram_probs.len() != bigram.len() {
+            let reason = format!(
+                "must have one element a bigram: {}, not {}",
+                bigram.len(),
+                bigram_probs.len()
+            );
+            return Err(Error::invalid("bigram_probs", reason));
+        }
+        if let Some(prob) = bigram_probs.iter().find(|p| !(0.0..=1.0).contains(*p)) {
+            let reason = format!("must lie in 0.0..=1.0, not {prob}");
+            return Err(Error::invalid("bigram_probs", reason));
+        }
+        check_tokens(bigram.iter().chain(&unigram), vocab_size)?;
+        Ok(Self {
+            vocab_size,
+            k,
+            bigram,
+            bigram_probs,
+            unigram,
+        })
+    }
+
+    /// One more than the largest token.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// How many tokens are known to follow each.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The tokens that follow each token, `k` a row.
+    pub fn bigram(&self) -> &[u32] {
+        &self.bigram
+    }
+
+    /// How likely each of [`bigram`](Self::bigram) is.
+    pub fn bigram_probs(&self) -> &[f32] {
+        &self.bigram_probs
+    }
+
+    /// The vocabulary, best token first.
+    pub fn unigram(&self) -> &[u32] {
+        &self.unigram
+    }
+
+    /// The likeliest tokens after `token`, best first, with their probabilities; none after a token
+    /// that is not in the vocabulary.
+    pub(crate) fn after(&self, token: u32) -> impl Iterator<Item = (u32, f32)> + '_ {
+        let start = (token as usize).saturating_mul(self.k);
+        let row = start..start.saturating_add(self.k);
+        let tokens = self.bigram.get(row.clone()).unwrap_or_default();
+        let probs = self.bigram_probs.get(row).unwrap_or_default();
+        tokens.iter().copied().zip(probs.iter().copied())
+    }
+}

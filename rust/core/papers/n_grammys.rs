@@ -1,0 +1,335 @@
+//! Which short N-grams may come next, by the model's own weights and the request's own text? The
+//! drafts of the N-Grammys.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::iter::successors;
+use std::sync::Arc;
+
+use crate::base::checks::check_tokens;
+use crate::base::error::{Error, Result};
+use crate::draft::session::Session;
+use crate::draft::token_tree::{Source, TokenTree};
+use crate::memory::history::History;
+use crate::papers::model_tables::ModelTables;
+
+/// What an [`NGrammysSession`] drafts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// As many rows as the request's own text gives, the rest from the extended bigram.
+    #[default]
+    Mixed,
+    /// What followed the last tokens of the context earlier in it.
+    Context,
+    /// The tokens that the model holds likeliest after the last one: rows of one token.
+    Bigram,
+    /// Each of these, continued by the likeliest token after it, and so on.
+    ExtendedBigram,
+    /// The tokens that are likeliest by the model's embeddings alone: rows of one token.
+    Unigram,
+}
+
+impl Strategy {
+    /// All strategies.
+    pub const ALL: [Self; 5] = [
+        Self::Mixed,
+        Self::Context,
+        Self::Bigram,
+        Self::ExtendedBigram,
+        Self::Unigram,
+    ];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Context => "context",
+            Self::Bigram => "bigram",
+            Self::ExtendedBigram => "extended-bigram",
+            Self::Unigram => "unigram",
+        }
+    }
+
+    /// The strategy of a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where there is none: the message lists all names.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let found = Self::ALL
+            .into_iter()
+            .find(|strategy| strategy.name() == name);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::invalid("strategy", format!("must be one of {names}, not {name:?}"))
+        })
+    }
+}
+
+/// How an [`NGrammysSession`] drafts; the defaults are the paper's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NGrammysConfig {
+    /// The number of rows, up to 1024.
+    pub k: usize,
+    /// The number of tokens of a row, up to 1024: the depth of the tree.
+    pub w: usize,
+    /// The number of tokens at the end of the context that are looked for earlier in it.
+    pub q: usize,
+    /// What the rows come from.
+    pub strategy: Strategy,
+}
+
+impl Default for NGrammysConfig {
+    fn default() -> Self {
+        Self {
+            k: 10,
+            w: 10,
+            q: 1,
+            strategy: Strategy::Mixed,
+        }
+    }
+}
+
+impl NGrammysConfig {
+    const MOST: usize = 1024;
+
+    fn check(&self, tables: Option<&ModelTables>) -> Result<()> {
+        for (name, value) in [("k", self.k), ("w", self.w), ("q", self.q)] {
+            if !(1..=Self::MOST).contains(&value) {
+                let reason = format!("must lie in 1..={}, not {value}", Self::MOST);
+                return Err(Error::invalid(name, reason));
+            }
+        }
+        if self.strategy == Strategy::Context {
+            return Ok(());
+        }
+        let Some(tables) = tables else {
+            let reason = format!(
+                "are needed for the strategy {}: make them of the target model, or take the \
+                 strategy context",
+                self.strategy.name()
+            );
+            return Err(Error::invalid("tables", reason));
+        };
+        if self.strategy != Strategy::Unigram && self.k > tables.k() {
+            let reason = format!(
+                "must not exceed the {} tokens that the tables know after each, it is {}: make \
+                 wider tables",
+                tables.k(),
+                self.k
+            );
+            return Err(Error::invalid("k", reason));
+        }
+        Ok(())
+    }
+}
+
+/// One request that is drafted for without any data: N-Grammys (Stewart et al., 2024).
+///
+/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike; the first row's
+/// nodes come first. The rows from the request's own text are the distinct sequences of `w` tokens
+/// that followed its last `q` tokens before, all `w` of them, the most frequent first, of equally
+/// frequent ones that which came later. The i-th row of the extended bigram begins with the i-th
+/// likeliest token after the last one, and goes on with the likeliest token after each.
+///
+/// A node's probability is what the source that drafted it makes of it: the share of the earlier
+/// occurrences that went on with its path; the product of the bigrams from its parent's; 0 for
+/// unigrams, which are only ranked. The sources are not weighed against each other.
+#[derive(Debug)]
+pub struct NGrammysSession {
+    tables: Option<Arc<ModelTables>>,
+    config: NGrammysConfig,
+    history: History,
+    match_length: usize,
+}
+
+impl NGrammysSession {
+    /// Starts a request with an empty context. Tables are needed for all strategies but
+    /// [`Strategy::Context`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where tables are needed and not given, `k`, `w` or `q` is not in
+    /// `1..=1024`, or `k` exceeds the tables'.
+    pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
+        config.check(tables.as_deref())?;
+        Ok(Self {
+            tables,
+            config,
+            history: History::default(),
+            match_length: 0,
+        })
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let tables = self.tables.as_ref();
+        tables.map_or(Ok(()), |tables| check_tokens(tokens, tables.vocab_size()))
+    }
+
+    /// The rows from the request's own text, at most `k`, and which share of the matches each is.
+    fn context_rows(&self) -> Vec<(&[u32], f64)> {
+        let tokens = self.history.tokens();
+        let NGrammysConfig { k, w, q, .. } = self.config;
+        let query = &tokens[tokens.len().saturating_sub(q)..];
+        let Some(&last) = query.last() else {
+            return Vec::new();
+        };
+        let mut counts = HashMap::<&[u32], usize>::new();
+        let mut rows = Vec::new();
+        for end in self.history.of_token(last).map(|position| position + 1) {
+            let row = tokens.get(end..end + w);
+            if let Some(row) = row.filter(|_| query.len() == q && tokens[..end].ends_with(query)) {
+                let count = counts.entry(row).or_default();
+                *count += 1;
+                if *count == 1 {
+                    rows.push(row);
+                }
+            }
+        }
+        let num_matches: usize = counts.values().sum();
+        // Matches come latest first, and the sort is stable.
+        rows.sort_by_key(|row| Reverse(counts[row]));
+        rows.truncate(k);
+        let share = |row| ratio(counts[row], num_matches);
+        rows.into_iter().map(|row| (row, share(row))).collect()
+    }
+}
+
+impl Session for NGrammysSession {
+    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+        self.check(tokens)?;
+        self.history.extend(tokens);
+        Ok(())
+    }
+
+    /// The nodes of the first row first, then what the second adds, and so on. O(earlier occurrences
+    /// of the last token, times `w`).
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+        let NGrammysConfig { k, w, q, strategy } = self.config;
+        let mut tree = Rows::new(max_nodes);
+        let mut num_rows = 0;
+        self.match_length = 0;
+        if matches!(strategy, Strategy::Mixed | Strategy::Context) {
+            let rows = self.context_rows();
+            num_rows = rows.len();
+            for (row, share) in rows {
+                tree.add_context(row, share);
+            }
+            self.match_length = if num_rows > 0 { q } else { 0 };
+        }
+        if let (Some(tables), Some(&last)) = (&self.tables, self.history.tokens().last()) {
+            match strategy {
+                Strategy::Mixed | Strategy::ExtendedBigram => {
+                    tree.add_bigrams(tables, last, k - num_rows, w);
+                }
+                Strategy::Bigram => tree.add_bigrams(tables, last, k, 1),
+                Strategy::Unigram => tree.add_unigrams(tables, k),
+                Strategy::Context => {}
+            }
+            if !matches!(strategy, Strategy::Context | Strategy::Unigram) {
+                self.match_length = self.match_length.max(1);
+            }
+        }
+        Ok(tree.finish())
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        self.check(tokens)?;
+        let (length, last_match) = (self.history.tokens().len(), self.match_length);
+        self.history.try_on(tokens);
+        let tree = self.draft(max_nodes);
+        self.history.take_back(length);
+        self.match_length = last_match;
+        tree
+    }
+
+    fn match_length(&self) -> usize {
+        self.match_length
+    }
+}
+
+/// Rows that are merged into a tree, up to a number of nodes.
+struct Rows {
+    max_nodes: usize,
+    nodes: Vec<(u32, i32, Source)>,
+    /// In double precision, so that shares add up to 1 at most once they are rounded.
+    probs: Vec<f64>,
+    children: HashMap<(i32, u32), usize>,
+}
+
+impl Rows {
+    fn new(max_nodes: usize) -> Self {
+        Self {
+            max_nodes,
+            nodes: Vec::new(),
+            probs: Vec::new(),
+            children: HashMap::new(),
+        }
+    }
+
+    fn add_context(&mut self, row: &[u32], share: f64) {
+        let mut parent = None;
+        for &token in row {
+            parent = self.child(parent, token, 0.0, Source::Context);
+            let Some(node) = parent else { return };
+            self.probs[node] += share;
+        }
+    }
+
+    fn add_bigrams(&mut self, tables: &ModelTables, last: u32, num_rows: usize, depth: usize) {
+        for first in tables.after(last).take(num_rows) {
+            let best = |&(token, _): &(u32, f32)| tables.after(token).next();
+            let mut parent = None;
+            for (token, prob) in successors(Some(first), best).take(depth) {
+                let path = parent.map_or(1.0, |parent: usize| self.probs[parent]);
+                let prob = path * f64::from(prob);
+                parent = self.child(parent, token, prob, Source::Bigram);
+                if parent.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn add_unigrams(&mut self, tables: &ModelTables, num_rows: usize) {
+        for &token in tables.unigram().iter().take(num_rows) {
+            self.child(None, token, 0.0, Source::Unigram);
+        }
+    }
+
+    /// The child of a node (none: the last token of the context) that holds `token`, added with
+    /// `prob` where there is none; none where the tree is full.
+    fn child(
+        &mut self,
+        parent: Option<usize>,
+        token: u32,
+        prob: f64,
+        source: Source,
+    ) -> Option<usize> {
+        let parent = parent.map_or(Some(-1), |parent| i32::try_from(parent).ok())?;
+        if let Some(&node) = self.children.get(&(parent, token)) {
+            return Some(node);
+        }
+        let node = self.nodes.len();
+        (node < self.max_nodes).then(|| {
+            self.children.insert((parent, token), node);
+            self.nodes.push((token, parent, source));
+            self.probs.push(prob);
+            node
+        })
+    }
+
+    fn finish(self) -> TokenTree {
+        let mut tree = TokenTree::with_capacity(self.nodes.len());
+        for ((token, parent, source), prob) in self.nodes.into_iter().zip(self.probs) {
+            #[expect(clippy::cast_possible_truncation, reason = "a probability")]
+            tree.push(token, parent, prob as f32, source);
+        }
+        tree
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a share is")]
+fn ratio(part: usize, whole: usize) -> f64 {
+    part as f64 / whole as f64
+}

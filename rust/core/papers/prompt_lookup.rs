@@ -1,0 +1,128 @@
+//! What followed the end of this request's own text the first time it came? Prompt lookup's drafts.
+
+use crate::base::error::{Error, Result};
+use crate::draft::session::Session;
+use crate::draft::token_tree::{Source, TokenTree};
+use crate::memory::history::History;
+
+/// How a [`PromptLookupSession`] drafts; the defaults are those of the published method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptLookupConfig {
+    /// The longest context suffix that is looked for earlier in the context, up to 1024.
+    pub max_match: usize,
+    /// The number of tokens drafted, up to 1024.
+    pub num_tokens: usize,
+}
+
+impl Default for PromptLookupConfig {
+    fn default() -> Self {
+        Self {
+            max_match: 3,
+            num_tokens: 10,
+        }
+    }
+}
+
+impl PromptLookupConfig {
+    const MOST: usize = 1024;
+
+    fn check(&self) -> Result<()> {
+        for (name, value) in [
+            ("max_match", self.max_match),
+            ("num_tokens", self.num_tokens),
+        ] {
+            if !(1..=Self::MOST).contains(&value) {
+                let reason = format!("must lie in 1..={}, not {value}", Self::MOST);
+                return Err(Error::invalid(name, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One request that is drafted for from its own text alone: prompt lookup decoding (Saxena, 2023).
+///
+/// The longest suffix of the context that came before in it, of `max_match` tokens or fewer, is
+/// found; the tokens that followed its *first* occurrence are the draft, one path of probability 1.
+/// Near the end of the context fewer than `num_tokens` may have followed: that is the rule of
+/// transformers' `PromptLookupCandidateGenerator` (5.23); the method's own first program asked for
+/// all of them, and else for a shorter match.
+#[derive(Debug)]
+pub struct PromptLookupSession {
+    config: PromptLookupConfig,
+    history: History,
+    match_length: usize,
+}
+
+impl PromptLookupSession {
+    /// Starts a request with an empty context.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where a number of the configuration is not in `1..=1024`.
+    pub fn new(config: PromptLookupConfig) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            config,
+            history: History::default(),
+            match_length: 0,
+        })
+    }
+
+    /// The length of the longest suffix that came before, and where its first occurrence ends.
+    /// (0, 0) where there is none.
+    fn longest_match(&self) -> (usize, usize) {
+        let tokens = self.history.tokens();
+        let Some(&last) = tokens.last() else {
+            return (0, 0);
+        };
+        let mut best = (0, 0);
+        for end in self.history.of_token(last).skip(1) {
+            let pairs = tokens[..=end].iter().rev().zip(tokens.iter().rev());
+            let pairs = pairs.take(self.config.max_match);
+            let length = pairs.take_while(|(a, b)| a == b).count();
+            // Occurrences come latest first, so the first one of a length is the last to win.
+            if length >= best.0 {
+                best = (length, end + 1);
+            }
+        }
+        best
+    }
+}
+
+impl Session for PromptLookupSession {
+    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+        self.history.extend(tokens);
+        Ok(())
+    }
+
+    /// One path. O(earlier occurrences of the last token).
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+        let (length, end) = self.longest_match();
+        self.match_length = length;
+        let num_nodes = if length > 0 {
+            self.config.num_tokens.min(max_nodes)
+        } else {
+            0
+        };
+        let mut tree = TokenTree::with_capacity(num_nodes);
+        let followed = self.history.tokens()[end..].iter().take(num_nodes);
+        for (parent, &token) in (-1..).zip(followed) {
+            tree.push(token, parent, 1.0, Source::Context);
+        }
+        Ok(tree)
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let (length, last_match) = (self.history.tokens().len(), self.match_length);
+        self.history.try_on(tokens);
+        let tree = self.draft(max_nodes);
+        self.history.take_back(length);
+        self.match_length = last_match;
+        tree
+    }
+
+    fn match_length(&self) -> usize {
+        self.match_length
+    }
+}

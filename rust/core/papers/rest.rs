@@ -1,0 +1,174 @@
+//! What followed the longest context suffix that is in a datastore? REST's drafts.
+
+use std::sync::Arc;
+
+use crate::base::checks::check_limit;
+use crate::base::checks::check_match_lengths;
+use crate::base::error::Result;
+use crate::base::even_sample::Stride;
+use crate::draft::session::Session;
+use crate::draft::token_tree::{Source, TokenTree};
+use crate::lookup::continuations::{Node, Samples};
+use crate::lookup::datastore::Datastore;
+use crate::lookup::matches::Match;
+use crate::lookup::split::Splitter;
+use crate::papers::continuation_trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
+
+/// How a [`RestSession`] drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestConfig {
+    /// The longest context suffix that is looked up.
+    pub max_match: usize,
+    /// The shortest context suffix that is drafted from.
+    pub min_match: usize,
+    /// The number of tokens taken from each continuation, up to 1024: the depth of the tree.
+    pub continuation: usize,
+    /// The number of continuations taken from a match, up to 65,536.
+    ///
+    /// An even sample of them ranks the nodes, and bounds the time of a draft.
+    pub max_samples: usize,
+    /// Whether all occurrences rank the nodes, not a sample of them. It takes longer where a match
+    /// occurs more often than `max_samples`.
+    pub exact: bool,
+}
+
+impl Default for RestConfig {
+    fn default() -> Self {
+        Self {
+            max_match: 16,
+            min_match: 1,
+            continuation: 10,
+            max_samples: 256,
+            exact: false,
+        }
+    }
+}
+
+impl RestConfig {
+    fn check(&self) -> Result<()> {
+        check_match_lengths(self.max_match, self.min_match)?;
+        check_limit("continuation", self.continuation, MAX_DEPTH)?;
+        check_limit("max_samples", self.max_samples, MAX_CONTINUATIONS)
+    }
+}
+
+/// One request that is drafted for from a datastore alone: REST (He et al., 2024).
+///
+/// The longest suffix of the context that occurs in the datastore is looked up, its continuations
+/// become a trie weighted by count, and the trie's most frequent nodes are the draft. Two things
+/// differ from the paper's program, as they cost it accepted tokens: the continuations are an even
+/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent
+/// ones, exactly as many as asked for.
+///
+/// The same datastore and the same context give the same tree, always.
+#[derive(Debug)]
+pub struct RestSession {
+    datastore: Arc<Datastore>,
+    config: RestConfig,
+    /// The end of the context: at most `max_match` tokens, all after the last separator.
+    context: Vec<u32>,
+    /// No suffix of the context longer than this occurs in the datastore.
+    longest_possible: usize,
+    found: Match,
+    samples: Samples,
+    trie: Trie,
+    splitter: Splitter,
+}
+
+impl RestSession {
+    /// Starts a request with an empty context.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `1 <= min_match <= max_match`, `continuation` lies in
+    /// `1..=1024` and `max_samples` in `1..=65536`.
+    pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            datastore,
+            config,
+            context: Vec::new(),
+            longest_possible: 0,
+            found: Match::default(),
+            samples: Samples::default(),
+            trie: Trie::default(),
+            splitter: Splitter::default(),
+        })
+    }
+}
+
+impl Session for RestSession {
+    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+        self.datastore.check_tokens(tokens)?;
+        let separator = self.datastore.separator();
+        if let Some(last) = tokens.iter().rposition(|&token| token == separator) {
+            self.context.clear();
+            self.context.extend_from_slice(&tokens[last + 1..]);
+        } else {
+            self.context.extend_from_slice(tokens);
+        }
+        let surplus = self.context.len().saturating_sub(self.config.max_match);
+        self.context.drain(..surplus);
+        // A longer match would have been one before these tokens came.
+        let longest = self.longest_possible.saturating_add(tokens.len());
+        self.longest_possible = longest.min(self.context.len());
+        Ok(())
+    }
+
+    /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
+    ///
+    /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
+    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+        let Self {
+            datastore,
+            config,
+            context,
+            found,
+            ..
+        } = self;
+        datastore
+            .shards()
+            .find_longest(context, self.longest_possible, config.min_match, found);
+        self.longest_possible = found.length.max(config.min_match - 1);
+        let max_samples = config.max_samples as u64;
+        let is_small = found.count() <= max_samples;
+        if is_small || (found.is_in_one_shard() && !config.exact) {
+            let stride = Stride::new(found.count(), max_samples);
+            datastore
+                .shards()
+                .gather(found, config.continuation, stride, &[], &mut self.samples);
+            self.trie.fill(&self.samples);
+            return Ok(self.trie.select(max_nodes));
+        }
+        let max_samples = if config.exact { u64::MAX } else { max_samples };
+        let stride = Stride::new(found.count(), max_samples);
+        let length = config.continuation;
+        let nodes = datastore
+            .shards()
+            .split(&mut self.splitter, found, stride, length);
+        Ok(tree_of(nodes.take(max_nodes), stride))
+    }
+
+    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let before = (self.context.clone(), self.longest_possible);
+        let last_found = self.found.clone();
+        let tree = self.observe(tokens).and_then(|()| self.draft(max_nodes));
+        (self.context, self.longest_possible) = before;
+        self.found = last_found;
+        tree
+    }
+
+    fn match_length(&self) -> usize {
+        self.found.length
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
+fn tree_of(nodes: impl Iterator<Item = Node>, stride: Stride) -> TokenTree {
+    let mut tree = TokenTree::default();
+    for node in nodes {
+        let prob = node.count as f32 / stride.num_samples() as f32;
+        tree.push(node.token, node.parent, prob, Source::Datastore);
+    }
+    tree
+}

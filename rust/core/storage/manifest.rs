@@ -1,0 +1,441 @@
+//! Which files make up a datastore, and what was it built from?
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::base::error::{Error, Result};
+use crate::storage::files::write_whole;
+use crate::storage::section::{
+    self, FORMAT_VERSION, KEY_LEN, KEY_STRIDE, Kind, Place, RECORD_BITS, SectionManifest,
+    position_bits,
+};
+use crate::storage::token_array::TokenWidth;
+
+/// The largest vocabulary: with its separator it fits 24 bits.
+pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
+
+/// The largest shard: positions are sorted as `i32`.
+pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
+
+/// The largest number of shards: each takes seven open files.
+pub(crate) const MAX_SHARDS: usize = 1 << 16;
+
+pub(crate) const FORMAT: &str = "specds datastore";
+pub(crate) const FILE_NAME: &str = "manifest.json";
+
+/// What `manifest.json` says: the datastore's contents and provenance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Manifest {
+    /// What the file is: always `specds datastore`.
+    pub format: String,
+    /// The version of the format, [`FORMAT_VERSION`].
+    pub format_version: u16,
+    /// Tokens are below this.
+    pub vocab_size: u32,
+    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    pub separator: u32,
+    /// Only suffixes that begin at a multiple of this are indexed.
+    pub position_stride: u32,
+    /// At most this many suffixes that begin alike are indexed in a shard; 0 is no limit.
+    pub max_duplicates: u32,
+    /// All tokens, separators included.
+    pub num_tokens: u64,
+    /// All documents.
+    pub num_documents: u64,
+    /// The name of the tokenizer, as the builder was told.
+    pub tokenizer_name: String,
+    /// The fingerprint of the tokenizer, as the builder was told.
+    pub tokenizer_fingerprint: String,
+    /// Where the corpus came from, as the builder was told.
+    pub corpus: Vec<String>,
+    /// The shards, in the order of their documents.
+    pub shards: Vec<ShardEntry>,
+    /// What drafters with this datastore start from, where that was fitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<PriorEntry>,
+    /// The xxh3-128 of all of the above, in hexadecimal: the same input gives the same build id.
+    pub build_id: String,
+}
+
+/// What the manifest says of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardEntry {
+    /// The xxh3-128 of `shard.json`, in hexadecimal; it names the shard's folder.
+    pub id: String,
+    /// Its tokens, separators included.
+    pub num_tokens: u64,
+    /// Its documents.
+    pub num_documents: u64,
+    /// The length of all its files.
+    pub num_bytes: u64,
+}
+
+impl ShardEntry {
+    pub(crate) fn folder(&self, datastore: &Path) -> PathBuf {
+        datastore.join(folder_name(&self.id))
+    }
+
+    pub(crate) fn number(&self) -> u128 {
+        u128::from_str_radix(&self.id, 16).unwrap_or_default()
+    }
+
+    fn is_usable(&self) -> bool {
+        is_id(&self.id)
+            && (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens)
+            && (1..=self.num_tokens).contains(&self.num_documents)
+            && self.num_bytes <= i64::MAX as u64 / MAX_SHARDS as u64
+    }
+}
+
+/// Whether this is an xxh3-128 in hexadecimal.
+fn is_id(text: &str) -> bool {
+    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 32 && text.bytes().all(is_digit)
+}
+
+/// What the manifest says of the prior.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorEntry {
+    /// The xxh3-128 of its file, in hexadecimal; it names the file.
+    pub id: String,
+    /// The tokens that it was fitted to.
+    pub num_tokens: u64,
+    /// The length of its file.
+    pub num_bytes: u64,
+}
+
+impl PriorEntry {
+    pub(crate) fn file_name(&self) -> String {
+        format!("{PRIOR_PREFIX}{}.bin", self.id)
+    }
+
+    /// The content of its file in the datastore at `folder`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`], [`Error::Checksum`], [`Error::Io`].
+    pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
+        let path = folder.join(self.file_name());
+        let found = fs::metadata(&path).map_err(Error::io(&path))?.len();
+        if found != self.num_bytes {
+            return Err(Error::Truncated {
+                path,
+                expected: self.num_bytes,
+                found,
+            });
+        }
+        let bytes = fs::read(&path).map_err(Error::io(&path))?;
+        if format!("{:032x}", xxh3_128(&bytes)) != self.id {
+            return Err(Error::Checksum { path });
+        }
+        Ok(bytes)
+    }
+
+    fn is_usable(&self) -> bool {
+        is_id(&self.id) && self.num_bytes <= MAX_PRIOR_BYTES
+    }
+}
+
+/// What the files of priors begin with, and nothing else in a datastore does.
+pub(crate) const PRIOR_PREFIX: &str = "prior-";
+
+/// No prior is larger: it is read into memory.
+const MAX_PRIOR_BYTES: u64 = 1 << 28;
+
+/// The name of the folder of a shard.
+pub(crate) fn folder_name(id: &str) -> String {
+    format!("{FOLDER_PREFIX}{id}")
+}
+
+/// What the folders of shards begin with, and nothing else in a datastore does.
+pub(crate) const FOLDER_PREFIX: &str = "shard-";
+
+impl Manifest {
+    /// Reads the manifest of the datastore at `folder`. O(shards).
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(FILE_NAME);
+        let text = read_text(folder)?;
+        let manifest: Self = serde_json::from_slice(&text)
+            .map_err(|error| Error::corrupt(&path, error.to_string()))?;
+        if text != manifest.clone().seal().as_bytes() {
+            return Err(Error::Checksum { path });
+        }
+        manifest
+            .check()
+            .map_err(|reason| Error::corrupt(&path, reason))?;
+        Ok(manifest)
+    }
+
+    /// What tokens mean: equal where they mean the same.
+    pub(crate) fn tokenizer(&self) -> (u32, u32, &str) {
+        (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
+    }
+
+    /// Lists more shards.
+    pub(crate) fn extend(&mut self, shards: impl IntoIterator<Item = ShardEntry>) {
+        for shard in shards {
+            self.num_tokens += shard.num_tokens;
+            self.num_documents += shard.num_documents;
+            self.shards.push(shard);
+        }
+    }
+
+    /// The length of all files of the datastore.
+    pub(crate) fn num_bytes(&self) -> u64 {
+        let shards = self.shards.iter().map(|shard| shard.num_bytes);
+        let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
+        shards.sum::<u64>() + prior + to_json(self).len() as u64
+    }
+
+    /// Sets what follows from the shards, and gives the text of the file.
+    pub(crate) fn seal(&mut self) -> String {
+        self.build_id.clear();
+        self.build_id = format!("{:032x}", xxh3_128(to_json(self).as_bytes()));
+        to_json(self)
+    }
+
+    /// Whether the numbers fit each other, so that no reader has to ask again.
+    fn check(&self) -> Checked {
+        check_tokens(self.vocab_size, self.separator)?;
+        fits(!self.shards.is_empty(), "it has no shards")?;
+        fits(self.shards.len() <= MAX_SHARDS, "it has too many shards")?;
+        let is_usable = self.shards.iter().all(ShardEntry::is_usable);
+        fits(is_usable, "what it says of a shard is not usable")?;
+        let is_usable = self.prior.as_ref().is_none_or(PriorEntry::is_usable);
+        fits(is_usable, "what it says of the prior is not usable")?;
+        let sum = |count: fn(&ShardEntry) -> u64| self.shards.iter().map(count).sum::<u64>();
+        fits(
+            self.num_tokens == sum(|shard| shard.num_tokens),
+            "its tokens do not add up",
+        )?;
+        fits(
+            self.num_documents == sum(|shard| shard.num_documents),
+            "its documents do not add up",
+        )
+    }
+}
+
+pub(crate) const SHARD_FORMAT: &str = "specds shard";
+pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
+
+/// What `shard.json` says: the files of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardManifest {
+    /// What the file is: always `specds shard`.
+    pub format: String,
+    /// The version of the format, [`FORMAT_VERSION`].
+    pub format_version: u16,
+    /// Tokens are below this.
+    pub vocab_size: u32,
+    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    pub separator: u32,
+    /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
+    pub position_stride: u32,
+    /// At most this many suffixes are kept that begin with the same 32 tokens; 0 keeps all.
+    pub max_duplicates: u32,
+    /// The tokens themselves.
+    pub tokens: SectionManifest,
+    /// The suffix array.
+    pub suffixes: SectionManifest,
+    /// The number of suffixes below each first token.
+    pub firsts: SectionManifest,
+    /// The first tokens of every 256th suffix.
+    pub keys: SectionManifest,
+    /// The ends of the documents.
+    pub documents: SectionManifest,
+    /// The frequent n-grams.
+    pub ngrams: SectionManifest,
+}
+
+impl ShardManifest {
+    /// Reads what the shard that `entry` names says of itself. O(1).
+    pub(crate) fn read(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let path = folder.join(SHARD_FILE_NAME);
+        let text = fs::read(&path).map_err(Error::io(&path))?;
+        if format!("{:032x}", xxh3_128(&text)) != entry.id {
+            return Err(Error::Checksum { path });
+        }
+        let shard: Self = serde_json::from_slice(&text)
+            .map_err(|error| Error::corrupt(&path, error.to_string()))?;
+        let (expected, found) = (FORMAT_VERSION.into(), shard.format_version.into());
+        if found != expected {
+            return Err(Error::Version {
+                path,
+                expected,
+                found,
+            });
+        }
+        shard
+            .check()
+            .map_err(|reason| Error::corrupt(&path, reason))?;
+        let is_of = |manifest: &Manifest| {
+            (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
+                && shard.position_stride == manifest.position_stride
+                && shard.max_duplicates == manifest.max_duplicates
+        };
+        if !is_of(manifest) || shard.entry() != *entry {
+            return Err(Error::Mismatch { path });
+        }
+        Ok(shard)
+    }
+
+    /// Reads what a shard says of itself that this process or a killed one has sealed.
+    pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
+        let text = fs::read(folder.join(SHARD_FILE_NAME)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Writes the headers of the sections in `folder` and, when all of it is on the disk,
+    /// `shard.json`: a shard that has it is complete.
+    pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
+        let shard_id = self.entry().number();
+        for (kind, section) in self.sections() {
+            section::stamp(folder, Place { shard_id, kind }, section)?;
+        }
+        write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
+    }
+
+    /// How a datastore lists this shard.
+    pub(crate) fn entry(&self) -> ShardEntry {
+        let text = to_json(self);
+        let sections = self.sections();
+        let num_bytes = sections.iter().map(|(_, section)| section.file_len());
+        ShardEntry {
+            id: format!("{:032x}", xxh3_128(text.as_bytes())),
+            num_tokens: self.tokens.count,
+            num_documents: self.documents.count,
+            num_bytes: num_bytes.sum::<u64>() + text.len() as u64,
+        }
+    }
+
+    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 6] {
+        [
+            (Kind::Tokens, &self.tokens),
+            (Kind::Suffixes, &self.suffixes),
+            (Kind::Firsts, &self.firsts),
+            (Kind::Keys, &self.keys),
+            (Kind::Documents, &self.documents),
+            (Kind::Ngrams, &self.ngrams),
+        ]
+    }
+
+    pub(crate) fn token_width(&self) -> TokenWidth {
+        TokenWidth::of(self.vocab_size, self.separator)
+    }
+
+    /// Whether the numbers fit each other, so that no reader has to ask again.
+    fn check(&self) -> Checked {
+        fits(self.format == SHARD_FORMAT, "it is not that of a shard")?;
+        check_tokens(self.vocab_size, self.separator)?;
+        let n = self.tokens.count;
+        fits(
+            (1..=MAX_SHARD_TOKENS).contains(&n),
+            "it has no usable number of tokens",
+        )?;
+        fits(
+            (1..=n).contains(&self.documents.count),
+            "it has too many documents",
+        )?;
+        fits(self.position_stride > 0, "its stride is not usable")?;
+        let num_positions = n.div_ceil(self.position_stride.into());
+        let is_usable = match self.max_duplicates {
+            0 => self.suffixes.count == num_positions,
+            _ => (1..=num_positions).contains(&self.suffixes.count),
+        };
+        fits(is_usable, "it has no usable number of suffixes")?;
+        let sections = self.sections();
+        let sizes = sections.map(|(_, section)| (section.element_bits, section.count));
+        fits(sizes == self.sizes(n), "its sections differ")?;
+        let lengths = sections.map(|(_, section)| section.num_bytes);
+        let expected = sizes.map(|(bits, count)| count.saturating_mul(bits.into()).div_ceil(8));
+        fits(lengths == expected, "the length of a section is wrong")
+    }
+
+    /// The element bits and counts of the sections.
+    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 6] {
+        let token_bits = self.token_width().bits();
+        let num_positions = num_tokens.div_ceil(self.position_stride.into());
+        let num_suffixes = self.suffixes.count;
+        let num_keys = num_suffixes.div_ceil(KEY_STRIDE as u64);
+        [
+            (token_bits, num_tokens),
+            (position_bits(num_positions), num_suffixes),
+            (32, u64::from(self.vocab_size) + 2),
+            (token_bits, num_keys * KEY_LEN as u64),
+            (64, self.documents.count),
+            (RECORD_BITS, self.ngrams.count),
+        ]
+    }
+}
+
+type Checked = std::result::Result<(), &'static str>;
+
+fn fits(condition: bool, reason: &'static str) -> Checked {
+    if condition { Ok(()) } else { Err(reason) }
+}
+
+fn check_tokens(vocab_size: u32, separator: u32) -> Checked {
+    fits(
+        (1..=MAX_VOCAB_SIZE).contains(&vocab_size),
+        "its vocabulary size is not usable",
+    )?;
+    fits(separator <= vocab_size, "its separator is not usable")
+}
+
+pub(crate) fn to_json(manifest: &impl Serialize) -> String {
+    let json = serde_json::to_string_pretty(manifest);
+    json.expect("strings, numbers and lists of them can always be written as JSON") + "\n"
+}
+
+/// Only the part of a manifest that every version has.
+#[derive(Deserialize)]
+struct Preamble {
+    format: String,
+    format_version: u32,
+}
+
+/// Reads the text of the manifest `name` in a folder, of this version and this format; `other` is
+/// the error where there is none.
+pub(crate) fn read_preamble(
+    folder: &Path,
+    name: &str,
+    format: &str,
+    other: impl Fn(PathBuf) -> Error,
+) -> Result<Vec<u8>> {
+    let path = folder.join(name);
+    let other = || other(folder.to_owned());
+    fs::metadata(folder).map_err(Error::io(folder))?;
+    let text = fs::read(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => other(),
+        _ => Error::io(&path)(error),
+    })?;
+    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
+    let (expected, found) = (FORMAT_VERSION.into(), preamble.format_version);
+    if preamble.format != format {
+        Err(other())
+    } else if found != expected {
+        Err(Error::Version {
+            path,
+            expected,
+            found,
+        })
+    } else {
+        Ok(text)
+    }
+}
+
+fn read_text(folder: &Path) -> Result<Vec<u8>> {
+    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore {
+        path,
+    })
+}
+
+/// Whether `folder` is a datastore, damaged or of another version though it may be.
+pub(crate) fn is_datastore(folder: &Path) -> bool {
+    matches!(read_text(folder), Ok(_) | Err(Error::Version { .. }))
+}

@@ -1,0 +1,111 @@
+//! Folders of the core import only folders to their left, and no files import each other in a circle.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const FOLDERS: [&str; 9] = [
+    "base", "storage", "index", "lookup", "build", "memory", "draft", "papers", "fused",
+];
+
+/// The source text of each file, by its module path below `crate::`.
+type Sources = BTreeMap<String, String>;
+
+fn read(folder: &Path, module: &str, sources: &mut Sources) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let name = format!("{module}{stem}");
+        if path.is_dir() {
+            read(&path, &format!("{name}::"), sources);
+        } else if stem != "lib" && stem != "mod" {
+            sources.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The files that a file names by their paths, outside of comments and of its unit tests; a path that
+/// leads to no file stands for itself.
+fn imports(text: &str, sources: &Sources) -> Vec<String> {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code = text.lines().filter(|line| !line.trim().starts_with("//"));
+    let paths = code.flat_map(|line| line.split("crate::").skip(1));
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let paths = paths.map(|path| path.split(|c| !is_part(c)).next().unwrap_or_default());
+    let file = |path: &str| {
+        let in_file =
+            |module: &&String| path.starts_with(&format!("{module}::")) || path == **module;
+        sources
+            .keys()
+            .find(in_file)
+            .map_or(path.to_owned(), String::clone)
+    };
+    paths.map(file).collect()
+}
+
+fn layer(module: &str) -> Option<usize> {
+    let folder = module.split("::").next();
+    FOLDERS.iter().position(|name| folder == Some(name))
+}
+
+/// What is wrong, one line for each import.
+fn faults(sources: &Sources) -> Vec<String> {
+    let edges = sources.iter().flat_map(|(module, text)| {
+        let names = imports(text, sources).into_iter();
+        names.map(move |name| (module.clone(), name))
+    });
+    let mut edges: Vec<_> = edges.collect();
+    let is_wrong =
+        |(from, to): &(String, String)| layer(to) > layer(from) || !sources.contains_key(to);
+    let wrong = edges.iter().filter(|edge| is_wrong(edge));
+    let wrong = wrong.map(|(from, to)| format!("{from} may not import {to}"));
+    let mut faults: Vec<_> = wrong.collect();
+    // What remains when files that import nothing, or that nothing imports, are taken away.
+    let mut num_before = usize::MAX;
+    while edges.len() < num_before {
+        num_before = edges.len();
+        let (from, to): (Vec<_>, Vec<_>) = edges.iter().cloned().unzip();
+        edges.retain(|edge| from.contains(&edge.1) && to.contains(&edge.0));
+    }
+    let circles = edges
+        .iter()
+        .map(|(from, to)| format!("{from} -> {to} is part of a circle"));
+    faults.extend(circles);
+    faults
+}
+
+#[test]
+fn folders_import_only_to_their_left_and_files_in_no_circle() {
+    let mut sources = Sources::new();
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/core");
+    read(&core, "", &mut sources);
+    assert!(sources.len() > 40 && sources.keys().all(|module| layer(module).is_some()));
+    assert!(faults(&sources).is_empty(), "{:#?}", faults(&sources));
+}
+
+#[test]
+fn an_import_to_the_right_a_circle_and_a_folder_as_a_whole_are_found() {
+    let texts = [
+        (
+            "base::a",
+            "/// [`crate::fused::d`]\nuse crate::lookup::b::B;",
+        ),
+        (
+            "lookup::b",
+            "use crate::lookup::c::{self, C};\nuse crate::base::A;",
+        ),
+        ("lookup::c", "fn f() { crate::lookup::b::g(); }"),
+        (
+            "fused::d",
+            "use crate::lookup::c;\n#[cfg(test)]\nuse crate::fused::e::E;",
+        ),
+    ];
+    let sources = texts.map(|(module, text)| (module.to_owned(), text.to_owned()));
+    let expected = [
+        "base::a may not import lookup::b",
+        "lookup::b may not import base::A",
+        "lookup::b -> lookup::c is part of a circle",
+        "lookup::c -> lookup::b is part of a circle",
+    ];
+    assert_eq!(faults(&Sources::from(sources)), expected);
+}
