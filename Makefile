@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu wheel test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu chart docs wheel test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -62,6 +62,12 @@ $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
 	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
 	touch $@
+
+chart: dev ## draw the README's charts from docs/figures; ARGS="--keep ROWS.json --conditions TEXT" takes newer rows
+	$(BIN)/python benches/chart.py $(ARGS)
+
+docs: dev ## the site with the API, into target/site; fails on a broken link
+	$(BIN)/mkdocs build --quiet --strict
 
 wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
