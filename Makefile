@@ -25,7 +25,7 @@ test: lint ## every test there is: lints, types, Rust, Python, documentation, th
 	$(BIN)/pytest
 	$(MAKE) wheel
 
-lint: dev ## formatting, clippy, ruff, mypy, and the stub held against the extension
+lint: dev docs ## formatting, clippy, ruff, mypy, the stub held against the extension, the site's links
 	cargo fmt --all --check && cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	$(BIN)/ruff check && $(BIN)/ruff format --check
@@ -67,7 +67,7 @@ chart: dev ## draw the README's charts from docs/figures; ARGS="--keep ROWS.json
 	$(BIN)/python benches/chart.py $(ARGS)
 
 docs: dev ## the site with the API, into target/site; fails on a broken link
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel

@@ -14,10 +14,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("svg")
-
 import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -50,12 +46,15 @@ SETS = {
     "humaneval-codegen-16b": "HumanEval\nCodeGen-16B",
 }
 DRAFTERS = {
-    "fused": "specds `fused`",
-    "fused-low": "specds `fused`, low effort",
-    "aded": "specds `aded`",
-    "rest": "specds `rest`",
-    "n-grammys-context": "specds `n-grammys:strategy=context`",
-    "prompt-lookup": "specds `prompt-lookup`",
+    "fused": "`fused`",
+    "fused:effort=low": "`fused:effort=low`",
+    "aded": "`aded`",
+    "aded:search=greedy": "`aded:search=greedy`",
+    "aded:order=2": "`aded:order=2`",
+    "aded:order=4": "`aded:order=4`",
+    "rest": "`rest`",
+    "n-grammys:parts=context": "`n-grammys:parts=context`",
+    "prompt-lookup": "`prompt-lookup`",
     "draftretriever": "ADED's package, draftretriever 0.1.1",
     "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
     "arctic-suffix": "the same, its default chain",
@@ -127,11 +126,12 @@ def table(lengths: dict[tuple[str, str, int], float]) -> str:
     return "\n".join(lines)
 
 
-def write_table(text: str) -> None:
-    """Puts the table between its two marks in the page."""
+def with_table(page: str) -> str:
+    """A page with the table between its two marks."""
     begin, end = "<!-- table: benches/chart.py -->", "<!-- end -->"
-    before, rest = PAGE.read_text().split(begin)
-    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+    before, rest = page.split(begin)
+    text = table(acceptance(rows_of("replay")))
+    return f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
 
 
 def style(theme: dict[str, Any]) -> dict[str, Any]:
@@ -240,6 +240,7 @@ def draw_speed(axes: Any, theme: dict[str, Any]) -> None:
 
 def draw(name: str, theme: dict[str, Any]) -> None:
     """Draws both panels into one file."""
+    plt.switch_backend("svg")
     with plt.rc_context(style(theme)):
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(9.6, 3.5), width_ratios=(2.15, 1), layout="constrained"
@@ -260,7 +261,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for path in arguments.keep:
         keep(path, arguments.conditions)
-    write_table(table(acceptance(rows_of("replay"))))
+    PAGE.write_text(with_table(PAGE.read_text()))
     for name, theme in THEMES.items():
         draw(name, theme)
 

@@ -1,0 +1,29 @@
+"""What the documents promise about themselves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import chart
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "scripts/README.md"]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_from_outside_the_site_lead_somewhere(page: Path) -> None:
+    targets = [a or b for a, b in LINK.findall(page.read_text())]
+    assert targets
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_table_of_acceptance_lengths_is_that_of_the_rows() -> None:
+    page = chart.PAGE.read_text()
+    assert chart.with_table(page) == page
+
+
+def test_the_first_pages_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+    assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500
