@@ -1,4 +1,4 @@
-"""Draws the charts of the README and writes the tables of docs/acceptance.md, from measured rows.
+"""Draws the charts of the README and writes tables of acceptance, from measured rows.
 
 The rows lie in docs/figures, as `specds bench replay --json` and `specds bench generate --json`
 print them, less what is not drawn. `--keep` takes newer ones from such output:
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
-PAGE = DOCS / "acceptance.md"
+PAGES = [DOCS / "acceptance.md", DOCS / "papers.md"]
 
 Row = dict[str, Any]
 
@@ -114,24 +115,28 @@ def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
     }
 
 
-def table(lengths: dict[tuple[str, str, int], float]) -> str:
-    """All drafters on all sets, as Markdown."""
+def table(drafters: list[str]) -> str:
+    """Some drafters on all sets, as Markdown."""
+    lengths = acceptance(rows_of("replay"))
     names = [name.replace("\n", ", ") for name in SETS.values()]
     lines = [f"| drafter | nodes | {' | '.join(names)} |", "| --- |" + " ---: |" * (1 + len(SETS))]
-    for drafter, title in DRAFTERS.items():
+    for drafter in drafters:
         for budget in sorted({b for d, _, b in lengths if d == drafter}):
             cells = [lengths.get((drafter, name, budget)) for name in SETS]
             shown = " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells)
-            lines.append(f"| {title} | {budget} | {shown} |")
+            lines.append(f"| {DRAFTERS[drafter]} | {budget} | {shown} |")
     return "\n".join(lines)
 
 
-def with_table(page: str) -> str:
-    """A page with the table between its two marks."""
-    begin, end = "<!-- table: benches/chart.py -->", "<!-- end -->"
-    before, rest = page.split(begin)
-    text = table(acceptance(rows_of("replay")))
-    return f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
+def with_tables(page: str) -> str:
+    """A page with a table between each pair of its marks, of the drafters that the mark names."""
+
+    def filled(found: re.Match[str]) -> str:
+        names = found[2].split(",")
+        return f"{found[1]}\n\n{table([*DRAFTERS] if names == ['all'] else names)}\n\n{found[3]}"
+
+    mark = r"(<!-- acceptance of (\S+) -->).*?(<!-- end -->)"
+    return re.sub(mark, filled, page, flags=re.DOTALL)
 
 
 def style(theme: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +266,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for path in arguments.keep:
         keep(path, arguments.conditions)
-    PAGE.write_text(with_table(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
     for name, theme in THEMES.items():
         draw(name, theme)
 
