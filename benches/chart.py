@@ -65,7 +65,7 @@ DRAWN = {
     "fused": "specds",
     "draftretriever": "ADED's package",
     "arctic-suffix-tree": "Arctic's suffix tree",
-    "rest": "REST",
+    "rest": "REST (in specds)",
     "transformers-prompt-lookup": "prompt lookup",
 }
 WAYS = {"fused": "specds", "plain": "specds without drafts", "generate": "model.generate"}
