@@ -25,11 +25,11 @@ Row = dict[str, Any]
 
 # What is kept of a row: first what tells it from all others, then its figures.
 KEYS = {
-    "replay": ("transcripts", "drafter", "datastore_tokens", "budget"),
+    "replay": ("transcripts", "drafter", "budget"),
     "generate": ("transcripts", "mode", "batch", "name", "budget"),
 }
 VALUES = {
-    "replay": ("num_requests", "mean_acceptance_length"),
+    "replay": ("datastore_tokens", "num_requests", "mean_acceptance_length"),
     "generate": (
         "tokens_per_s",
         "speed_up_over_generate",
@@ -94,17 +94,16 @@ def rows_of(kind: str) -> list[Row]:
 
 
 def keep(path: Path, conditions: str) -> None:
-    """Takes the rows of a benchmark's output; they replace those of the same drafter and set."""
+    """Takes the rows of a benchmark's output; older ones of the same kind go."""
     found = json.loads(path.read_text())["rows"]
     found = [row for row in found if row["status"] == "ok" and row["transcripts"] != "all"]
     kind = "replay" if "drafter" in found[0] else "generate"
-    known = FIGURES / f"{kind}.json"
-    rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind) if known.exists()}
+    rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind)}
     for row in found:
         kept = {key: row[key] for key in (*KEYS[kind], *VALUES[kind])}
         rows[tuple(row[key] for key in KEYS[kind])] = {**kept, "conditions": conditions}
     lines = ",\n".join(json.dumps(row) for row in rows.values())
-    known.write_text(f'{{"rows": [\n{lines}\n]}}\n')
+    (FIGURES / f"{kind}.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
 
 
 def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
