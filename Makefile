@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu wheel test-slow test-gpu test-matrix train-demo clean
+.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu chart docs wheel test-slow test-gpu test-matrix train-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -25,7 +25,7 @@ test: lint ## every test there is: lints, types, Rust, Python, documentation, th
 	$(BIN)/pytest --durations=20
 	$(MAKE) wheel
 
-lint: dev ## formatting, clippy, ruff, layers, mypy, and the stub held against the extension
+lint: dev docs ## formatting, clippy, ruff, layers, mypy, the stub held against the extension, the site's links
 	cargo fmt --all --check && cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports
@@ -62,6 +62,12 @@ $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
 	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
 	touch $@
+
+chart: dev ## draw the README's charts from docs/figures; ARGS="--keep ROWS.json --conditions TEXT" takes newer rows
+	$(BIN)/python benches/chart.py $(ARGS)
+
+docs: dev ## the site with the API, into target/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel

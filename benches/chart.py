@@ -1,0 +1,275 @@
+"""Draws the charts of the README and writes tables of acceptance, from measured rows.
+
+The rows lie in docs/figures, as `specds bench replay --json` and `specds bench generate --json`
+print them, less what is not drawn. `--keep` takes newer ones from such output:
+
+    specds bench replay --json ... > replay.json
+    python benches/chart.py --keep replay.json --conditions "2 CPU cores, 23 November 2026"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+DOCS = Path(__file__).parent.parent / "docs"
+FIGURES = DOCS / "figures"
+PAGES = [DOCS / "acceptance.md", DOCS / "papers.md"]
+
+Row = dict[str, Any]
+
+# What is kept of a row: first what tells it from all others, then its figures.
+KEYS = {
+    "replay": ("transcripts", "drafter", "budget"),
+    "generate": ("transcripts", "mode", "batch", "name", "budget"),
+}
+VALUES = {
+    "replay": ("datastore_tokens", "num_requests", "mean_acceptance_length"),
+    "generate": (
+        "tokens_per_s",
+        "speed_up_over_generate",
+        "speed_up_over_generate_min",
+        "speed_up_over_generate_max",
+        "mean_acceptance_length",
+        "outside_forward",
+    ),
+}
+
+SETS = {
+    "mtbench-vicuna-7b": "MT-Bench\nVicuna-7B",
+    "alpaca-vicuna-7b": "AlpacaEval\nVicuna-7B",
+    "gsm8k-gpt3-175b": "GSM8K\nGPT-3 175B",
+    "humaneval-codegen-16b": "HumanEval\nCodeGen-16B",
+}
+DRAFTERS = {
+    "fused": "`fused`",
+    "fused:effort=low": "`fused:effort=low`",
+    "aded": "`aded`",
+    "aded:search=greedy": "`aded:search=greedy`",
+    "aded:order=2": "`aded:order=2`",
+    "aded:order=4": "`aded:order=4`",
+    "rest": "`rest`",
+    "n-grammys:parts=context": "`n-grammys:parts=context`",
+    "prompt-lookup": "`prompt-lookup`",
+    "draftretriever": "ADED's package, draftretriever 0.1.1",
+    "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
+    "arctic-suffix": "the same, its default chain",
+    "transformers-prompt-lookup": "prompt lookup of transformers",
+}
+DRAWN = {
+    "fused": "specds",
+    "draftretriever": "ADED's package",
+    "arctic-suffix-tree": "Arctic's suffix tree",
+    "rest": "REST (in specds)",
+    "transformers-prompt-lookup": "prompt lookup",
+}
+WAYS = {"fused": "specds", "plain": "specds without drafts", "generate": "model.generate"}
+BUDGET = 64
+
+THEMES = {
+    "light": {
+        "text": "#1f2328",
+        "faint": "#656d76",
+        "line": "#d0d7de",
+        "bars": ["#6d3fd1", "#8a93a0", "#a7afba", "#c3c9d1", "#dde1e6"],
+    },
+    "dark": {
+        "text": "#e6edf3",
+        "faint": "#8d96a0",
+        "line": "#30363d",
+        "bars": ["#a78bfa", "#8b949e", "#717982", "#5a626b", "#484f58"],
+    },
+}
+
+
+def rows_of(kind: str) -> list[Row]:
+    """The committed rows of a kind."""
+    rows: list[Row] = json.loads((FIGURES / f"{kind}.json").read_text())["rows"]
+    return rows
+
+
+def keep(path: Path, conditions: str) -> None:
+    """Takes the rows of a benchmark's output; older ones of the same kind go."""
+    found = json.loads(path.read_text())["rows"]
+    found = [row for row in found if row["status"] == "ok" and row["transcripts"] != "all"]
+    kind = "replay" if "drafter" in found[0] else "generate"
+    rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind)}
+    for row in found:
+        kept = {key: row[key] for key in (*KEYS[kind], *VALUES[kind])}
+        rows[tuple(row[key] for key in KEYS[kind])] = {**kept, "conditions": conditions}
+    lines = ",\n".join(json.dumps(row) for row in rows.values())
+    (FIGURES / f"{kind}.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
+
+
+def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
+    """Mean acceptance lengths by drafter, set and number of nodes."""
+    return {
+        (row["drafter"], row["transcripts"], row["budget"]): row["mean_acceptance_length"]
+        for row in rows
+    }
+
+
+def table(drafters: list[str]) -> str:
+    """Some drafters on all sets, as Markdown."""
+    lengths = acceptance(rows_of("replay"))
+    names = [name.replace("\n", ", ") for name in SETS.values()]
+    lines = [f"| drafter | nodes | {' | '.join(names)} |", "| --- |" + " ---: |" * (1 + len(SETS))]
+    for drafter in drafters:
+        for budget in sorted({b for d, _, b in lengths if d == drafter}):
+            cells = [lengths.get((drafter, name, budget)) for name in SETS]
+            shown = " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells)
+            lines.append(f"| {DRAFTERS[drafter]} | {budget} | {shown} |")
+    return "\n".join(lines)
+
+
+def with_tables(page: str) -> str:
+    """A page with a table between each pair of its marks, of the drafters that the mark names."""
+
+    def filled(found: re.Match[str]) -> str:
+        names = found[2].split(",")
+        return f"{found[1]}\n\n{table([*DRAFTERS] if names == ['all'] else names)}\n\n{found[3]}"
+
+    mark = r"(<!-- acceptance of (\S+) -->).*?(<!-- end -->)"
+    return re.sub(mark, filled, page, flags=re.DOTALL)
+
+
+def style(theme: dict[str, Any]) -> dict[str, Any]:
+    """Settings of matplotlib: text stays text, and a chart is the same file in every run."""
+    return {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "DejaVu Sans"],
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "specds",
+        "text.color": theme["text"],
+        "xtick.color": theme["text"],
+        "ytick.color": theme["text"],
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.edgecolor": theme["line"],
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+    }
+
+
+def title(axes: Any, theme: dict[str, Any], left: int, text: str, below: str) -> None:
+    """A heading of two lines above a panel, from so many points beside its left edge on."""
+    corner = ((0, 1), (left, 30), "axes fraction", "offset points")
+    axes.annotate(text, *corner, fontsize=11, fontweight="bold")
+    corner = ((0, 1), (left, 17), "axes fraction", "offset points")
+    axes.annotate(below, *corner, fontsize=8.5, color=theme["faint"])
+
+
+def draw_acceptance(axes: Any, theme: dict[str, Any]) -> None:
+    """Tokens per forward: a group of bars for each set of answers."""
+    lengths = acceptance(rows_of("replay"))
+    width = 0.84 / len(DRAWN)
+    for place, (drafter, name) in enumerate(DRAWN.items()):
+        heights = [lengths[drafter, transcripts, BUDGET] for transcripts in SETS]
+        where = [group - 0.42 + (place + 0.5) * width for group in range(len(SETS))]
+        axes.bar(where, heights, width * 0.9, color=theme["bars"][place], label=name, zorder=2)
+        for x, height in zip(where, heights, strict=True):
+            is_ours = place == 0
+            axes.text(
+                x,
+                height + 0.06,
+                f"{height:.2f}" if is_ours else f"{height:.1f}",
+                ha="center",
+                fontsize=8.5 if is_ours else 7,
+                fontweight="bold" if is_ours else "normal",
+                color=theme["bars"][0] if is_ours else theme["faint"],
+            )
+    axes.axhline(1, color=theme["faint"], linewidth=0.8, linestyle=(0, (3, 3)), zorder=3)
+    axes.set_xticks(range(len(SETS)), SETS.values())
+    axes.set_yticks([])
+    axes.set_ylim(0, 4.1)
+    axes.set_xlim(-0.5, len(SETS) - 0.5)
+    below = f"recorded answers, {BUDGET} nodes a draft; dashed: plain decoding"
+    title(axes, theme, 0, "Tokens per forward pass", below)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.965),
+        ncols=len(DRAWN),
+        frameon=False,
+        fontsize=7.5,
+        handlelength=0.8,
+        handleheight=0.8,
+        handletextpad=0.4,
+        columnspacing=1.0,
+        borderpad=0,
+    )
+
+
+def draw_speed(axes: Any, theme: dict[str, Any]) -> None:
+    """Speed over `model.generate`: a bar with the range of its runs for each way to generate."""
+    rows = {(row["mode"], row["name"]): row for row in rows_of("generate") if row["batch"] == 1}
+    ticks = []
+    for number, mode in enumerate(("greedy", "sampled")):
+        for place, (way, name) in enumerate(WAYS.items()):
+            row = rows[mode, way]
+            y = number * 4.1 + place
+            ticks.append((y, name))
+            mean = row["speed_up_over_generate"]
+            axes.barh(y, mean, 0.78, color=theme["bars"][0 if way == "fused" else place + 1])
+            ends = [row[f"speed_up_over_generate_{end}"] for end in ("min", "max")]
+            if None not in ends:
+                axes.plot(ends, [y, y], color=theme["text"], linewidth=1, alpha=0.7)
+            axes.text(
+                max(mean, *(end or 0 for end in ends)) + 0.08,
+                y,
+                f"{mean:.1f}x" if way == "fused" else f"{mean:.2f}x".replace("1.00x", "1x"),
+                va="center",
+                fontsize=9 if way == "fused" else 8,
+                fontweight="bold" if way == "fused" else "normal",
+                color=theme["bars"][0] if way == "fused" else theme["faint"],
+            )
+        label = {"greedy": "greedy", "sampled": "sampled, T = 0.7"}[mode]
+        axes.text(0, number * 4.1 - 0.72, label, fontsize=8.5, color=theme["faint"])
+    axes.set_yticks([y for y, _ in ticks], [name for _, name in ticks], fontsize=8.5)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.set_ylim(7.9, -0.9)
+    axes.set_xlim(0, 5.1)
+    axes.text(
+        0, 7.6, "On a GPU: not measured yet", fontsize=8.5, color=theme["faint"], style="italic"
+    )
+    title(axes, theme, -98, "Speed over model.generate", "5 M-parameter model on 2 CPU cores")
+
+
+def draw(name: str, theme: dict[str, Any]) -> None:
+    """Draws both panels into one file."""
+    plt.switch_backend("svg")
+    with plt.rc_context(style(theme)):
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(9.6, 3.5), width_ratios=(2.15, 1), layout="constrained"
+        )
+        figure.get_layout_engine().set(wspace=0.06)
+        draw_acceptance(left, theme)
+        draw_speed(right, theme)
+        path = DOCS / "assets" / f"figures-{name}.svg"
+        figure.savefig(path, transparent=True, pad_inches=0.08, metadata={"Date": None})
+        plt.close(figure)
+    print(path.relative_to(DOCS.parent))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FILE")
+    parser.add_argument("--conditions", default="", help="when and where --keep was measured")
+    arguments = parser.parse_args()
+    for path in arguments.keep:
+        keep(path, arguments.conditions)
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
+    for name, theme in THEMES.items():
+        draw(name, theme)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What the documents promise about themselves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import chart
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "scripts/README.md"]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_from_outside_the_site_lead_somewhere(page: Path) -> None:
+    targets = [a or b for a, b in LINK.findall(page.read_text())]
+    assert targets
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", chart.PAGES, ids=lambda page: page.name)
+def test_tables_of_acceptance_lengths_are_those_of_the_rows(page: Path) -> None:
+    text = page.read_text()
+    assert "| 64 |" in text
+    assert chart.with_tables(text) == text
+
+
+def test_the_first_pages_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+    assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500
