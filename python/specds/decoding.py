@@ -178,8 +178,7 @@ class Decoding:
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
         for number, row in enumerate(rows):
-            is_asked = number < self._budget.num_asked(len(rows))
-            self._prefill(number, row, chunk_size, is_asked=is_asked)
+            self._prefill(number, row, chunk_size)
         active = list(rows)
         self._dismiss(active)
         while active:
@@ -190,13 +189,12 @@ class Decoding:
         for row in rows:
             self.stats.merge_levels(getattr(row.session, "level_stats", {}))
 
-    def _prefill(self, number: int, row: Row, chunk_size: int | None, *, is_asked: bool) -> None:
+    def _prefill(self, number: int, row: Row, chunk_size: int | None) -> None:
         logits = self._runner.prefill(row.prompt_ids, chunk_size, number)
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        predictions = self._predictions([row], [logits])[0] if is_asked else None
-        row.observe(None, predictions, later=not is_asked)
+        row.observe(None, self._predictions([row], [logits])[0], later=self._budget.pauses)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -207,10 +205,9 @@ class Decoding:
         )(rows, trees)
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
-        asked = self._budget.num_asked(len(rows))
-        for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-            of_row = predictions[number] if number < asked else None
-            row.observe(tree, of_row, later=number >= asked)
+        pauses = self._budget.pauses
+        for row, tree, of_row in zip(rows, trees, predictions, strict=True):
+            row.observe(tree, None if pauses else of_row, later=pauses)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")
@@ -226,8 +223,7 @@ class Decoding:
         kept = zip(paths, rows, strict=True)
         self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._watch.lap("compact_s")
-        asked = self._budget.num_asked(len(rows))
-        return paths, self._predictions(rows[:asked], logits)
+        return paths, self._predictions(rows, logits)
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
@@ -253,12 +249,11 @@ class Decoding:
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
-        """What is told of the first rows; for none it would cost as much as all but the model."""
-        most = max((row.num_predictions for row in rows), default=0)
-        if most == 0:
+        """What is told of the rows; in a pause nothing: it takes as long as all but the model."""
+        most = max(row.num_predictions for row in rows)
+        if most == 0 or self._budget.pauses:
             return [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
-        logits = logits[: len(rows)]
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
         predictions = likeliest_on_host(joined, most, self._limits.known_tokens)
         ends = accumulate(map(len, logits))
@@ -275,10 +270,10 @@ class Decoding:
         if max(max_depths) > 0:
             self._budget.prepare()
         self._watch.lap("measure_s")
-        asked = rows[: self._budget.num_asked(len(rows))]
-        for row in asked:
-            row.catch_up()
-        trees = self._budget.draft([row.session for row in asked], max_depths)
+        if not self._budget.pauses:
+            for row in rows:
+                row.catch_up()
+        trees = self._budget.draft([row.session for row in rows], max_depths)
         for tree in trees:
             if tree is not None:
                 refuse_tokens_beyond(self._limits.vocab_size, int(tree.token_ids.max()))

@@ -331,8 +331,7 @@ def _decode(
         try:
             clock = clock_of(model.device, options.profile)
             costs = StepCosts(model, runner, verification)
-            is_ragged = runner.is_ragged
-            budget = make_budget(num_nodes, options.drafter, costs.now, is_ragged=is_ragged)
+            budget = make_budget(num_nodes, options.drafter, costs.now)
             for row in batch:
                 _join(row, model, generation_config, costs.now)
             decoding = Decoding(runner, limits, budget, chooser, clock)

@@ -125,24 +125,24 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
     budget = auto(world)
     announced, num_before = [], 0
     for _ in range(200):
-        announced.append(budget.num_asked(1) == 0)
+        announced.append(budget.pauses)
         world.decode(budget, 1)
         assert (world.num_drafts == num_before) == announced[-1]
         num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
-    assert [FixedBudget(number).num_asked(3) for number in (0, 1)] == [0, 3]
+    assert [FixedBudget(number).pauses for number in (0, 1)] == [True, False]
 
 
 def test_a_pause_that_was_announced_is_not_ended_by_another_request():
     world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     experience = Experience()
     budget, other = auto(world, experience=experience), auto(world, experience=experience)
-    while budget.num_asked(1):
+    while not budget.pauses:
         world.decode(budget, 1)
     world.decode(other, 50)
     before = world.num_drafts
-    assert budget.num_asked(1) == 0
+    assert budget.pauses
     world.decode(budget, 1)
     assert world.num_drafts == before
 
@@ -237,19 +237,6 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
     assert verified == expected
-
-
-@pytest.mark.parametrize(("behind", "verified"), [(0, 1), (1, 1), (20, 0)])
-def test_a_row_that_is_ahead_of_the_others_verifies_nothing_by_itself(behind, verified):
-    # What one row gains of two pays for both where both end together.
-    sessions = [Listed([0.9]), Listed([])]
-    budget = auto(World(LINEAR, lambda _: 0.5), experience=Experience(trust=Trust(1.0)))
-    budget.prepare()
-    trees = budget.draft(sessions, [30, 30 + behind])
-    assert [0 if tree is None else len(tree) for tree in trees] == [verified, 0]
-    turned = auto(World(LINEAR, lambda _: 0.5), experience=Experience(trust=Trust(1.0)))
-    turned.prepare()
-    assert turned.draft(sessions, [30 + behind, 30])[0] is not None
 
 
 def test_verified_nodes_are_judged_by_what_came_of_them():
@@ -362,84 +349,3 @@ class Rows:
 def test_a_session_is_told_of_its_own_draft_where_deep_nodes_were_left_out(num_nodes, expected):
     draft = CoreTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
     assert _num_before(draft, within(draft, 9, 2), num_nodes) == expected
-
-
-def ragged(cost, experience=None):
-    budget = AutoBudget(
-        lambda: cost, experience or Experience(trust=Trust(1.0)), lambda: 0.0, is_ragged=True
-    )
-    budget.prepare()
-    return budget
-
-
-def test_each_row_of_a_batch_verifies_what_pays_of_its_own_draft():
-    # A node costs a quarter of a plain step of its row.
-    cost = CostModel({size: 1 + size / 4 for size in SIZES})
-    sessions = [Listed(probs) for probs in ([0.9, 0.8, 0.7, 0.05], [0.2, 0.1], [], [0.8])]
-    budget = ragged(cost)
-    trees = budget.draft(sessions, [9] * 4)
-    assert [0 if tree is None else len(tree) for tree in trees] == [3, 0, 0, 1]
-    before = cost.seconds(1)
-    budget.record([[1, 2], [1], [1], [1]])
-    assert cost.seconds(1) == before  # a clock that stands still
-    padded = AutoBudget(lambda: cost, Experience(trust=Trust(1.0)), lambda: 0.0)
-    padded.prepare()
-    # Padded, all would cost what the first does.
-    assert padded.draft(sessions, [9] * 4) != trees
-
-
-def test_rows_that_are_sure_of_more_are_asked_again_alone():
-    cost = CostModel({size: 1 + size / 100 for size in SIZES})
-    sure, unsure = Listed([0.9] * 64), Listed([0.9] * 3)
-    trees = ragged(cost).draft([sure, unsure], [9, 9])
-    assert (sure.asked, unsure.asked) == ([8, 32, 64], [8])
-    assert [len(tree) for tree in trees] == [64, 3]
-
-
-def test_a_step_of_own_sizes_is_learned_by_their_mean():
-    cost = CostModel({size: 1 + size / 4 for size in SIZES})
-    now = 0.0
-    budget = AutoBudget(lambda: cost, Experience(trust=Trust(1.0)), lambda: now, is_ragged=True)
-    budget.prepare()
-    budget.draft([Listed([0.9, 0.9]), Listed([]), Listed([]), Listed([])], [9] * 4)
-    now = cost.seconds(0.5)
-    before = cost.curve()
-    budget.record([[0, 5], [1], [1], [1]])
-    assert cost.curve() == pytest.approx(before)
-
-
-@pytest.mark.parametrize("is_ragged", [True, False])
-def test_few_rows_are_asked_where_drafts_have_not_proved_to_pay(is_ragged):
-    cost = CostModel(LINEAR)
-    experience = Experience()
-    now = 0.0
-
-    class Slow(Listed):
-        def draft_until(self, min_gain, max_nodes):
-            nonlocal now
-            now += 1e-4
-            return super().draft_until(min_gain, max_nodes)
-
-    sessions = [Slow([0.05]) for _ in range(20)]
-    budget = AutoBudget(lambda: cost, experience, lambda: now, is_ragged=is_ragged)
-    asked = []
-    for _ in range(60):
-        budget.prepare()
-        asked.append(budget.num_asked(20))
-        trees = budget.draft(sessions[: asked[-1]], [30] * 20)
-        assert trees == [None] * 20
-        budget.record([[9]] * 20)
-    assert asked[0] == 3
-    assert set(asked) == {0, 3}
-    assert asked.count(3) < 10
-    # All are asked as soon as the few say that it pays.
-    for session in sessions:
-        session.probs = np.array([0.9])
-    for _ in range(80):
-        budget.prepare()
-        asked.append(budget.num_asked(20))
-        trees = budget.draft(sessions[: asked[-1]], [30] * 20)
-        budget.record([[0] if tree is None else [0, 9] for tree in trees])
-        if asked[-1] == 20:
-            break
-    assert asked[-1] == 20

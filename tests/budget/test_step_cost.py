@@ -111,15 +111,12 @@ def test_no_pass_is_larger_than_it_may_be():
 class Runner:
     """The length of a context, and passes that are counted."""
 
-    def __init__(self, length, num_rows=1, *, is_ragged=False):
+    def __init__(self, length, num_rows=1):
         self.cache = SimpleNamespace(lengths=[length] * num_rows)
-        self.is_ragged = is_ragged
         self.num_passes = 0
-        self.passes = []
 
     def verify_rows(self, token_ids, trees):
         self.num_passes += 1
-        self.passes.append([0 if tree is None else len(tree) for tree in trees])
         return [np.zeros((1, 1)) for _ in zip(token_ids, trees, strict=True)]
 
 
@@ -179,28 +176,6 @@ def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
     no_folder.write_text("")
     model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
     assert model.seconds(0) > 0
-
-
-@pytest.mark.parametrize(("num_rows", "is_ragged"), [(8, True), (8, False), (2, True)])
-def test_few_nodes_of_many_rows_are_measured_where_rows_may_differ(tmp_path, num_rows, is_ragged):
-    runner = Runner(100, num_rows, is_ragged=is_ragged)
-    StepCosts(tiny_model("llama"), runner, "fast", tmp_path)._measured(num_rows, 1024)
-    (path,) = tmp_path.iterdir()
-    has_few = is_ragged and num_rows >= 4
-    assert ([1, 0, 0, 0, 1, 0, 0, 0] in runner.passes) == ("0.25" in path.read_text()) == has_few
-    assert cost._read(path).keys() == set(SIZES) | ({0.25} if has_few else set())
-
-
-def test_the_first_of_few_nodes_may_cost_more_than_the_next():
-    model = CostModel({0: 1.0, 0.25: 1.2, 1: 1.35, 64: 10.0})
-    assert model.seconds(0.125) == pytest.approx(1.1)
-    assert model.seconds(0.5) == pytest.approx(1.25)
-    assert list(model.curve()) == list(SIZES)
-    assert model.relative(1) == pytest.approx([1.0, 1.35])
-    for _ in range(200):
-        model.record(0.25, 1.6)
-        model.record(0, 1.0)
-    assert model.seconds(0.25) / model.seconds(0) == pytest.approx(1.6, rel=0.1)
 
 
 def test_where_time_is_short_small_passes_are_measured_more_often():

@@ -169,14 +169,6 @@ class Experience:
         """
         return min((self._came + _FAITH) / (self._expected + _FAITH), 1.0)
 
-    @property
-    def pays(self) -> bool:
-        """Whether drafts have gained of late, on average.
-
-        They always do for a drafter that judges by itself whether they are worth their time.
-        """
-        return self._worth > 0 or not self._may_pause
-
     def judge(self, profit: float) -> None:
         """Takes what a draft gained, its own time paid for, in tokens of a sequence.
 

@@ -6,15 +6,13 @@ So which nodes are verified depends on the clock, and what is emitted does not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from math import ceil, inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
 from specds._core import DraftSession, TokenTree, draft_batch
-from specds.budget.best_size import best_size, best_sizes, worth_of
+from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, experience_of
 from specds.budget.step_cost import MOST_NODES
 from specds.drafters.session import within
@@ -22,15 +20,12 @@ from specds.drafters.session import within
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.budget.best_size import Worth
     from specds.budget.experience import Trust
     from specds.budget.step_cost import CostModel
     from specds.drafters.session import Drafter, Session
 
 # At first so many nodes are drafted: more where they may pay.
 _LEAST_LOOK = 8
-# Of how many rows one is asked for a draft where drafts have not proved to pay.
-_PROBE = 8
 _EMPTY = TokenTree([], [])
 
 
@@ -41,11 +36,9 @@ class Budget(Protocol):
         """Comes before every draft; it may take a while to measure what a step costs."""
         ...
 
-    def num_asked(self, num_rows: int) -> int:
-        """How many of so many sequences the next step drafts for, the first ones: often all.
-
-        Other sessions need not have observed what was emitted so far.
-        """
+    @property
+    def pauses(self) -> bool:
+        """Whether the next step drafts nothing: sessions then need not have observed anything."""
         ...
 
     def draft(
@@ -54,7 +47,7 @@ class Budget(Protocol):
         """Drafts what is to be verified, in one step for all sequences.
 
         Args:
-            sessions: Of the first sequences, as many as `num_asked` says.
+            sessions: One for each sequence.
             max_depths: How deep a node of each sequence can be and still be emitted.
 
         Returns:
@@ -94,18 +87,18 @@ class FixedBudget:
     def prepare(self) -> None:
         """Needs nothing."""
 
-    def num_asked(self, num_rows: int) -> int:
-        """As `Budget.num_asked`: all, or none."""
-        return num_rows if self._max_nodes else 0
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`: always or never."""
+        return self._max_nodes == 0
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        rows = zip_longest(sessions, max_depths)
         return [
-            None if session is None or max_depth <= 0 else self._draft(session, max_depth)
-            for session, max_depth in rows
+            None if self.pauses or max_depth <= 0 else self._draft(session, max_depth)
+            for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
 
     def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
@@ -130,39 +123,31 @@ class _Drafted:
     Attributes:
         session: Drafts.
         max_depth: As for `Budget.draft`.
-        worth: Of its tokens (see `worth_of`).
         draft: All that was drafted.
         tree: What of it can be emitted.
         gains: Tokens to expect of its nodes.
-        values: What these are worth.
-        hope: The most tokens that further nodes can be worth; 0 where there are none.
-        size: How many nodes are verified.
+        hope: The most tokens to expect of further nodes; 0 where there are none.
     """
 
     session: Session
     max_depth: int
-    worth: Worth
     draft: TokenTree = _EMPTY
     tree: TokenTree = _EMPTY
     gains: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
     hope: float = 0.0
-    size: int = 0
 
     def take(self, draft: TokenTree, most: int, trust: Trust) -> None:
         """Takes a draft of at most so many nodes."""
         self.draft, self.tree = draft, within(draft, most, self.max_depth)
         self.gains = trust.gains(self.tree)
-        self.values = self.worth.of(self.tree, self.gains)
-        self.hope = self.worth.share * trust.hope(self.tree) if len(self.tree) == most else 0.0
+        self.hope = trust.hope(self.tree) if len(self.tree) == most else 0.0
 
-    def cut(self) -> TokenTree | None:
-        """What is verified; the session is told how much of its draft that is."""
-        if len(self.tree) > self.size:
-            _tell(self.session, "cut", _num_before(self.draft, self.tree, self.size))
-        if self.size == 0:
-            return None
-        return self.tree if len(self.tree) <= self.size else self.tree.prefix(self.size)
+    def cut(self, size: int) -> TokenTree | None:
+        """The first `size` nodes; the session is told how much of its draft these are."""
+        if len(self.tree) > size:
+            _tell(self.session, "cut", _num_before(self.draft, self.tree, size))
+            return self.tree.prefix(size) if size else None
+        return _or_none(self.tree)
 
 
 class AutoBudget:
@@ -172,8 +157,6 @@ class AutoBudget:
         costs: What steps cost at present.
         experience: What the drafter has been worth so far.
         clock: Seconds since some moment.
-        is_ragged: Whether a step of several rows costs what all their nodes do, so that each can
-            have its own number; else all have the same.
     """
 
     def __init__(
@@ -181,20 +164,16 @@ class AutoBudget:
         costs: Callable[[], CostModel],
         experience: Experience,
         clock: Callable[[], float] = perf_counter,
-        *,
-        is_ragged: bool = False,
     ) -> None:
         self._costs = costs
         self._experience = experience
         self._clock = clock
-        self._is_ragged = is_ragged
         self._cost: CostModel | None = None
         self._max_nodes = MOST_NODES
         self._pauses = not experience.is_time_to_draft()
         self._rows: list[_Drafted] = []
-        self._num_rows = 0
-        # By which the step costs: nodes of each row, or where rows are ragged their mean.
-        self._num_nodes = 0.0
+        # Of each row: one that has fewer is padded.
+        self._num_nodes = 0
         # What is expected of them, in tokens of a row.
         self._expected = 0.0
         self._first_look = _LEAST_LOOK
@@ -205,22 +184,20 @@ class AutoBudget:
         if not self._pauses:
             self._cost = self._costs()
 
-    def num_asked(self, num_rows: int) -> int:
-        """As `Budget.num_asked`: a few, where drafts have not proved to pay."""
-        if self._pauses:
-            return 0
-        return num_rows if self._experience.pays else ceil(num_rows / _PROBE)
+    @property
+    def pauses(self) -> bool:
+        """As `Budget.pauses`: for a while after drafts that lost."""
+        return self._pauses
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._rows, self._num_rows, self._num_nodes = [], len(max_depths), 0.0
+        self._rows, self._num_nodes = [], 0
         trees: list[TokenTree | None] = [None] * len(max_depths)
         if self._cost is not None and not self._pauses and max(max_depths) > 0:
-            drafted = zip(sessions, max_depths, worth_of(max_depths), strict=False)
-            self._rows = [_Drafted(*row) for row in drafted]
-            trees[: len(sessions)] = self._draft(self._cost)
+            self._rows = [_Drafted(*row) for row in zip(sessions, max_depths, strict=True)]
+            trees = self._draft(self._cost)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
@@ -230,83 +207,52 @@ class AutoBudget:
         start = self._clock()
         for row in self._rows:
             # A draft is worth tokens of its own row, and all rows wait for it.
-            _tell(row.session, "pace", cost.seconds(0) / self._num_rows)
+            _tell(row.session, "pace", cost.seconds(0) / len(self._rows))
         # What drafts by other models is not asked twice.
         is_soon_done = all(hasattr(row.session, "draft_until") for row in self._rows)
         most = min(self._first_look, self._max_nodes) if is_soon_done else self._max_nodes
-        profit = self._look(cost, self._rows, most)
-        while most < self._max_nodes and (rows := self._worth_a_look(cost, most, profit)):
+        profit = self._look(cost, most)
+        while most < self._max_nodes and self._is_worth_a_look(cost, most, profit):
             most = min(4 * most, self._max_nodes)
-            profit = self._look(cost, rows, most)
-        trees = [row.cut() for row in self._rows]
+            profit = self._look(cost, most)
+        trees = [row.cut(self._num_nodes) for row in self._rows]
         # Steps are like the one before: half of what is drafted then is left over.
-        self._first_look = max(2 * ceil(self._num_nodes), _LEAST_LOOK)
+        self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
         # What the model predicted is told, and learned, only where it will be drafted from.
-        seconds = self._clock() - start + self._learning_s
-        seconds = self._experience.draft_time(seconds * self._num_rows / len(self._rows))
+        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         shortfall = (1.0 - self._experience.kept) * self._expected
         self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
         return trees
 
-    def _look(self, cost: CostModel, rows: Sequence[_Drafted], most: int) -> float:
-        """Drafts so many nodes of some rows, and chooses how many are verified of each.
+    def _look(self, cost: CostModel, most: int) -> float:
+        """Drafts at most `most` nodes of each row, and chooses how many are verified.
 
         Returns:
-            What these gain, as `_choose` does.
+            What these gain, in tokens of a row.
         """
         trust = self._experience.trust
         # What is less likely seldom pays, wherever it stands.
         least = min(cost.least_worth / trust.most, 1.0)
-        drafts = _draft_all([row.session for row in rows], least, most)
-        for row, draft in zip(rows, drafts, strict=True):
+        drafts = _draft_all([row.session for row in self._rows], least, most)
+        for row, draft in zip(self._rows, drafts, strict=True):
             row.take(draft, most, trust)
-        values = [row.values for row in self._rows]
-        return self._choose(values, cost.relative(max(map(len, values))))
-
-    def _choose(self, values: list[list[float]], costs: list[float]) -> float:
-        """Chooses how many nodes of each row are verified.
-
-        Returns:
-            What they gain; where only a few rows were asked, what they would if all were like them.
-        """
-        unasked = self._num_rows - len(values)
-        if self._has_own_sizes:
-            sizes, judged = best_sizes(values, costs)
-            if unasked:
-                sizes, _ = best_sizes([*values, *[[]] * unasked], costs)
-            self._num_nodes = sum(sizes) / self._num_rows
-        else:
-            size, judged = best_size(values, costs)
-            # A row that was not asked would be padded.
-            self._num_nodes = 0 if unasked else size
-            sizes = [int(self._num_nodes)] * len(values)
-        for row, size in zip(self._rows, sizes, strict=False):
-            row.size = size
+        gains = [row.gains for row in self._rows]
+        self._num_nodes, judged = best_size(gains, cost.relative(max(map(len, gains))))
         self._expected = judged.tokens
         return judged.profit
 
-    @property
-    def _has_own_sizes(self) -> bool:
-        return self._is_ragged and self._num_rows > 1
-
-    def _worth_a_look(self, cost: CostModel, most: int, profit: float) -> list[_Drafted]:
-        """The rows of which more than `most` nodes might pay, were each as likely as the last."""
-        rows, plain = self._rows, cost.seconds(0)
-        start = self._num_nodes if self._has_own_sizes else most
+    def _is_worth_a_look(self, cost: CostModel, most: int, profit: float) -> bool:
+        """Whether more than `most` nodes might pay, were each as likely as the last of its tree."""
+        plain, num_rows = cost.seconds(0), len(self._rows)
         rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
+        known = sum(sum(row.gains) for row in self._rows)
+        hope = sum(row.hope for row in self._rows)
         # Between the numbers that were measured the curve is straight: the best is one of these.
-        further = [(size, costs) for size, costs in cost.curve().items() if size > start]
-        if self._has_own_sizes:
-            slopes = ((costs - cost.seconds(start)) / (size - start) for size, costs in further)
-            least = rate * min(slopes, default=inf) / plain
-            return [row for row in rows if row.hope > least]
-        known = sum(sum(row.values) for row in rows)
-        hope = sum(row.hope for row in rows)
-        pays = any(
-            1.0 + (known + (size - most) * hope) / len(rows) > rate * costs / plain
-            for size, costs in further
+        return any(
+            1.0 + (known + (size - most) * hope) / num_rows > rate * seconds / plain
+            for size, seconds in cost.curve().items()
+            if size > most
         )
-        return rows if pays else []
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
@@ -318,11 +264,12 @@ class AutoBudget:
             return
         self._learning_s = learning_s
         self._cost.record(self._num_nodes, self._clock() - self._start)
-        for row, tokens in zip(self._rows, emitted, strict=False):
+        size = self._num_nodes
+        for row, tokens in zip(self._rows, emitted, strict=True):
             if len(row.tree) and tokens is not None:
-                if row.size:
-                    self._experience.verified(sum(row.gains[: row.size]), len(tokens) - 1)
-                self._experience.trust.learn(row.tree, row.size, tokens)
+                if size:
+                    self._experience.verified(sum(row.gains[:size]), len(tokens) - 1)
+                self._experience.trust.learn(row.tree, size, tokens)
 
     def step_seconds(self) -> dict[int, float] | None:
         """As `Budget.step_seconds`."""
@@ -368,8 +315,6 @@ def make_budget(
     budget: int | Literal["auto"],
     drafter: Drafter,
     costs: Callable[[], CostModel],
-    *,
-    is_ragged: bool = False,
 ) -> Budget:
     """The budget of a request.
 
@@ -377,10 +322,9 @@ def make_budget(
         budget: A number of nodes, or `auto`.
         drafter: What drafts.
         costs: What steps cost at present; measured when it is first called.
-        is_ragged: As for `AutoBudget`.
     """
     if budget == "auto":
-        return AutoBudget(costs, experience_of(drafter), is_ragged=is_ragged)
+        return AutoBudget(costs, experience_of(drafter))
     return FixedBudget(budget)
 
 

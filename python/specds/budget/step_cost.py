@@ -14,7 +14,6 @@ import os
 from bisect import bisect
 from contextlib import suppress
 from itertools import accumulate
-from math import ceil
 from operator import mul
 from pathlib import Path
 from time import perf_counter
@@ -29,7 +28,7 @@ from specds._core import TokenTree
 from specds.cache_folder import cache_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from transformers import PreTrainedModel
 
@@ -38,11 +37,7 @@ if TYPE_CHECKING:
 MOST_NODES = 64
 """The most nodes whose cost is measured, and so the most that an automatic budget verifies."""
 
-# Where the cost of few nodes is measured, one of so many rows of a batch has one: the first nodes,
-# by which rows differ, cost more than the next ones.
-_ROWS_PER_NODE = 4
-_FEW = 1 / _ROWS_PER_NODE
-_SIZES = (0, _FEW, 1, 2, 4, 8, 16, 32, MOST_NODES)
+_SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
 # Where time runs out, these have been measured first: a line through the most telling ones.
 _ORDER = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
 _MEASURING_S = 1.0
@@ -72,7 +67,7 @@ class CostModel:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
     """
 
-    def __init__(self, seconds: Mapping[int, float] | Mapping[float, float]) -> None:
+    def __init__(self, seconds: Mapping[int, float]) -> None:
         known = sorted(seconds)
         at_sizes = np.interp(_SIZES, known, [taken for _, taken in sorted(seconds.items())])
         self._taken: list[float] = at_sizes.tolist()
@@ -80,10 +75,10 @@ class CostModel:
 
     def curve(self) -> dict[int, float]:
         """Seconds by number of nodes, at the numbers between which the curve is straight."""
-        return {size: self.seconds(size) for size in sorted(_ORDER)}
+        return {size: self.seconds(size) for size in _SIZES}
 
-    def seconds(self, num_nodes: float) -> float:
-        """Seconds of a step that verifies so many nodes, which may be a mean of several rows'."""
+    def seconds(self, num_nodes: int) -> float:
+        """Seconds of a step that verifies `num_nodes` nodes of each row."""
         return _between(self._least, *_place(num_nodes))
 
     def relative(self, most_nodes: int) -> list[float]:
@@ -100,7 +95,7 @@ class CostModel:
         costs = self.curve().items()
         return min((taken - first) / (size - 1) for size, taken in costs if size > 1) / plain
 
-    def record(self, num_nodes: float, seconds: float) -> None:
+    def record(self, num_nodes: int, seconds: float) -> None:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
@@ -124,7 +119,7 @@ def _never_more_for_fewer(seconds: list[float]) -> list[float]:
     return [*accumulate(reversed(seconds), min)][::-1]
 
 
-def _place(num_nodes: float) -> tuple[int, float]:
+def _place(num_nodes: int) -> tuple[int, float]:
     """Where a number of nodes lies: after which of `_SIZES`, and how far to the next."""
     index = bisect(_SIZES, num_nodes, 1, len(_SIZES) - 1) - 1
     size, next_size = _SIZES[index : index + 2]
@@ -177,28 +172,21 @@ class StepCosts:
             known = self._known[key] = CostModel(self._measured(num_rows, length))
         return known
 
-    def _measured(self, num_rows: int, length: int) -> dict[float, float]:
+    def _measured(self, num_rows: int, length: int) -> dict[int, float]:
         key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
         kept = _read(path)
         if kept is None:
-            sizes: tuple[float, ...] = _ORDER
-            if self._runner.is_ragged and len(self._runner.cache.lengths) >= _ROWS_PER_NODE:
-                sizes = (*_ORDER[:4], _FEW, *_ORDER[4:])
-            kept = measure(self._pass, self._most_nodes, sizes)
+            kept = measure(self._pass, self._most_nodes)
             _write(path, kept)
         return kept
 
-    def _pass(self, num_nodes: float) -> None:
+    def _pass(self, num_nodes: int) -> None:
         """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
-        size = ceil(num_nodes)
-        tree = TokenTree(range(size), [-1] * size) if size else None
+        tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
         num_rows = len(self._runner.cache.lengths)
-        trees = [tree] * num_rows
-        if num_nodes < size:
-            trees = [None if row % _ROWS_PER_NODE else tree for row in range(num_rows)]
-        logits = self._runner.verify_rows([0] * num_rows, trees)
+        logits = self._runner.verify_rows([0] * num_rows, [tree] * num_rows)
         logits[0][0, 0].item()  # waits for the device
 
 
@@ -211,11 +199,10 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 
 
 def measure(
-    verify: Callable[[float], None],
+    verify: Callable[[int], None],
     most_nodes: int = MOST_NODES,
-    sizes: Sequence[float] = _ORDER,
     clock: Callable[[], float] = perf_counter,
-) -> dict[float, float]:
+) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
     Takes about a second, or three passes where these take longer. Where not all sizes can be timed
@@ -224,7 +211,6 @@ def measure(
     Args:
         verify: Verifies so many nodes, and returns when that is done.
         most_nodes: What no pass may be larger than.
-        sizes: Numbers of nodes, the most telling ones first; a part is that of rows with one.
         clock: Seconds since some moment.
 
     Returns:
@@ -232,13 +218,13 @@ def measure(
         machine can only add to them, and what is taken for too fast is tried, and so put right.
     """
 
-    def timed(size: float) -> float:
+    def timed(size: int) -> float:
         start = clock()
         verify(size)
         return clock() - start
 
-    samples: dict[float, list[float]] = {}
-    left = [size for size in sizes if size <= most_nodes]
+    samples: dict[int, list[float]] = {}
+    left = [size for size in _ORDER if size <= most_nodes]
     deadline = clock() + _MEASURING_S
     while left and (clock() <= deadline or len(samples) < min(3, most_nodes)):
         size = min(left, key=lambda size: sum(samples.get(size, ())))
@@ -246,7 +232,7 @@ def measure(
             elapsed = timed(size)
         except torch.OutOfMemoryError:
             left = [smaller for smaller in left if smaller < size]
-            most_nodes = ceil(size) - 1
+            most_nodes = size - 1
             continue
         if size not in samples and elapsed < _MEASURING_S:
             # The first pass of a size chooses kernels and allocates, or is recorded.
@@ -280,17 +266,17 @@ def _fingerprint(model: PreTrainedModel) -> str:
     return " ".join(map(str, parts))
 
 
-def _read(path: Path) -> dict[float, float] | None:
+def _read(path: Path) -> dict[int, float] | None:
     """The costs of a file; None where there is none, or one that is damaged."""
     try:
-        kept = {float(size): float(s) for size, s in json.loads(path.read_text()).items()}
+        kept = {int(size): float(s) for size, s in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     is_whole = {0, MOST_NODES} <= set(kept) <= set(_SIZES)
     return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None
 
 
-def _write(path: Path, seconds: dict[float, float]) -> None:
+def _write(path: Path, seconds: dict[int, float]) -> None:
     """Writes beside the target and renames. What cannot be kept is measured again next time."""
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):

@@ -72,7 +72,7 @@ class TrialSession(Session, Protocol):
 class StepCost(Protocol):
     """What a step of the target costs."""
 
-    def seconds(self, num_nodes: float) -> float:
+    def seconds(self, num_nodes: int) -> float:
         """Seconds of a step that verifies `num_nodes` nodes, the mean of its rows."""
         ...
 

@@ -15,7 +15,6 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from specds.verify.attention import attend_packed
 from specds.verify.masks import layer_types
-from specds.verify.ragged import RaggedMask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from specds.verify.cache import TreeCache
 
     _Function = Callable[[torch.Tensor], torch.Tensor]
-    Mask = torch.Tensor | RaggedMask | None
+    Mask = torch.Tensor | None
 
 
 class _Block(NamedTuple):
@@ -246,8 +245,7 @@ class LeanForward:
         Args:
             token_ids: int64 `(1, num_tokens)`.
             positions: int64 `(1, num_tokens)`.
-            mask: As `attend_packed` takes it, or of rows of different numbers of tokens, or one of
-                these per type of layer.
+            mask: As `attend_packed` takes it, or one of these per type of layer.
             cache: The states of the tokens before.
         """
         states = self._embed(token_ids)
@@ -294,11 +292,9 @@ def _attend(
     query, key = together.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
     keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
     query = query.transpose(0, 1)[None]
-    scaling = layer.attention.scaling
-    if isinstance(mask, RaggedMask):
-        attended = mask.attend(layer.attention, query, keys, values, scaling)
-    else:
-        attended, _ = attend_packed(layer.attention, query, keys, values, mask, scaling=scaling)
+    attended, _ = attend_packed(
+        layer.attention, query, keys, values, mask, scaling=layer.attention.scaling
+    )
     return layer.output(attended.flatten(-2))
 
 

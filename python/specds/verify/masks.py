@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
 
     FirstVisible = Callable[[Any], Any]
-
-_Mask = TypeVar("_Mask")
-_ALL = slice(None)
 
 
 def first_visible(layer_type: str, config: Any) -> FirstVisible | None:
@@ -169,16 +166,14 @@ class DeviceMasks:
         positions: torch.Tensor,
         lengths: torch.Tensor,
         end: int,
-        seeing: slice = _ALL,
     ) -> dict[str, torch.Tensor]:
-        """The mask of each layer type, `(num_rows, 1, num_seeing, end)`.
+        """The mask of each layer type, `(num_rows, 1, width, end)`.
 
         Args:
             visible: bool `(num_rows, width, width)`, whom of its row each token of the pass sees.
             positions: int64 `(num_rows, width)`.
             lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
             end: Slots that are seen or hidden.
-            seeing: The places in each row whose masks these are; by default all.
         """
         num_rows, width = positions.shape
         slots = torch.arange(end, device=positions.device)
@@ -186,15 +181,15 @@ class DeviceMasks:
         of_prefix = places < 0
         # Slots behind the pass fall on the column added here, which nobody sees.
         nodes = places.clamp(0, width)[:, None]
-        padded = torch.nn.functional.pad(visible[:, seeing], (0, 1))
-        seen = padded.gather(2, nodes.expand(num_rows, padded.shape[1], end)) | of_prefix[:, None]
+        padded = torch.nn.functional.pad(visible, (0, 1))
+        seen = padded.gather(2, nodes.expand(num_rows, width, end)) | of_prefix[:, None]
         at_nodes = torch.nn.functional.pad(positions, (0, 1)).gather(1, nodes[:, 0])
         at_slots = torch.where(of_prefix, slots, at_nodes)[:, None]
         masks = {}
         for layer_type, first in self._first.items():
             near = seen
             if first is not None:
-                near = seen & (at_slots >= first(positions[:, seeing])[:, :, None])
+                near = seen & (at_slots >= first(positions)[:, :, None])
             mask = torch.zeros(near.shape, dtype=self._dtype, device=near.device)
             masks[layer_type] = mask.masked_fill_(~near, self._hidden)[:, None]
         return masks
@@ -216,7 +211,7 @@ class DeviceMasks:
         mask[..., end - width :].masked_fill_(~visible, self._hidden)
         return self.as_argument(dict.fromkeys(self._first, mask.view(1, 1, -1, end)))
 
-    def as_argument(self, masks: dict[str, _Mask]) -> _Mask | dict[str, _Mask]:
+    def as_argument(self, masks: dict[str, torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
         """`masks` in the form in which the model takes them."""
         return masks if self._by_layer_type else next(iter(masks.values()))
 

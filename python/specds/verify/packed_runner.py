@@ -13,7 +13,6 @@ from specds.verify.batch_inputs import InputMemory
 from specds.verify.lean_forward import LeanForward, lean_reason
 from specds.verify.masks import DeviceMasks
 from specds.verify.packed_model import packed_model_of
-from specds.verify.ragged import RaggedLayout, ragged_masks
 from specds.verify.runner import Runner
 
 if TYPE_CHECKING:
@@ -55,11 +54,6 @@ class PackedRunner(Runner):
     @cached_property
     def _packed_model(self) -> PreTrainedModel:
         return packed_model_of(self._model)
-
-    @property
-    def is_ragged(self) -> bool:
-        """As `Runner.is_ragged`: where acceptance is not decided by a pass of fixed shape."""
-        return self._lean is not None and not self.decides
 
     @property
     def decides(self) -> bool:
@@ -126,8 +120,6 @@ class PackedRunner(Runner):
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
         host = self._host_memory(shape)
         host.inputs.fill(token_ids, trees, self.cache.lengths, forced)
-        if request is None and self.is_ragged and len(set(sizes)) > 1:
-            return self._ragged_pass(host.inputs, sizes), []
         logits, reported = self._compute(host, shape, request)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
         return rows, [] if reported is None else decisions(reported, shape[1])[: len(trees)]
@@ -169,7 +161,8 @@ class PackedRunner(Runner):
         positions = inputs.lengths[:, None] + inputs.depths
         if num_rows > 1 or self._static:
             rows = torch.arange(num_rows, device=positions.device)[:, None].expand(-1, width)
-            self.cache.place_rows(num_rows, rows.flatten(), _slots(inputs).flatten(), end)
+            slots = inputs.lengths[:, None] + torch.arange(width, device=positions.device)
+            self.cache.place_rows(num_rows, rows.flatten(), slots.flatten(), end)
         else:
             self.cache.use_row(0)
         mask = self._mask(inputs, positions, end)
@@ -179,21 +172,6 @@ class PackedRunner(Runner):
         else:
             logits = self._forward(*arguments, model=self._packed_model)
         return logits.view(num_rows, width, -1)
-
-    def _ragged_pass(self, inputs: Inputs, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """The logits of each row, none padded to the width of another."""
-        num_rows, width = inputs.token_ids.shape
-        layout = RaggedLayout(sizes, width)
-        positions, end = inputs.lengths[:, None] + inputs.depths, max(self.cache.lengths) + width
-
-        def of_tokens(numbers: torch.Tensor) -> torch.Tensor:
-            return numbers.flatten()[layout.places]
-
-        self.cache.place_rows(num_rows, layout.rows, of_tokens(_slots(inputs)), end)
-        masks = ragged_masks(self._device_masks, layout, inputs, positions, self._group)
-        token_ids, at = of_tokens(inputs.token_ids)[None], of_tokens(positions)[None]
-        logits = self._lean(token_ids, at, self._device_masks.as_argument(masks), self.cache)  # type: ignore[misc]
-        return list(logits[0].split(sizes))
 
     def _mask(
         self, inputs: Inputs, positions: torch.Tensor, end: int
@@ -206,9 +184,3 @@ class PackedRunner(Runner):
             )
         # A single token sees all that there is, which attention does faster without a mask.
         return None if width == 1 else masks.of_one_row(inputs.visible, end, self._group)
-
-
-def _slots(inputs: Inputs) -> torch.Tensor:
-    """Where the states of each row's tokens go, int64 `(num_rows, width)`: behind the committed."""
-    width = inputs.token_ids.shape[1]
-    return inputs.lengths[:, None] + torch.arange(width, device=inputs.lengths.device)

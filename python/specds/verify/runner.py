@@ -64,14 +64,6 @@ class Runner:
         self.cache = TreeCache(config.num_hidden_layers, self._slots, num_rows)
         self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
 
-    @property
-    def is_ragged(self) -> bool:
-        """Whether a pass of several rows takes as long as all their nodes do.
-
-        Else a row with fewer nodes than another is padded, and takes as long.
-        """
-        return False
-
     def prefill(
         self, token_ids: torch.Tensor, chunk_size: int | None = None, row: int = 0
     ) -> torch.Tensor:
