@@ -5,8 +5,8 @@
 times, each alone and recorded as a CUDA graph, by the tokens of a pass: all linear layers of a
 shape, whole passes over few slots, which have besides these mostly small kernels, and acceptance;
 and by tokens and slots the attention of one layer, as `scaled_dot_product_attention` chooses, by
-each of its kernels, and in chunks (`specds.verify.attention.SPLIT_FROM`). It takes a minute on a
-GPU; `--device cpu --shape tiny --slots 64 --widths 1 5` shows that it works.
+each of its kernels. It takes a minute on a GPU; `--device cpu --shape tiny --slots 64 --widths 1 5`
+shows that it works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transformers import LogitsProcessorList
 from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation.shapes import config_of, random_model
 from specds.drafters import TokenTree
-from specds.verify.attention import attend_in_chunks, group_size
+from specds.verify.attention import group_size
 from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import CudaRecording, SharedMemory
 from specds.verify.packed_runner import PackedRunner
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 WIDTHS = (1, 2, 9, 17, 33, 63, 64, 65, 72, 80, 128)
 ATTENTION_WIDTHS = (1, 9, 65)
 SLOTS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-CHUNKS = (2, 4, 8)
 KERNELS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -157,7 +156,7 @@ def attention_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             query = make(1, heads, group * width, head_dim)
             mask = torch.zeros(1, 1, group * width, slots, device=device, dtype=query.dtype)
             mask[..., slots // 2 + 1 :] = max(torch.finfo(mask.dtype).min, -1e9)
-            for name, attend in _ways(slots):
+            for name, attend in _ways():
                 row = {"width": width, "slots": slots, "way": name}
                 compute = partial(_all_layers, attend, states, query, mask)
                 try:
@@ -175,13 +174,10 @@ def _all_layers(
     return [attend(query, keys, values, mask) for keys, values in states][-1]
 
 
-def _ways(slots: int) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+def _ways() -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
     yield "chosen", _attend
     for name, kernel in KERNELS.items():
         yield name, partial(_attend, kernel=kernel)
-    for chunks in CHUNKS:
-        if slots % (16 * chunks) == 0:
-            yield f"{chunks} chunks", partial(attend_in_chunks, scaling=None, num_chunks=chunks)
 
 
 def _attend(

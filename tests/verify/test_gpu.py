@@ -16,7 +16,7 @@ from models import (
     tiny_model,
 )
 from specds.generation import generate
-from specds.verify import RUNNERS, PackedRunner, attention, graphs
+from specds.verify import RUNNERS, PackedRunner, graphs
 from specds.verify.graphs import GraphRunner
 
 pytestmark = [
@@ -87,29 +87,6 @@ def test_passes_are_recorded_and_replayed(model):
     assert any(made)
     check(model)
     assert [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()] == made
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_queries", [1, 9, 65])
-def test_attention_in_chunks_is_attention(num_queries, dtype):
-    key, value = torch.randn(2, 1, 8, 4096 + 512, 64, device="cuda").to(dtype)[:, :, :, :4096]
-    query = torch.randn(1, num_queries, 8, 64, device="cuda").to(dtype).transpose(1, 2)
-    hidden = torch.rand(1, 1, num_queries, 4096, device="cuda") < 0.5
-    hidden[..., 1024:2048] = True
-    hidden[..., 0] = False
-    mask = torch.zeros(hidden.shape, dtype=dtype, device="cuda")
-    mask.masked_fill_(hidden, max(torch.finfo(dtype).min, -1e9))
-    made = attention.attend_in_chunks(query, key, value, mask, None, 4)
-    exact = [states.double() for states in (query, key, value)]
-    expected = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=~hidden)
-    # The device may round factors to ten bits in float32.
-    assert torch.allclose(made.double(), expected, atol=2e-2 if dtype != torch.float32 else 2e-3)
-
-
-def test_texts_attended_to_in_chunks_are_those_of_plain_decoding(model, monkeypatch):
-    monkeypatch.setitem(attention.SPLIT_FROM, "cuda", 64)
-    monkeypatch.setattr(attention, "_LEAST_CHUNK", 16)
-    check(model)
 
 
 def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):

@@ -33,7 +33,7 @@ from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation import curve
 from specds.bench.generation.ways import Target
 from specds.generation import generate
-from specds.verify import RUNNERS, PackedRunner, attention, graphs, support
+from specds.verify import RUNNERS, PackedRunner, graphs, support
 from specds.verify.batch_inputs import Inputs
 from specds.verify.graphs import GraphRunner, bucket
 
@@ -105,19 +105,6 @@ def test_texts_are_those_of_plain_decoding(family):
         assert output.past_key_values.get_seq_length() == len(expected) - 1
     # Three widths, two numbers of slots, and a cache that did not move.
     assert Recorded.made <= 6
-
-
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
-def test_texts_attended_to_in_chunks_are_those_of_plain_decoding(family, monkeypatch):
-    used, attend = [], attention.attend_in_chunks
-    monkeypatch.setitem(attention.SPLIT_FROM, "cpu", 64)
-    monkeypatch.setattr(attention, "_LEAST_CHUNK", 16)
-    monkeypatch.setattr(attention, "attend_in_chunks", lambda *a: used.append(a[-1]) or attend(*a))
-    model = tiny_model(family)
-    expected = plain_generate(model, num_tokens=50, **GREEDY)
-    output = fast(model, mixed_drafter(expected), num_tokens=50)
-    assert output.sequences.tolist() == [expected]
-    assert set(used) == {4, 8}
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
@@ -480,20 +467,6 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1
-
-
-def test_attention_in_chunks_on_a_device_copies_nothing_and_waits_for_nothing():
-    with FakeTensorMode(), OnDevice() as waits, Kernels() as seen:
-        key, value = torch.empty(2, 1, 8, 4096, 64, device="cuda", dtype=torch.bfloat16)
-        query = torch.empty(1, 8, 65, 64, device="cuda", dtype=torch.bfloat16)
-        mask = torch.empty(1, 1, 65, 4096, device="cuda", dtype=torch.bfloat16)
-        seen.names.clear()
-        made = attention.attend_in_chunks(query, key, value, mask, 0.3, 4)
-    assert made.shape == query.shape
-    assert waits.found == []
-    attended = "_scaled_dot_product_efficient_attention"
-    computed = [name for name in seen.names if name != "device"]
-    assert computed == [attended, "_softmax", "mul", "sum", "_to_copy"]
 
 
 class Kernels(TorchDispatchMode):

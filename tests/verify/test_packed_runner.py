@@ -21,45 +21,12 @@ from models import (
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from reference import TokenTree
 from specds.generation import generate
-from specds.verify import PackedRunner, UnsupportedModelError, attention, check_model, runner
+from specds.verify import PackedRunner, UnsupportedModelError, check_model, runner
 from specds.verify.attention import PACKED, AttentionError, attend_packed
 from specds.verify.packed_model import packed_model_of
 from specds.verify.support import require_support
 
 LONG = 3000
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_chunks", [1, 2, 4])
-def test_attention_in_chunks_is_attention(num_chunks, dtype):
-    torch.manual_seed(0)
-    # As a layer has them: views of a cache whose rows have more slots than are seen.
-    key, value = torch.randn(2, 1, 3, 96, 8, dtype=torch.float64)[:, :, :, :64].to(dtype)
-    query = torch.randn(1, 5, 3, 8, dtype=torch.float64).transpose(1, 2).to(dtype)
-    visible = torch.rand(5, 64) < 0.5
-    visible[0, 1:] = visible[1, :60] = visible[2, 32:] = False
-    visible[:3, 0], visible[1, 0], visible[1, 63] = True, False, True
-    mask = torch.where(visible, 0.0, -1e9).to(dtype)[None, None]
-    made = attention.attend_in_chunks(query, key, value, mask, 0.3, num_chunks)
-    exact = [states.double() for states in (query, key, value, mask)]
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *exact[:3], attn_mask=exact[3], scale=0.3
-    )
-    assert made.dtype == dtype
-    assert made.shape == query.shape
-    assert torch.allclose(made.double(), expected, atol=8 * torch.finfo(dtype).eps, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("num_rows", "num_slots", "expected"),
-    [(1, 1024, 1), (1, 2048, 2), (1, 6144, 6), (1, 10_240, 8), (1, 2050, 1), (2, 8192, 1)],
-)
-def test_chunks_are_for_one_row_and_many_slots(num_rows, num_slots, expected, monkeypatch):
-    key = torch.empty(num_rows, 1, num_slots, 1)
-    assert attention._num_chunks(key) == 1
-    monkeypatch.setitem(attention.SPLIT_FROM, "cpu", 2048)
-    assert attention._num_chunks(key) == expected
-    assert attention._num_chunks(key.double()) == 1
 
 
 @torch.no_grad()

@@ -13,18 +13,6 @@ PACKED = "specds_packed"
 No mask function has that name, so that transformers makes no masks of its own for it.
 """
 
-SPLIT_FROM: dict[str, int] = {}
-"""Slots from which the states of a single row are attended to in chunks, by type of device.
-
-A kernel of attention has one block of work for a head, and a GPU has more processors than a model
-has heads. Where chunks pay is to be measured (`benches/gpu_passes.py`); until then it is nowhere.
-"""
-
-_LEAST_CHUNK = 1024
-_MOST_CHUNKS = 8
-# Kernels read masks and states in rows of so many elements.
-_ALIGNMENT = 16
-
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
 
@@ -77,68 +65,11 @@ def attend_packed(
         attention_mask = packed(attention_mask[:, :, :width], group)
     query = query.transpose(0, 1).reshape(num_key_heads, group, num_rows, width, head_dim)
     query = query.permute(2, 0, 1, 3, 4).reshape(num_rows, num_key_heads, -1, head_dim)
-    num_chunks = _num_chunks(key)
-    if attention_mask is not None and num_chunks > 1:
-        output = attend_in_chunks(query, key, value, attention_mask, scaling, num_chunks)
-    else:
-        output = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=scaling
-        )
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling
+    )
     output = output.view(num_rows, num_key_heads, group, width, -1).permute(0, 3, 1, 2, 4)
     return output.reshape(num_parts, num_tokens, num_heads, -1), None
-
-
-def _num_chunks(key: torch.Tensor) -> int:
-    """In how many chunks to attend to states `(num_rows, num_key_heads, num_slots, head_dim)`."""
-    num_rows, _, num_slots, _ = key.shape
-    if num_slots < SPLIT_FROM.get(key.device.type, num_slots + 1):
-        return 1
-    if num_rows > 1 or key.dtype == torch.float64:  # enough blocks, or no such kernel
-        return 1
-    most = min(num_slots // _LEAST_CHUNK, _MOST_CHUNKS)
-    return next((n for n in range(most, 1, -1) if num_slots % (n * _ALIGNMENT) == 0), 1)
-
-
-def attend_in_chunks(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    scaling: float | None,
-    num_chunks: int,
-) -> torch.Tensor:
-    """Attention to equal chunks of the slots at once, each weighed by its share of the softmax.
-
-    Args:
-        query: `(1, num_heads, num_queries, head_dim)`.
-        key: `(1, num_heads, num_slots, head_dim)`.
-        value: As `key`, its `head_dim` may be another.
-        mask: Additive and finite, `(1, 1, num_queries, num_slots)`.
-        scaling: Factor of the products.
-        num_chunks: What `num_slots` can be divided by.
-
-    Returns:
-        `(1, num_heads, num_queries, head_dim)`.
-    """
-    chunks = (num_chunks, -1)
-    keys, values = (
-        torch.unflatten(states[0], 1, chunks).transpose(0, 1) for states in (key, value)
-    )
-    masks = torch.unflatten(mask[0], 2, chunks).permute(2, 0, 1, 3)
-    queries = query.expand(num_chunks, -1, -1, -1)
-    masks = masks.expand(-1, query.shape[1], -1, -1)
-    if query.device.type == "cuda":
-        attended, log_sums, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            queries, keys, values, masks, True, scale=scaling
-        )
-        log_sums = log_sums[..., : query.shape[2]]  # their number is rounded up
-    else:
-        attended, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries, keys, values, attn_mask=masks, scale=scaling
-        )
-    shares = log_sums.softmax(dim=0)[..., None]
-    joined: torch.Tensor = (attended * shares).sum(dim=0, keepdim=True)
-    return joined.to(query.dtype)
 
 
 AttentionInterface.register(PACKED, attend_packed)
