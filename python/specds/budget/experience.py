@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -21,8 +20,6 @@ _FAITH = 2.0
 _FIRST_TRUST = 0.3
 # Deeper nodes are trusted as the deepest of these.
 _DEPTHS = 16
-# Drafts are told apart by the probability of their likeliest node.
-_SURENESS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _MOST_TRUST = 2.0
 _AVERAGING = 0.1
 # Of the time of drafts, where it is less than thought.
@@ -33,11 +30,10 @@ _LONGEST_WAIT = 31
 class Trust:
     """What is held of a drafter's probabilities: the share of the tokens promised that came.
 
-    By how sure the drafter is of its likeliest node, since drafters exaggerate both ways, and by
-    depth. A depth with little evidence is trusted as the one above it, and the first one as that of
-    all drafts, never more than the drafter says. Nodes count whose outcome is sure to be known
-    before it is: the verified ones and their children. So a drafter is judged by the first token
-    alone while none of its nodes is verified, and can win trust.
+    By depth, since drafters exaggerate more the deeper they draft; a depth with little evidence is
+    trusted as the one above it. Nodes count whose outcome is sure to be known before it is: the
+    verified ones and their children. So a drafter is judged by the first token alone while none of
+    its nodes is verified, and can win trust.
 
     Args:
         first: What is believed of a drafter that is not known yet.
@@ -45,62 +41,41 @@ class Trust:
 
     def __init__(self, first: float = _FIRST_TRUST) -> None:
         # Lists: between two passes of a model, code is seldom in the processor's cache, and the
-        # first few calls of numpy take 10 us each.
-        rows, size = range(len(_SURENESS) + 1), _DEPTHS + 1
-        self._promised = [[0.0] * size for _ in rows]
-        self._came = [[0.0] * size for _ in rows]
-        # Of the first tokens of all drafts, what was promised and what came.
-        self._of_all = [_FAITH, _FAITH * first]
-        self._factors = [[first] * size for _ in rows]
+        # first few calls of numpy take 10 us each. Depths count from 1.
+        self._promised = [0.0, _FAITH] + [0.0] * (_DEPTHS - 1)
+        self._came = [0.0, _FAITH * first] + [0.0] * (_DEPTHS - 1)
+        self._factors = [first] * (_DEPTHS + 1)
 
     @property
     def most(self) -> float:
-        """The largest factor by which a probability may be too small."""
-        return max(1.0, *map(max, self._factors))
+        """The largest factor by which a probability may be too small, 1 at least."""
+        return max(1.0, *self._factors)
 
     def gains(self, tree: TokenTree) -> list[float]:
         """Tokens to expect of each node of a tree."""
-        promises = _promises(tree)
-        factors = self._factors[_row(promises)]
-        nodes = zip(promises, tree.depths().tolist(), strict=True)
-        return [promise * factors[min(depth, _DEPTHS)] for promise, depth in nodes]
+        nodes = zip(_promises(tree), tree.depths().tolist(), strict=True)
+        return [promise * self._factors[min(depth, _DEPTHS)] for promise, depth in nodes]
 
     def hope(self, tree: TokenTree) -> float:
         """The most tokens to expect of a node that is no likelier than the last of a tree."""
-        promises = _promises(tree)
-        return min(promises[-1] * max(self._factors[_row(promises)][1:]), 1.0)
+        return min(_promises(tree)[-1] * max(self._factors), 1.0)
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
-        promises = _promises(tree)
-        row = _row(promises)
-        promised = self._promised[row] = [_KEPT * number for number in self._promised[row]]
-        came = self._came[row] = [_KEPT * number for number in self._came[row]]
-        first_promised, first_came = (_KEPT * number for number in self._of_all)
+        promised = self._promised = [_KEPT * number for number in self._promised]
+        came = self._came = [_KEPT * number for number in self._came]
         path = _path(tree, emitted)
-        nodes = zip(tree.parents.tolist(), tree.depths().tolist(), promises, strict=True)
+        nodes = zip(tree.parents.tolist(), tree.depths().tolist(), _promises(tree), strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
             if parent < num_verified:
                 promised[min(depth, _DEPTHS)] += promise
                 came[min(depth, _DEPTHS)] += node in path
-                if parent < 0:
-                    first_promised += promise
-                    first_came += node in path
-        self._of_all = [first_promised, first_came]
-        factor = first_came / max(first_promised, first_came) if first_came else 0.0
-        factors = [factor]
-        for came_here, promised_here in zip(came[1:], promised[1:], strict=True):
+        factor = min(came[1] / promised[1], _MOST_TRUST) if promised[1] else 0.0
+        self._factors = [factor, factor]
+        for came_here, promised_here in zip(came[2:], promised[2:], strict=True):
             factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
-            factors.append(factor if factor < _MOST_TRUST else _MOST_TRUST)
-        for other, of_row in enumerate(self._promised):
-            if of_row[1] == 0.0:
-                self._factors[other] = factors[:1] * len(factors)
-        self._factors[row] = factors
-
-
-def _row(promises: list[float]) -> int:
-    """How sure a drafter is, as a row of what is known of it."""
-    return bisect(_SURENESS, max(promises, default=0.0))
+            factor = factor if factor < _MOST_TRUST else _MOST_TRUST
+            self._factors.append(factor)
 
 
 def _promises(tree: TokenTree) -> list[float]:
