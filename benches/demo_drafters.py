@@ -25,12 +25,19 @@ from specds.cli.arguments import budget
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import MODES, compare
-from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
+from specds.drafters import OPTIONS, DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.loading import load_model
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison
 
+NAMES = (
+    *OPTIONS,
+    "aded:search=greedy",
+    "aded:order=2",
+    "aded:order=4",
+    *(f"n-grammys:parts={part}" for part in OPTIONS["n-grammys"]["parts"][1:]),
+)
 COLUMNS = ("nodes", "greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
 
 
@@ -49,8 +56,8 @@ def main() -> None:
         corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
         path = build_datastore(corpus, tokenizer, Path(folder, "stdlib.specds")).path
         console = Console(stderr=True)
-        for name in track(list(DrafterName), "drafters", console=console):
-            ways = ("tree", "batched") if name is DrafterName.N_GRAMMYS else ("tree",)
+        for name in track([*map(DrafterName.parse, NAMES)], "drafters", console=console):
+            ways = ("tree", "batched") if name.value == "n-grammys" else ("tree",)
             for way in ways:
                 inputs = with_trigrams(name, DrafterInputs(Datastore.open(path), model))
                 comparisons = [

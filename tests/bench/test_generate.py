@@ -24,7 +24,7 @@ from specds.bench.generation.run import GenerateOptions, altered, run_generate
 from specds.bench.generation.shapes import SHAPES, config_of, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
 from specds.bench.replay.trace import Trace, replay
-from specds.drafters import DrafterName, open_drafter
+from specds.drafters import open_drafter
 from specds.stats import GenerationStats
 
 GREEDY = {"do_sample": False}
@@ -324,7 +324,7 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer, name)
     )
     plain, row = document["rows"]
     assert (row["num_differing"], row["mode"]) == (0, "forced")
-    drafter, trace = open_drafter(DrafterName(name), files / "code.specds"), Trace()
+    drafter, trace = open_drafter(name, files / "code.specds"), Trace()
     for line in path.read_text().splitlines():
         recorded = json.loads(line)
         # Generation takes the first token from the prefill, and drafts behind it.

@@ -477,7 +477,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
     for arguments, message, expected in (
         ((*one,), "drafter `rest` needs a datastore", 1),
         ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
-        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, fused-low", 1),
+        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest, aded", 1),
         ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
         ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),

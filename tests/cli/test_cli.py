@@ -260,7 +260,7 @@ def test_generate_takes_a_budget(run, datastore):
         assert "is no budget" in err
 
 
-@pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys-context", "prompt-lookup"])
+@pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys:parts=context", "prompt-lookup"])
 def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, drafter):
     import torch
 
@@ -386,9 +386,9 @@ BUILD = ["build", "--out", "o"]
         ([*BUILD, "--corpus", "stdlib", "--tokenizer", "demo", "--lang", "c"], 1, "language"),
         (["merge", "a", "--out", "b"], 1, "a"),
         (
-            ["generate", "--model", "demo", "--prompt", "a", "--drafter", "rest-paper"],
+            ["generate", "--model", "demo", "--prompt", "a", "--drafter", "rest"],
             1,
-            "drafter `rest-paper` needs a datastore: give one by --datastore",
+            "drafter `rest` needs a datastore: give one by --datastore",
         ),
         (
             ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],

@@ -50,9 +50,10 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
 @pytest.mark.parametrize(
     ("drafter", "code", "message"),
     [
-        ("hierarchy-x:demo-tiny", 2, "no hierarchy `hierarchy-x`: try `hierarchy`, `hierarchy-sd`"),
+        ("hierarchy-x:demo-tiny", 2, "no hierarchy `hierarchy-x`: try `hierarchy:SMALL,MIDDLE`"),
+        ("hierarchy:a,window=3", 2, "`hierarchy` has no option `window`: try `hierarchy:ablation="),
         ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
-        ("fusd", 2, "no drafter `fusd`: choose of fused, fused-low"),
+        ("fusd", 2, "no drafter `fusd`: choose of fused, rest, aded"),
         ("hierarchy:/no/such", 1, "no tokenizer `/no/such`"),
     ],
 )
@@ -97,7 +98,7 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
     ]
     page = tmp_path / "report.html"
     options += ["--modes", "greedy", "--context", "none", "--json", "--html", page]
-    names = "prompt-lookup,hierarchy-joined:demo-tiny+demo-small"
+    names = "prompt-lookup,hierarchy:demo-tiny+demo-small+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0
     other, row = (row for row in json.loads(out)["rows"] if row["kind"] == "drafter")
@@ -119,17 +120,17 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
         if line.split()
     }
     passes = row["levels"]["demo-small"]["num_forwards"] / row["num_drafts"]
-    assert lines["hierarchy-joined:demo-tiny+demo-small:"][-2:] == [sigma, eta]
+    assert lines["hierarchy:demo-tiny+demo-small+joined=yes:"][-2:] == [sigma, eta]
     assert lines["demo-small"][0] == f"{passes:.1f}"
     assert len(lines["retrieval"]) == 1  # it has no model that passes
 
 
 def test_variants_are_named():
-    named = HierarchyName.parse("hierarchy-pre-self: a , b,")
+    named = HierarchyName.parse("hierarchy: a , ablation=pre-self, b,")
     assert (named.config, named.models) == (HierarchyConfig.ablation("pre+self"), ("a", "b"))
     assert HierarchyName.parse("hierarchy:a+b").models == ("a", "b")
     assert HierarchyName.parse("hierarchy:a").config == HierarchyConfig()
-    assert HierarchyName.parse("hierarchy-adaptive:a").config.adaptive
+    assert HierarchyName.parse("hierarchy:a+joined=yes").config.joined
 
 
 def test_models_of_another_tokenizer_are_refused(monkeypatch):

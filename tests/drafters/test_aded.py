@@ -24,6 +24,7 @@ from specds.drafters import (
     make_drafter,
     open_drafter,
     require_inputs,
+    with_trigrams,
 )
 
 tokens = st.integers(0, 3)
@@ -321,24 +322,39 @@ def test_bad_prompts_are_refused(trigrams):
     assert len(AdedDrafter(trigrams).session([1]).draft(9)) == 0
 
 
-def test_names_make_the_ablations(datastore, trigrams):
+def test_options_make_the_ablations(datastore, trigrams):
     made = {
-        name: make_drafter(name, DrafterInputs(datastore))
-        for name in DrafterName
-        if name.takes_trigrams and name.needs_datastore
+        options: make_drafter(f"aded{options}", DrafterInputs(datastore))
+        for options in ("", ":search=greedy", ":order=2", ":order=4+search=greedy")
     }
-    orders = {name.value: drafter.trigrams.order for name, drafter in made.items()}
-    assert orders == {"aded": 3, "aded-greedy": 3, "aded-bigram": 2, "aded-4gram": 4}
-    assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 96]
-    assert [n.value for n, d in made.items() if d.config.search == "greedy"] == ["aded-greedy"]
-    assert make_drafter(DrafterName.ADED, DrafterInputs(trigrams=trigrams)).trigrams is trigrams
+    assert [drafter.trigrams.order for drafter in made.values()] == [3, 3, 2, 4]
+    assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 4]
+    bigrams = DrafterName.parse("aded:order=2")
+    assert with_trigrams(bigrams, DrafterInputs(datastore)).trigrams.order == 2
+    assert make_drafter("aded", DrafterInputs(trigrams=trigrams)).trigrams is trigrams
     empty = Trigrams.build(datastore, min_count=10**9)
-    assert (
-        make_drafter(DrafterName.ADED, DrafterInputs(datastore, trigrams=empty)).trigrams is empty
-    )
+    assert make_drafter("aded", DrafterInputs(datastore, trigrams=empty)).trigrams is empty
     with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
-        make_drafter(DrafterName.ADED_BIGRAM, DrafterInputs(trigrams=trigrams))
+        make_drafter(bigrams, DrafterInputs(trigrams=trigrams))
     with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore, or"):
-        open_drafter(DrafterName.ADED)
+        open_drafter("aded")
     with pytest.raises(ValueError, match="`rest` takes no tri-grams: leave out --trigrams"):
-        require_inputs(DrafterName.REST, datastore=True, model=True, trigrams=True)
+        require_inputs(DrafterName.parse("rest"), datastore=True, model=True, trigrams=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("best", "no drafter `best`: choose of fused, rest, aded, prompt-lookup, n-grammys"),
+        (
+            "aded:depth=2",
+            "`aded` has no option `depth`: try `aded:search=greedy` or `aded:order=4`",
+        ),
+        ("aded:order=5", "option `order` of `aded` is none of 3, 2, 4: got `5`"),
+        ("fused:effort", "option `effort` of `fused` is none of auto, low, normal"),
+        ("rest:exact=yes", "drafter `rest` has no option `exact`, and takes none"),
+    ],
+)
+def test_options_that_are_not_there_are_told_with_those_that_are(name, message):
+    with pytest.raises(ValueError, match=message):
+        make_drafter(name, DrafterInputs())

@@ -154,12 +154,12 @@ def test_an_effort_is_one_of_four(effort):
         FusedState(effort=str(effort))
 
 
-@pytest.mark.parametrize("name", ["fused", "fused-low", "fused-normal", "fused-high"])
-def test_names_make_the_efforts(tmp_path, name):
+@pytest.mark.parametrize(("options", "effort"), [("", "normal"), (":effort=low", "low")])
+def test_an_effort_may_be_an_option_of_the_name(tmp_path, options, effort):
+    name = DrafterName.parse(f"fused{options}")
     store = build(tmp_path / "d", [[0, 1, 2]])
-    named = make_drafter(DrafterName(name), DrafterInputs(store, effort="normal"))
-    assert named.config.effort == (name.partition("-")[2] or "normal")
-    require_inputs(DrafterName(name), datastore=False, model=True, memory=True, model_tables=True)
+    assert make_drafter(name, DrafterInputs(store, effort="normal")).config.effort == effort
+    require_inputs(name, datastore=False, model=True, memory=True, model_tables=True)
 
 
 def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):

@@ -13,7 +13,6 @@ from models import VOCAB_SIZE, prompt, tiny_model
 from specds import NGrammysDrafter, PromptLookupDrafter
 from specds.drafters import (
     DrafterInputs,
-    DrafterName,
     ModelTables,
     NGrammysConfig,
     RestConfig,
@@ -137,10 +136,10 @@ def test_a_strategy_that_needs_a_model_says_so():
     for strategy in set(STRATEGIES) - {"context"}:
         with pytest.raises(ValueError, match=f"`tables` are needed for the strategy {strategy}"):
             NGrammysDrafter(None, NGrammysConfig(strategy=strategy))
-    for name in DrafterName:
-        if name.needs_model and not name.needs_datastore:
-            with pytest.raises(ValueError, match="needs the target model: give one by --model"):
-                make_drafter(name, DrafterInputs())
+    for name in ("n-grammys", "n-grammys:parts=bigram"):
+        with pytest.raises(ValueError, match=f"`{name}` needs the target model: give one by --m"):
+            make_drafter(name, DrafterInputs())
+    assert make_drafter("n-grammys:parts=context", DrafterInputs()).config.strategy == "context"
 
 
 def test_prompts_that_cannot_be_drafted_for_are_refused():
@@ -185,7 +184,6 @@ def test_budgets_are_those_of_the_papers():
     for strategy in ("bigram", "unigram"):
         assert NGrammysConfig(strategy=strategy).max_nodes == 10
     assert PromptLookupDrafter().max_nodes == 10
-    assert RestConfig.paper() == RestConfig(16, 1, 10, exact=True, max_nodes=64)
     assert RestConfig().max_nodes is None
 
 

@@ -8,11 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
+    OPTIONS,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
     make_drafter,
     require_inputs,
+    split_name,
     with_trigrams,
 )
 
@@ -94,16 +96,15 @@ def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
         if name in ENTRANTS:
             if ENTRANTS[name].takes_datastore and not datastore:
                 raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
-        elif name in {drafter.value for drafter in DrafterName}:
-            require_inputs(DrafterName(name), datastore=datastore, model=model)
+        elif split_name(name)[0] in OPTIONS:
+            require_inputs(DrafterName.parse(name), datastore=datastore, model=model)
         else:
-            known = ", ".join([*(drafter.value for drafter in DrafterName), *ENTRANTS])
-            raise ValueError(f"no drafter `{name}`: choose of {known}")
+            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*OPTIONS, *ENTRANTS])}")
 
 
 def needs_model(names: Sequence[str]) -> bool:
     """Whether any of them is made of the target's weights."""
-    return any(name not in ENTRANTS and DrafterName(name).needs_model for name in names)
+    return any(name not in ENTRANTS and DrafterName.parse(name).needs_model for name in names)
 
 
 def engines_of(
@@ -126,7 +127,7 @@ def engines_of(
     engines = []
     for name in names:
         takes_datastore = (
-            ENTRANTS[name] if name in ENTRANTS else DrafterName(name)
+            ENTRANTS[name] if name in ENTRANTS else DrafterName.parse(name)
         ).takes_datastore
         # A drafter that has other sources too may take one, and do without.
         taken = datastores if takes_datastore and datastores else [None]
@@ -139,7 +140,7 @@ def engines_of(
                 start = partial(ENTRANTS[name].open, given)
             else:
                 inputs = replace(own, datastore=datastore)
-                start = partial(_open_own, DrafterName(name), inputs, memory_tokens)
+                start = partial(_open_own, DrafterName.parse(name), inputs, memory_tokens)
             engines.append(Engine(name, datastore, start))
     return engines
 

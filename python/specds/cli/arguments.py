@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from specds.drafters import DrafterName
 from specds.hierarchy.registry import drafter_name
 
 if TYPE_CHECKING:
-    from specds.drafters import DrafterName
     from specds.hierarchy.registry import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
@@ -98,6 +98,14 @@ def drafter(text: str) -> DrafterName | HierarchyName:
     """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
     try:
         return drafter_name(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def drafter_of_one(text: str) -> DrafterName:
+    """A drafter of one model by its name."""
+    try:
+        return DrafterName.parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

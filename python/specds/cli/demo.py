@@ -28,7 +28,7 @@ def run_demo(
     max_new_tokens: int,
     budget: int | Literal["auto"],
     seed: int,
-    drafter_name: DrafterName = DrafterName.FUSED,
+    drafter_name: DrafterName | None = None,
     *,
     verification: str = "auto",
     as_json: bool = False,
@@ -40,10 +40,11 @@ def run_demo(
         max_new_tokens: Tokens for each of them.
         budget: Nodes of a draft, as in `specds.generate`.
         seed: Chooses the prompts, and seeds the sampling.
-        drafter_name: What drafts.
+        drafter_name: What drafts; by default ``fused``.
         verification: How drafts are verified, as in `specds.generate`.
         as_json: Print one JSON document instead of text and tables.
     """
+    drafter_name = drafter_name or DrafterName.parse("fused")
     chosen = prompts(num_prompts, seed=seed)
     model, tokenizer = load_model("demo", device="cpu")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:

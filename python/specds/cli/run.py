@@ -32,25 +32,28 @@ _TRIGRAMS = Annotated[
     Path | None, typer.Option(help="A folder made by `specds trigrams`, for `aded` and `fused`.")
 ]
 _DRAFTER = Annotated[
-    DrafterName,
+    Any,  # `DrafterName`, read by typer's parser
     typer.Option(
+        parser=arguments.drafter_of_one,
+        metavar="NAME[:OPTION=VALUE]",
         help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
         "model's own predictions; `rest`: datastore alone; "
-        "`rest-paper`: the same by all occurrences; `aded`: tri-grams that adapt to the text; "
-        "`aded-...`: an ablation of it; `prompt-lookup`: the request's own text alone; "
-        "`n-grammys`: that and the model's bigrams; `n-grammys-...`: a part of it."
+        "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
+        "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
+        "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
+        "part of it).",
     ),
 ]
 _DRAFTER_OR_HIERARCHY = Annotated[
     Any,  # `DrafterName | HierarchyName`: typer knows no unions
     typer.Option(
         parser=arguments.drafter,
-        metavar="NAME",
+        metavar="NAME[:OPTION=VALUE]",
         help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
         "that draft for each other and for the target, the smallest first, and a datastore, where "
-        "there is one, for the smallest. `hierarchy-joined:...`: what the datastore drafts goes up "
-        "to the target as well; `hierarchy-adaptive:...`: the same, without the levels that do not "
-        "earn their time; `hierarchy-sd`, `-self`, `-pre`, `-pre-self`: the ablations of HSDDW.",
+        "there is one, for the smallest. With the option `joined=yes` among the models, "
+        "what the datastore drafts goes up to the target as well; `ablation=sd`, `self`, `pre` or "
+        "`pre-self`: those of HSDDW.",
     ),
 ]
 _VERIFICATION = Annotated[
@@ -68,7 +71,7 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
     trigrams: _TRIGRAMS = None,
-    drafter: _DRAFTER_OR_HIERARCHY = DrafterName.FUSED.value,
+    drafter: _DRAFTER_OR_HIERARCHY = "fused",
     weights: Weights = None,
     effort: EffortOption = EffortName.AUTO,
     memory: Annotated[
@@ -123,7 +126,7 @@ def generate(
     if is_hierarchy and memory is not None:
         raise ValueError("a hierarchy keeps no memory: leave out --memory")
     # What drafts for the smallest model of a hierarchy is made of the same.
-    own = DrafterName.FUSED if is_hierarchy else drafter
+    own = DrafterName.parse("fused") if is_hierarchy else drafter
     require_inputs(own, **given, **kept, model=True)
     if tenant and memory is None:
         raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
@@ -197,7 +200,7 @@ def generate(
 
 def demo(
     num_prompts: Annotated[int, typer.Option("--prompts", min=1, help="Held-out prompts.")] = 12,
-    drafter: _DRAFTER = DrafterName.FUSED,
+    drafter: _DRAFTER = "fused",
     max_new_tokens: _NEW_TOKENS = 128,
     budget: Budget = "auto",
     verification: _VERIFICATION = Verification.AUTO,

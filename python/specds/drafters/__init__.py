@@ -22,11 +22,14 @@ from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weight
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.registry import (
+    OPTIONS,
     DrafterInputs,
     DrafterName,
     make_drafter,
     open_drafter,
+    read_options,
     require_inputs,
+    split_name,
     with_trigrams,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
@@ -43,6 +46,7 @@ from specds.drafters.session import (
 )
 
 __all__ = [
+    "OPTIONS",
     "SOURCES",
     "AdaptiveTrigrams",
     "AdedConfig",
@@ -75,8 +79,10 @@ __all__ = [
     "make_drafter",
     "node_budget",
     "open_drafter",
+    "read_options",
     "read_weights",
     "refit",
     "require_inputs",
+    "split_name",
     "with_trigrams",
 ]

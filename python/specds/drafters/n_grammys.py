@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from specds._core import ModelTables, n_grammys_session
 from specds.drafters.session import begin
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from specds._core import DraftSession
 
-    Strategy = Literal["mixed", "context", "bigram", "extended-bigram", "unigram"]
+Strategy: TypeAlias = Literal["mixed", "context", "bigram", "extended-bigram", "unigram"]
 
 
 @dataclass(frozen=True)

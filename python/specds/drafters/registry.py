@@ -1,76 +1,120 @@
-"""The drafters by name, as the command line knows them."""
+"""The drafters by name and options, as the command line knows them: `aded:search=greedy`."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from specds._core import Datastore, Memory, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
-from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
+from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.rest import RestConfig, RestDrafter
+from specds.drafters.rest import RestDrafter
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from os import PathLike
     from pathlib import Path
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.drafters.n_grammys import Strategy
     from specds.drafters.session import Drafter
 
+OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "fused": {"effort": get_args(Effort)},
+    "rest": {},
+    "aded": {"search": ("mcts", "greedy"), "order": ("3", "2", "4")},
+    "prompt-lookup": {},
+    "n-grammys": {"parts": get_args(Strategy)},
+}
+"""The drafters of one model, and the values of each of their options, the usual one first.
 
-class DrafterName(str, Enum):
-    """The drafters that the command line knows.
+``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
+other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone. ``aded``:
+n-grams of an ``order`` that adapt to the text, by Monte Carlo tree ``search``. ``prompt-lookup``:
+the request's own text alone. ``n-grammys``: that and the model's bigrams, or one of these
+``parts``.
+"""
 
-    ``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-    other nodes; ``fused-low``, ``fused-normal`` and ``fused-high`` read as much of these as their
-    effort says, whatever a step of the model takes. ``rest``: the datastore alone, its nodes ranked
-    by an even sample of 256 occurrences. ``rest-paper``: the same ranked by every occurrence, 64
-    nodes, as the paper's text has it. ``aded``: tri-grams that adapt to the text, by Monte Carlo
-    tree search; ``aded-greedy``, ``aded-bigram`` and ``aded-4gram`` are its ablations.
-    ``prompt-lookup``: the request's own text alone.
-    ``n-grammys``: the request's own text and the model's bigrams; ``n-grammys-context``,
-    ``n-grammys-bigram``, ``n-grammys-extended-bigram`` and ``n-grammys-unigram`` are its parts.
+
+def read_options(
+    name: str, parts: Iterable[str], known: dict[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Reads options such as ``order=2``.
+
+    Args:
+        name: Of the drafter.
+        parts: The options as they were written.
+        known: Each option with its values.
+
+    Raises:
+        ValueError: There is no such option or value: says which there are.
+    """
+    options = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        if key not in known:
+            listed = " or ".join(f"`{name}:{option}={known[option][-1]}`" for option in known)
+            tried = f": try {listed}" if known else ", and takes none"
+            raise ValueError(f"drafter `{name}` has no option `{key}`{tried}")
+        if value not in known[key]:
+            values = ", ".join(known[key])
+            raise ValueError(f"option `{key}` of `{name}` is none of {values}: got `{value}`")
+        options[key] = value
+    return options
+
+
+def split_name(text: str) -> tuple[str, list[str]]:
+    """The name of a drafter, and what stands behind its colon, parted by commas or ``+``."""
+    name, _, tail = text.partition(":")
+    return name.strip(), [part.strip() for part in re.split("[,+]", tail) if part.strip()]
+
+
+@dataclass(frozen=True)
+class DrafterName:
+    """A drafter of one model that is not made yet.
+
+    Attributes:
+        value: All of it, as it was written.
+        kind: One of `OPTIONS`.
+        options: The options that are not the usual ones.
     """
 
-    FUSED = "fused"
-    FUSED_LOW = "fused-low"
-    FUSED_NORMAL = "fused-normal"
-    FUSED_HIGH = "fused-high"
-    REST = "rest"
-    REST_PAPER = "rest-paper"
-    ADED = "aded"
-    ADED_GREEDY = "aded-greedy"
-    ADED_BIGRAM = "aded-bigram"
-    ADED_4GRAM = "aded-4gram"
-    PROMPT_LOOKUP = "prompt-lookup"
-    N_GRAMMYS = "n-grammys"
-    N_GRAMMYS_CONTEXT = "n-grammys-context"
-    N_GRAMMYS_BIGRAM = "n-grammys-bigram"
-    N_GRAMMYS_EXTENDED_BIGRAM = "n-grammys-extended-bigram"
-    N_GRAMMYS_UNIGRAM = "n-grammys-unigram"
+    value: str
+    kind: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> DrafterName:
+        """Reads ``NAME`` or ``NAME:OPTION=VALUE``.
+
+        Commas or ``+`` part several options; where commas part drafters, only ``+`` does.
+
+        Raises:
+            ValueError: There is no such drafter, option or value.
+        """
+        kind, parts = split_name(text)
+        if kind not in OPTIONS:
+            raise ValueError(f"no drafter `{text}`: choose of {', '.join(OPTIONS)}")
+        return cls(text, kind, tuple(read_options(kind, parts, OPTIONS[kind]).items()))
 
     @property
     def is_fused(self) -> bool:
-        """Whether it drafts from all sources, with whatever effort."""
-        return self is DrafterName.FUSED or self in _EFFORTS
+        """Whether it drafts from all sources."""
+        return self.kind == "fused"
 
     @property
     def needs_datastore(self) -> bool:
         """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
-        return self in {DrafterName.REST, DrafterName.REST_PAPER} or self in _ADED
+        return self.kind in ("rest", "aded")
 
     @property
     def takes_trigrams(self) -> bool:
         """Whether it drafts from tri-grams where there are any."""
-        return self in _ADED or self.is_fused
+        return self.kind in ("fused", "aded")
 
     @property
     def takes_datastore(self) -> bool:
@@ -80,29 +124,7 @@ class DrafterName(str, Enum):
     @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
-        return self in _STRATEGIES and self is not DrafterName.N_GRAMMYS_CONTEXT
-
-
-_EFFORTS: dict[DrafterName, Effort] = {
-    DrafterName.FUSED_LOW: "low",
-    DrafterName.FUSED_NORMAL: "normal",
-    DrafterName.FUSED_HIGH: "high",
-}
-
-_ADED: dict[DrafterName, tuple[int, Literal["mcts", "greedy"]]] = {
-    DrafterName.ADED: (3, "mcts"),
-    DrafterName.ADED_GREEDY: (3, "greedy"),
-    DrafterName.ADED_BIGRAM: (2, "mcts"),
-    DrafterName.ADED_4GRAM: (4, "mcts"),
-}
-
-_STRATEGIES: dict[DrafterName, Strategy] = {
-    DrafterName.N_GRAMMYS: "mixed",
-    DrafterName.N_GRAMMYS_CONTEXT: "context",
-    DrafterName.N_GRAMMYS_BIGRAM: "bigram",
-    DrafterName.N_GRAMMYS_EXTENDED_BIGRAM: "extended-bigram",
-    DrafterName.N_GRAMMYS_UNIGRAM: "unigram",
-}
+        return self.kind == "n-grammys" and ("parts", "context") not in self.options
 
 
 @dataclass(frozen=True)
@@ -119,7 +141,7 @@ class DrafterInputs:
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
         recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
-        effort: How much of its sources ``fused`` reads.
+        effort: How much of its sources ``fused`` reads, where its name does not say.
     """
 
     datastore: Datastore | None = None
@@ -163,10 +185,10 @@ def require_inputs(
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
 
-def _fused(inputs: DrafterInputs) -> Drafter:
+def _fused(inputs: DrafterInputs, effort: Any = None) -> Drafter:
     tables = inputs.model if inputs.model_tables else None
     sources: dict[str, Any] = {
-        "config": FusedConfig(recycled=inputs.recycled, effort=inputs.effort),
+        "config": FusedConfig(recycled=inputs.recycled, effort=effort or inputs.effort),
         "weights": inputs.weights,
         "model_tables": tables,
         "trigrams": inputs.trigrams,
@@ -181,66 +203,58 @@ def _fused(inputs: DrafterInputs) -> Drafter:
     )
 
 
-def _fused_with(effort: Effort, inputs: DrafterInputs) -> Drafter:
-    return _fused(replace(inputs, effort=effort))
-
-
 def _rest(inputs: DrafterInputs) -> Drafter:
     return RestDrafter(cast("Datastore", inputs.datastore))
 
 
-def _rest_paper(inputs: DrafterInputs) -> Drafter:
-    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig.paper())
-
-
-def _aded(order: int, search: Literal["mcts", "greedy"], inputs: DrafterInputs) -> Drafter:
+def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
     source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
-    return AdedDrafter(source, AdedConfig(search=search), order=order, progress=inputs.progress)
+    config = AdedConfig(search=search)
+    return AdedDrafter(source, config, order=int(order), progress=inputs.progress)
 
 
 def _prompt_lookup(_: DrafterInputs) -> Drafter:
     return PromptLookupDrafter()
 
 
-def _n_grammys(strategy: Strategy, inputs: DrafterInputs) -> Drafter:
-    model = None if strategy == "context" else inputs.model
-    return NGrammysDrafter(model, NGrammysConfig(strategy=strategy))
+def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
+    model = None if parts == "context" else inputs.model
+    return NGrammysDrafter(model, NGrammysConfig(strategy=parts))
 
 
-_MAKERS: dict[DrafterName, Callable[[DrafterInputs], Drafter]] = {
-    DrafterName.FUSED: _fused,
-    DrafterName.REST: _rest,
-    DrafterName.REST_PAPER: _rest_paper,
-    DrafterName.PROMPT_LOOKUP: _prompt_lookup,
-    **{name: partial(_fused_with, effort) for name, effort in _EFFORTS.items()},
-    **{name: partial(_aded, *ablation) for name, ablation in _ADED.items()},
-    **{name: partial(_n_grammys, strategy) for name, strategy in _STRATEGIES.items()},
+_MAKERS: dict[str, Callable[..., Drafter]] = {
+    "fused": _fused,
+    "rest": _rest,
+    "aded": _aded,
+    "prompt-lookup": _prompt_lookup,
+    "n-grammys": _n_grammys,
 }
 
 
 def with_trigrams(name: DrafterName, inputs: DrafterInputs) -> DrafterInputs:
     """Counts the tri-grams that a drafter takes, so that several of them need not."""
-    if name not in _ADED or inputs.trigrams is not None or inputs.datastore is None:
+    if name.kind != "aded" or inputs.trigrams is not None or inputs.datastore is None:
         return inputs
-    order, _ = _ADED[name]
+    order = int(dict(name.options).get("order", "3"))
     trigrams = Trigrams.build(inputs.datastore, order=order, progress=inputs.progress)
     return replace(inputs, trigrams=trigrams)
 
 
-def make_drafter(name: DrafterName, inputs: DrafterInputs) -> Drafter:
+def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
     """The drafter of a name with its paper's defaults.
 
     Raises:
-        ValueError: It needs what `inputs` lack.
+        ValueError: There is none, or it needs what `inputs` lack.
     """
+    name = DrafterName.parse(name) if isinstance(name, str) else name
     datastore, model = inputs.datastore is not None, inputs.model is not None
     trigrams = inputs.trigrams is not None
     require_inputs(name, datastore=datastore, model=model, trigrams=trigrams)
-    return _MAKERS[name](inputs)
+    return _MAKERS[name.kind](inputs, **dict(name.options))
 
 
 def open_drafter(
-    name: DrafterName,
+    name: DrafterName | str,
     datastore: str | PathLike[str] | None = None,
     model: PreTrainedModel | None = None,
 ) -> Drafter:

@@ -39,11 +39,6 @@ class RestConfig:
     exact: bool = False
     max_nodes: int | None = None
 
-    @classmethod
-    def paper(cls) -> RestConfig:
-        """The paper's text to the letter: every occurrence counts, and 64 nodes are drafted."""
-        return cls(exact=True, max_nodes=64)
-
 
 class RestDrafter:
     """Retrieval-based drafting as in REST (He et al. 2024), Algorithm 1.

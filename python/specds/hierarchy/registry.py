@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from specds.drafters import DrafterName
+from specds.drafters import OPTIONS, DrafterName, read_options, split_name
 from specds.hierarchy.config import HierarchyConfig
 
 if TYPE_CHECKING:
@@ -19,15 +18,7 @@ if TYPE_CHECKING:
 
 PREFIX = "hierarchy"
 
-_CONFIGS = {
-    "": HierarchyConfig(),
-    "sd": HierarchyConfig.ablation("sd"),
-    "pre": HierarchyConfig.ablation("pre"),
-    "self": HierarchyConfig.ablation("self"),
-    "pre-self": HierarchyConfig.ablation("pre+self"),
-    "joined": HierarchyConfig(joined=True),
-    "adaptive": HierarchyConfig(joined=True, adaptive=True),
-}
+_OPTIONS = {"ablation": ("full", "sd", "self", "pre", "pre-self"), "joined": ("no", "yes")}
 
 
 @dataclass(frozen=True)
@@ -46,24 +37,26 @@ class HierarchyName:
 
     @classmethod
     def parse(cls, text: str) -> HierarchyName:
-        """Reads ``hierarchy:MODEL,...`` or ``hierarchy-VARIANT:MODEL,...``.
+        """Reads ``hierarchy:MODEL,...``; ``OPTION=VALUE`` may stand among the models.
 
+        Options are ``joined=yes`` and ``ablation=`` one of ``sd``, ``self``, ``pre``, ``pre-self``.
         Where commas part drafters from each other, ``+`` parts the models.
 
         Raises:
-            ValueError: There is no such variant, or no model is named.
+            ValueError: There is no such option, or no model is named.
         """
-        head, _, tail = text.partition(":")
-        variant = head.removeprefix(PREFIX).removeprefix("-")
-        models = tuple(name for part in re.split("[,+]", tail) if (name := part.strip()))
-        if not head.startswith(PREFIX) or variant not in _CONFIGS:
-            known = ", ".join(f"`{PREFIX}-{name}`" for name in _CONFIGS if name)
-            raise ValueError(f"no hierarchy `{head}`: try `{PREFIX}`, {known}")
+        head, parts = split_name(text)
+        if head != PREFIX:
+            raise ValueError(f"no hierarchy `{head}`: try `{PREFIX}:SMALL,MIDDLE`")
+        models = tuple(part for part in parts if "=" not in part)
+        options = read_options(PREFIX, [part for part in parts if "=" in part], _OPTIONS)
         if not models:
             raise ValueError(
                 f"`{text}` names no models: try `{head}:SMALL,MIDDLE`, the smallest first"
             )
-        return cls(text, _CONFIGS[variant], models)
+        ablation: Any = options.get("ablation", "full").replace("-", "+")
+        config = HierarchyConfig.ablation(ablation)
+        return cls(text, replace(config, joined=options.get("joined") == "yes"), models)
 
     def drafter(
         self, models: Mapping[str, PreTrainedModel], retrieval: Drafter | None = None
@@ -109,15 +102,15 @@ class HierarchyName:
 
 
 def drafter_name(text: str) -> DrafterName | HierarchyName:
-    """What a name of a drafter means: one of `DrafterName`, or a hierarchy.
+    """What the name of a drafter means: a drafter of one model, or a hierarchy.
 
     Raises:
         ValueError: There is no such drafter.
     """
     if text.startswith(PREFIX):
         return HierarchyName.parse(text)
-    try:
-        return DrafterName(text)
-    except ValueError:
-        names = ", ".join(name.value for name in DrafterName)
-        raise ValueError(f"no drafter `{text}`: choose of {names}, {PREFIX}:MODEL,...") from None
+    kind, _ = split_name(text)
+    if kind not in OPTIONS:
+        names = ", ".join(OPTIONS)
+        raise ValueError(f"no drafter `{text}`: choose of {names}, {PREFIX}:MODEL,...")
+    return DrafterName.parse(text)

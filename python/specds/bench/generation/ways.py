@@ -279,7 +279,7 @@ def _hierarchies(
         if datastore is None:
             return name.drafter(models)
         inputs = replace(own, datastore=datastore)
-        return name.drafter(models, make_drafter(DrafterName.FUSED, inputs))
+        return name.drafter(models, make_drafter("fused", inputs))
 
     def engine(datastore: Datastore | None) -> Engine:
         return Engine(name.value, datastore, lambda: nullcontext(partial(make, datastore)))
