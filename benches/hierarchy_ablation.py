@@ -103,7 +103,6 @@ def ways(datastore: Path) -> dict[str, Way]:
         "fused < tiny, joined": with_retrieval({"tiny": tiny}, joined=True),
         "fused < tiny, joined, auto": with_retrieval({"tiny": tiny}, "auto", joined=True),
         "fused < tiny < small, joined": with_retrieval(both, joined=True),
-        "the same, adaptive": with_retrieval(both, "auto", joined=True, adaptive=True),
     }
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.budget.step_cost import CostModel
     from specds.drafters.session import Drafter
 
 
@@ -283,12 +282,7 @@ def _run(
     )
 
 
-def _join(
-    row: Row,
-    model: PreTrainedModel,
-    generation_config: GenerationConfig,
-    costs: Callable[[], CostModel],
-) -> None:
+def _join(row: Row, model: PreTrainedModel, generation_config: GenerationConfig) -> None:
     """Tells a session that chooses tokens itself how the target chooses them."""
     if not isinstance(row.session, ProposingSession):
         return
@@ -301,7 +295,6 @@ def _join(
         generation_config.do_sample,
         generation_config.max_length - padding,
         frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos),
-        costs,
     )
     row.session.join(rules)
 
@@ -333,7 +326,7 @@ def _decode(
             costs = StepCosts(model, runner, verification)
             budget = make_budget(num_nodes, options.drafter, costs.now)
             for row in batch:
-                _join(row, model, generation_config, costs.now)
+                _join(row, model, generation_config)
             decoding = Decoding(runner, limits, budget, chooser, clock)
             decoding.run(batch, generation_config.prefill_chunk_size)
             if generation_config.return_dict_in_generate and len(rows) == 1:

@@ -93,14 +93,8 @@ class ToyTrialRetrieval(ToyRetrieval):
 
 
 def rules(length, processors=()):
-    return RequestRules(
-        None,
-        LogitsProcessorList(processors),
-        True,
-        len(START) + length,
-        frozenset(),
-        lambda: CostModel(COSTS),
-    )
+    everything = len(START) + length
+    return RequestRules(None, LogitsProcessorList(processors), True, everything, frozenset())
 
 
 def hierarchy(models, config, retrieval=None, threshold=0.0):
@@ -204,10 +198,16 @@ def test_the_law_is_the_targets_where_each_step_verifies_what_pays(name, monkeyp
 def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(monkeypatch):
     """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
 
-    def proposals(session):
-        sampled = session._draft.proposals.items()
-        return {node: one for node, one in sampled if node + 1 < session._num_verified}
+    def cut(session, num_nodes):
+        session.cut_draft, session.num_verified = session._draft, num_nodes
 
+    def proposals(session):
+        draft = session._draft
+        is_cut = getattr(session, "cut_draft", None) is draft
+        num_verified = session.num_verified if is_cut else len(draft.tree)
+        return {node: one for node, one in draft.proposals.items() if node + 1 < num_verified}
+
+    monkeypatch.setattr(HierarchySession, "cut", cut, raising=False)
     monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
     assert law_of_case("full, 0.5", monkeypatch, is_auto=True) > 0.001
 

@@ -228,7 +228,7 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     seconds = np.cumsum([1.0, *increments])
     cost = CostModel(dict(zip(SIZES, seconds, strict=True)))
     sessions = [Listed(probs) for probs in drafts]
-    budget = AutoBudget(lambda: cost, Experience(may_pause=False, trust=Trust(1.0)))
+    budget = AutoBudget(lambda: cost, Experience(trust=Trust(1.0)))
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
     # What no size makes worth its while is left out in any case.

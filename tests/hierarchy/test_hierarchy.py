@@ -26,12 +26,9 @@ from models import (
 from specds import generate
 from specds.accept import on_host
 from specds.budget import step_cost as cost
-from specds.budget.experience import experience_of
-from specds.budget.step_cost import CostModel
-from specds.drafters import RequestRules, TokenTree
+from specds.drafters import TokenTree
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.cached_model import CachedModel
-from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.draft import EMPTY_TREE
 from specds.verify import UnsupportedModelError
 
@@ -107,7 +104,6 @@ CONFIGS = {
     **{name: HierarchyConfig.ablation(name) for name in ABLATIONS},
     "joined": HierarchyConfig(joined=True),
     "only joined": HierarchyConfig(joined=True, beneath=False, window=3),
-    "adaptive": HierarchyConfig(adaptive=True),
 }
 
 
@@ -123,7 +119,7 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
         output = tree_generate(model, drafter, seed, budget="auto", **mode)
         assert output.sequences.tolist() == [expected]
         # Elsewhere what is verified depends on the clock.
-        assert output.stats.num_accepted_tokens > 0 or name in ("joined", "only joined", "adaptive")
+        assert output.stats.num_accepted_tokens > 0 or name in ("joined", "only joined")
 
 
 @pytest.mark.parametrize("verification", ["tree", "batched"])
@@ -417,104 +413,18 @@ def test_wrong_settings_are_refused():
         HierarchyDrafter([like("llama", 0.1)]).session([])
 
 
-# Which levels earn their time ---------------------------------------------------------------------
-
-
-def steps_of(choice, rate_at, num_steps, per_request=37):
-    """The options chosen, over requests of some length, where `rate_at` tells what each gives."""
-    steps = []
-    while len(steps) < num_steps:
-        chooser = Chooser(choice)
-        for _ in range(per_request):
-            steps.append(chooser.next())
-            chooser.record(rate_at(len(steps), steps[-1]), 1.0)
-    return steps
-
-
-def test_the_option_of_the_most_tokens_a_second_is_found_whatever_the_text():
-    rates = {"slow": 2, "middling": 4, "fast": 6, "alone": 3}
-    # A text may be worth ten times another: the two of a meeting see the same.
-    choice = Choice(list(rates))
-    steps = steps_of(choice, lambda step, option: rates[option] * (10 if step < 60 else 1), 1500)
-    assert choice.best == "fast"
-    assert steps[0] == "slow"
-    counts = Counter(steps[400:])
-    assert counts["fast"] > 0.85 * sum(counts.values())
-    assert len(counts) > 1  # others are tried again now and then
-
-
-def test_the_first_step_with_an_option_is_not_counted():
-    """It catches up; were it counted, the faster option would seem the slower."""
-    choice = Choice(["slow", "fast"])
-    chooser, before = Chooser(choice), None
-    for _ in range(100):
-        option = chooser.next()
-        seconds = 1.0 if option == "slow" else 100.0 if option != before else 0.5
-        chooser.record(3, seconds)
-        before = option
-    assert choice.best == "fast"
-
-
-def test_an_option_that_becomes_better_is_found():
-    choice = Choice(["one", "other"])
-    steps = steps_of(
-        choice, lambda step, option: 1 + (option == ("one" if step < 1000 else "other")), 3000
-    )
-    assert Counter(steps[500:1000])["one"] > 400
-    assert Counter(steps[-500:])["other"] > 400
-
-
-def test_one_option_is_the_choice():
-    assert set(steps_of(Choice(["only"]), lambda *_: 1, 50)) == {"only"}
-
-
-COSTS = {size: 1.0 + size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
-
-
-class Recorder:
-    """A choice of all levels that keeps what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def next(self):
-        return (0,)
-
-    def record(self, tokens, seconds, most):
-        self.told.append((tokens, seconds))
-        self.most = most
-
-
-@pytest.mark.parametrize("num_verified", [None, 2, 0])
-def test_what_the_targets_step_took_is_what_the_cost_model_says(num_verified):
-    drafter = HierarchyDrafter({"retrieval": random_drafter()}, HierarchyConfig(joined=True))
-    session, recorder = drafter.session([1, 2, 3]), Recorder()
-    session._chooser = recorder
-    rules = RequestRules(tiny_model("llama"), [], False, 100, frozenset(), lambda: CostModel(COSTS))
-    session.join(rules)
-    session.observe([4])  # what the prefill gave: nothing was drafted for it
-    num_nodes = len(session.draft(64))
-    if num_verified is not None:
-        session.cut(num_verified)
-        num_nodes = num_verified
-    session.observe([5, 6])
-    ((tokens, seconds),) = recorder.told
-    assert tokens == 2
-    assert seconds == pytest.approx(1 + num_nodes, abs=0.5)
-
-
-@pytest.mark.parametrize("switch", ["joined", "adaptive"])
-def test_as_many_nodes_are_verified_as_pay(switch, monkeypatch, tmp_path):
+def test_as_many_nodes_are_verified_as_pay(monkeypatch, tmp_path):
     """Where each node costs a step of its own, drafts that are mostly wrong are not verified."""
+    costs = {size: 1.0 + size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
     model = tiny_model("llama")
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
-    monkeypatch.setattr(cost, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(cost, "measure", lambda *_: costs)
     monkeypatch.setattr(cost, "_models", {})
     monkeypatch.setattr(cost.CostModel, "record", lambda *_: None)
     outputs = [
         tree_generate(
             model,
-            HierarchyDrafter({"retrieval": random_drafter()}, HierarchyConfig(**{switch: True})),
+            HierarchyDrafter({"retrieval": random_drafter()}, HierarchyConfig(joined=True)),
             budget=budget,
             **GREEDY,
         )
@@ -529,65 +439,3 @@ def test_as_many_nodes_are_verified_as_pay(switch, monkeypatch, tmp_path):
 def test_no_more_nodes_go_up_than_the_configuration_says():
     drafter = HierarchyDrafter([tiny_model("llama")], HierarchyConfig(window=9, max_nodes=4))
     assert len(drafter.session([1, 2, 3]).draft(64)) <= 4
-
-
-def test_a_choice_that_is_far_better_is_made_after_few_steps():
-    told = dict.fromkeys([(1, 1.5), (1, 2), (1, 10)], 0)
-    for rates in told:
-        choice = Choice([0, 1])
-        while choice.best == 0:
-            option = choice.next()
-            choice.record(option, rates[option], 1.0)
-            told[rates] += 1
-    assert list(told.values()) == [16, 12, 6]
-
-
-def test_an_option_that_could_not_be_better_whatever_it_drafts_is_not_tried():
-    limits = {"best": 9, "hopeless": 2, "good": 9, "lost": 2.5}
-    choice = Choice(list(limits))
-    used = Counter()
-    for _ in range(60):
-        option = choice.next()
-        used[option] += 1
-        choice.record(option, {"best": 3}.get(option, 2), 1.0, limits.get)
-    assert choice.best == "best"
-    # One is tried before anything is known of the best; once all have met, the best is used alone.
-    assert used.keys() == {"best", "hopeless", "good"}
-
-
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [
-        ((), 1),
-        ((0,), 65),
-        ((1,), 65 / (1 + 64 * 0.5)),  # a pass for each token
-        ((0, 1), 65 / (1 + 0.5)),  # perhaps one for all that is retrieved
-        ((1, 2), 65 / (1 + 64 * 0.5 + 2)),
-        ((0, 3), 65),  # a level of which nothing is known may cost nothing
-    ],
-)
-def test_the_most_that_levels_can_give_is_all_that_they_draft(chosen, expected):
-    chain = {"retrieval": random_drafter(), **levels(), "new": like("llama", 0.3)}
-    session = HierarchyDrafter(chain).session([1, 2, 3])
-    session._least_pass_s = {"small": 0.5, "middle": 2.0}
-    assert session._most(CostModel({0: 1.0, 64: 1.0}), chosen) == pytest.approx(expected)
-    # Where each node costs a step, no draft can be worth more than none.
-    assert session._most(CostModel({0: 1.0, 64: 65.0}), chosen) == pytest.approx(1)
-
-
-def test_what_passes_took_is_known_to_the_next_request():
-    drafter = HierarchyDrafter(levels(), HierarchyConfig(adaptive=True))
-    tree_generate(tiny_model("llama"), drafter, **GREEDY)
-    known = dict(drafter._least_pass_s)
-    assert known["small"] > 0
-    session = drafter.session([1, 2, 3])
-    assert session._least_pass_s == known
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_adaptive_levels_are_asked_at_each_step_as_none_of_them_is_a_choice_too(adaptive):
-    config = HierarchyConfig(joined=True, adaptive=adaptive)
-    experience = experience_of(HierarchyDrafter([tiny_model("llama")], config))
-    for _ in range(5):
-        experience.judge(-1.0)
-    assert experience.is_time_to_draft() == adaptive

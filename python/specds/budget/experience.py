@@ -101,13 +101,11 @@ class Experience:
     """What a drafter has been worth, over all requests that it drafted for.
 
     Args:
-        may_pause: Whether drafts that lose are followed by steps without any.
         trust: In what it promises.
     """
 
-    def __init__(self, *, may_pause: bool = True, trust: Trust | None = None) -> None:
+    def __init__(self, trust: Trust | None = None) -> None:
         self.trust = Trust() if trust is None else trust
-        self._may_pause = may_pause
         # Tokens that were expected of the nodes verified, and how many came.
         self._expected = self._came = 0.0
         self._worth = 0.0
@@ -150,8 +148,7 @@ class Experience:
         While drafts lose on average pauses grow, also where one of them gains a little.
         """
         self._worth += _AVERAGING * (profit - self._worth)
-        loses = self._may_pause and self._worth <= 0
-        self._period = min(2 * self._period + 1, _LONGEST_WAIT) if loses else 0
+        self._period = min(2 * self._period + 1, _LONGEST_WAIT) if self._worth <= 0 else 0
         self._wait = self._period
 
 
@@ -160,7 +157,7 @@ _experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
 
 def experience_of(drafter: Drafter) -> Experience:
     """What a drafter has been worth so far; nothing is known of one that cannot be a key."""
-    new = Experience(may_pause=getattr(drafter, "may_pause", True))
+    new = Experience()
     try:
         return _experiences.setdefault(drafter, new)
     except TypeError:

@@ -40,7 +40,6 @@ from specds.drafters.session import (
     RecyclingSession,
     RequestRules,
     Session,
-    StepCost,
     TrialSession,
     node_budget,
 )
@@ -70,7 +69,6 @@ __all__ = [
     "RestConfig",
     "RestDrafter",
     "Session",
-    "StepCost",
     "TokenTree",
     "TrialSession",
     "Trigrams",

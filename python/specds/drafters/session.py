@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import torch
@@ -69,14 +69,6 @@ class TrialSession(Session, Protocol):
         ...
 
 
-class StepCost(Protocol):
-    """What a step of the target costs."""
-
-    def seconds(self, num_nodes: int) -> float:
-        """Seconds of a step that verifies `num_nodes` nodes, the mean of its rows."""
-        ...
-
-
 @dataclass(frozen=True)
 class Proposal:
     """A drafted token and the distribution that it was sampled from.
@@ -100,8 +92,6 @@ class RequestRules:
         do_sample: Whether tokens are sampled; the likeliest are taken otherwise.
         max_length: The most tokens of the request, prompt included.
         eos_token_ids: The tokens that end it.
-        costs: What a step of the target costs at present, from the first draft on; measured when it
-            is first called.
     """
 
     model: PreTrainedModel
@@ -109,7 +99,6 @@ class RequestRules:
     do_sample: bool
     max_length: int
     eos_token_ids: frozenset[int]
-    costs: Callable[[], StepCost]
 
 
 @runtime_checkable
@@ -138,8 +127,7 @@ class Drafter(Protocol):
     """Shared by requests, one session each.
 
     A drafter may have an attribute `max_nodes`: what it takes the budget `auto` to be, such as the
-    size of a draft that its paper states (see `node_budget`). One `may_pause` that is false says
-    that it decides itself whether drafts are worth their time, so that `auto` asks it at each step.
+    size of a draft that its paper states (see `node_budget`).
     """
 
     @property

@@ -2,9 +2,9 @@
 
 Read in this order: `text` (tokens on trial), `cached_model` (a model that takes tokens back),
 `draft` (what is handed up), `levels` (drafting is verifying the level beneath), `session` (the
-chain of one request), `choice` (which levels earn their time), `drafter`. The rule by which a
-sampled token is accepted is `specds.accept.rejection`. Names alone need no torch. Imports
-`specds.budget` and what lies below it, as `specds.generation` does, and not that.
+chain of one request), `drafter`. The rule by which a sampled token is accepted is
+`specds.accept.rejection`. Names alone need no torch. Imports `specds.accept` and what lies below
+it, as `specds.generation` does, and not that.
 """
 
 from importlib import import_module

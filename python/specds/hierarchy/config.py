@@ -29,8 +29,6 @@ class HierarchyConfig:
             sampled depends on the clock; its distribution does not.
         retrieval_nodes: The most nodes of its trees that the lowest model verifies.
         max_nodes: The most nodes that go up to the target.
-        adaptive: Whether the levels that do not earn their time are left out, as measured in the
-            running request and those before. Under the budget ``auto``, that goes for nodes too.
     """
 
     window: int = 10
@@ -41,7 +39,6 @@ class HierarchyConfig:
     joined: bool = False
     retrieval_nodes: int = 16
     max_nodes: int = 32
-    adaptive: bool = False
 
     def __post_init__(self) -> None:
         for name in ("window", "retrieval_nodes", "max_nodes"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
 from specds.hierarchy.cached_model import CachedModel
-from specds.hierarchy.choice import Choice, Chooser
 from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.levels import Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.session import HierarchySession
@@ -59,8 +57,6 @@ class HierarchyDrafter:
         self._require_vocabularies()
         for model in self._models.values():
             require_support(model)
-        self._least_pass_s: dict[str, float] = {}
-        self.choice = Choice(self._options(len(levels))) if self.config.adaptive else None
 
     @property
     def vocab_size(self) -> int | None:
@@ -71,13 +67,7 @@ class HierarchyDrafter:
     @property
     def max_nodes(self) -> int | None:
         """The node budget that the configuration names; none where the time of a step decides."""
-        by_time = self.config.joined or self.config.adaptive
-        return None if by_time else self.config.max_nodes
-
-    @property
-    def may_pause(self) -> bool:
-        """Whether a budget may leave out drafts: adaptive levels see to that themselves."""
-        return not self.config.adaptive
+        return None if self.config.joined else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
         """Starts a request; until it has joined a target's rules, tokens are chosen greedily.
@@ -101,20 +91,7 @@ class HierarchyDrafter:
             ModelLevel(name, CachedModel(model), LevelStats())
             for name, model in self._models.items()
         ]
-        chooser = None if self.choice is None else Chooser(self.choice)
-        return HierarchySession(
-            prompt_ids, levels, self.config, self._require_target, chooser, self._least_pass_s
-        )
-
-    def _options(self, num_levels: int) -> list[tuple[int, ...]]:
-        """The choices of levels, in the order in which they are tried: the cheapest first.
-
-        Where there is retrieval, those without it come later, when it is known what passes take.
-        """
-        sizes = range(num_levels + 1)
-        options = [option for n in sizes for option in combinations(range(num_levels), n)]
-        has_retrieval = bool(self._retrieval)
-        return sorted(options, key=lambda option: (has_retrieval and 0 not in option, not option))
+        return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
     def _require_vocabularies(self) -> None:
         sizes = {name: _vocab_size(model) for name, model in self._models.items()}

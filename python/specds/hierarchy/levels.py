@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -143,7 +142,6 @@ class ModelLevel:
         window: The most tokens of a draft; None where only the caller's limit counts.
         self_verify: Whether to hand up as soon as a token's entropy is above the threshold.
         threshold: The level's, learned in this request.
-        least_pass_s: The least seconds that one of its passes took.
     """
 
     name: str
@@ -153,7 +151,6 @@ class ModelLevel:
     window: int | None = None
     self_verify: bool = True
     threshold: Threshold = field(default_factory=Threshold)
-    least_pass_s: float = inf
 
     def draft(self, text: Text, most: int) -> Draft:
         """Tokens of this model, until its window is full or it is unsure."""
@@ -185,10 +182,8 @@ class ModelLevel:
             self.model.commit(path)
         except Exception as error:
             raise LevelError(self) from error
-        elapsed = perf_counter() - started
-        self.least_pass_s = min(self.least_pass_s, elapsed)
         self.stats.num_forwards += 1
-        self.stats.seconds += elapsed
+        self.stats.seconds += perf_counter() - started
         draft.settle([drawn.token_id for drawn in chosen])
         return chosen
 
