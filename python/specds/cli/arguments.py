@@ -81,15 +81,14 @@ class EffortName(str, Enum):
     AUTO = "auto"
     LOW = "low"
     NORMAL = "normal"
-    HIGH = "high"
 
 
 EffortOption = Annotated[
     EffortName,
     typer.Option(
-        help="How much of its sources the fused drafter reads: more is accepted, and drafts take "
-        "longer; `high` pays where the model takes 30 ms or more. auto: what pays, by the measured "
-        "time of a step; normal where there is none."
+        help="How much of its sources the fused drafter reads: with `normal` more is accepted, "
+        "and drafts take longer. auto: what pays, by the measured time of a step; normal where "
+        "there is none."
     ),
 ]
 

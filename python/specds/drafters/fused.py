@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specds.drafters.session import Drafter
 
 
-Effort: TypeAlias = Literal["auto", "low", "normal", "high"]
+Effort: TypeAlias = Literal["auto", "low", "normal"]
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ class FusedConfig:
         max_nodes: The most nodes of a draft, where who asks for it does not say; by default what
             `generate` takes.
         learns: Whether what is accepted changes what the sources are held to be worth.
-        effort: How much of its sources a draft reads. Normal accepts half a per cent more than
-            low and takes some tens of microseconds longer; high up to one more for some hundred,
-            which pays where the model takes 30 ms or more. Auto is what pays by the measured time
-            of a step: low below 8 ms, high from 30 ms on; normal where no step is measured.
+        effort: How much of its sources a draft reads. Normal accepts 1.5 % more than low and takes
+            some tens of microseconds longer. Auto is what pays by the measured time of a step: low
+            below 8 ms; normal otherwise, and where no step is measured.
     """
 
     datastore: bool = True

@@ -11,28 +11,23 @@ pub enum Effort {
     Low,
     /// Likely nodes are searched for as well.
     Normal,
-    /// Nearly all nodes are: for models that take 30 ms or more.
-    High,
 }
 
 impl Effort {
     /// All of them, the least first after the one that chooses.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Low, Self::Normal, Self::High];
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Low, Self::Normal];
 
     /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
-    /// passes of a model, where caches are cold; high 1.0 % more than that with 64 nodes, for some 130.
+    /// passes of a model, where caches are cold.
     const NORMAL_FROM_S: f64 = 0.008;
-    const HIGH_FROM_S: f64 = 0.03;
 
-    /// What pays where a step of the target model takes this many `seconds`.
+    /// What pays where a step of the target model takes `seconds`.
     #[must_use]
     pub fn for_steps_of(seconds: f64) -> Self {
         if seconds < Self::NORMAL_FROM_S {
             Self::Low
-        } else if seconds < Self::HIGH_FROM_S {
-            Self::Normal
         } else {
-            Self::High
+            Self::Normal
         }
     }
 
@@ -42,7 +37,6 @@ impl Effort {
             Self::Auto => "auto",
             Self::Low => "low",
             Self::Normal => "normal",
-            Self::High => "high",
         }
     }
 
@@ -78,22 +72,6 @@ impl Effort {
                 child_ratio: 0.5,
                 enough_places: 16,
                 reach: 512.0,
-                prune_ratio: 0.0,
-            },
-            Self::High => Reading {
-                candidates: 64,
-                least_candidates: 64,
-                matches: 4,
-                passages: 128,
-                passages_if_covered: 128,
-                skipped_places: 32,
-                skip_from: 0.0,
-                requery_min_prob: 0.02,
-                requery_min_prob_long_text: 0.1,
-                max_unigram_places: 32,
-                child_ratio: 0.8,
-                enough_places: 64,
-                reach: 2048.0,
                 prune_ratio: 0.0,
             },
         }

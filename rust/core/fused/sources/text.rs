@@ -310,14 +310,14 @@ mod tests {
 
     #[test]
     fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
-        for (effort, num_found) in [(Effort::Low, 8), (Effort::Normal, 8), (Effort::High, 32)] {
+        for effort in [Effort::Low, Effort::Normal] {
             let mut text = History::default();
             text.extend(&vec![0; NEAR]);
             text.extend(&[5, 2].repeat(50));
             let mut places = Places::default();
             let reach = Reach::of(None, &text, effort.reading());
             let found = places.find(&text, None, &[1, 2], reach);
-            assert_eq!(found.range.len(), num_found);
+            assert_eq!(found.range.len(), 8);
             assert!(found.is_cut);
         }
     }
