@@ -1,27 +1,22 @@
 """Generation measured: the clock's arithmetic, forced answers, and what is reported."""
 
-import importlib.metadata
 import json
 import sys
-from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gpu
 import specds
 from html_pages import Page
-from replays import patient, transcript
+from replays import transcript
 from specds import cli
-from specds.bench.generation import curve, measure, run
+from specds.bench.generation import measure, run
 from specds.bench.generation.measure import Mode, Plan
 from specds.bench.generation.report import label, rows_of
-from specds.bench.generation.requests import Request, batches, requests_of
+from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.run import GenerateOptions, altered, run_generate
-from specds.bench.generation.shapes import SHAPES, config_of, num_bytes, random_model
+from specds.bench.generation.shapes import SHAPES, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
 from specds.bench.replay.trace import Trace, replay
 from specds.drafters import open_drafter
@@ -51,61 +46,7 @@ def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
     assert num_bytes(shape, "bfloat16") == 2 * expected
 
 
-def test_random_weights_give_finite_logits_in_the_asked_precision_and_the_same_in_every_run():
-    ids = torch.arange(20)[None]
-    with torch.inference_mode():
-        for dtype in ("float32", "bfloat16"):
-            first, second = (random_model("tiny", dtype=dtype)(ids).logits for _ in range(2))
-            assert first.dtype == getattr(torch, dtype)
-            assert torch.equal(first, second)
-            assert first.isfinite().all()
-            assert first.float().std() > 0
-
-
-def test_what_is_no_weight_is_as_the_library_makes_it():
-    from transformers import AutoModelForCausalLM
-
-    expected = dict(AutoModelForCausalLM.from_config(config_of("tiny")).named_buffers())
-    buffers = dict(random_model("tiny").named_buffers())
-    assert buffers.keys() == expected.keys()
-    for name, buffer in buffers.items():
-        assert torch.equal(buffer, expected[name])
-
-
 # Requests.
-
-
-sizes = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5)), min_size=1, max_size=12)
-
-
-@patient
-@given(sizes, st.integers(1, 4))
-def test_batches_are_full_calls_of_one_group_and_as_long_as_their_shortest(asked, size):
-    requests = [Request(source, [1], most) for source, most in sorted(asked)]
-    groups = {source: sum(r.source == source for r in requests) for source, _ in asked}
-    if min(groups.values()) < size:
-        with pytest.raises(ValueError, match="smaller --batch"):
-            batches(requests, size)
-        return
-    made = batches(requests, size)
-    for batch in made:
-        assert len(batch.requests) == size
-        assert {request.source for request in batch.requests} == {batch.source}
-        assert batch.num_tokens == min(request.num_tokens for request in batch.requests)
-    for source, count in groups.items():
-        assert sum(batch.source == source for batch in made) == count // size
-    if size == 1:
-        assert [batch.requests[0] for batch in made] == requests
-
-
-def test_answers_are_forced_whole_or_cut():
-    recorded = [transcript([1, 2], [3, 4, 5])]
-    (whole,) = requests_of(recorded, forced=True, max_new_tokens=None)
-    (cut,) = requests_of(recorded, forced=True, max_new_tokens=2)
-    (own,) = requests_of(recorded, forced=False, max_new_tokens=None)
-    assert (whole.answer_ids, whole.num_tokens) == ([3, 4, 5], 3)
-    assert (cut.answer_ids, cut.num_tokens) == ([3, 4], 2)
-    assert (own.answer_ids, own.num_tokens) == (None, 128)
 
 
 # The clock.
@@ -190,76 +131,6 @@ def test_figures_are_those_of_the_clock(clock, tiny):
     assert fused["outside_forward"] == pytest.approx(1 / 3)
 
 
-def test_where_reading_the_clock_costs_time_goes_into_a_pass_of_its_own(clock, tiny, monkeypatch):
-    monkeypatch.setattr(Plan, "profiles", 1)
-    profiled = []
-
-    def start(baseline):
-        def call(job):
-            profiled.append((baseline, job.profile))
-            clock.now += 100 if job.profile else 1
-            stats = GenerationStats(num_drafts=1, forward_s=1 + job.profile, total_s=4)
-            return Result([[7, 8, 9, 10]], stats if baseline is None else None)
-
-        return call
-
-    ways = [
-        Way("generate", partial(start, Baseline.GENERATE), Baseline.GENERATE),
-        Way("fused", partial(start, None)),
-    ]
-    told, planned = [], plan(tiny, ways, runs=1)
-    generate, fused = rows_of(measure.measure(planned, told.append))
-    assert (generate["shares"], fused["shares"]["forward"]) == (None, 2 / 4)
-    assert fused["tokens_per_s"] == 4
-    assert fused["num_drafts"] == 2
-    assert [asked for asked in profiled if asked[1]] == [(None, True)] * 2
-    assert len(told) == planned.num_calls
-
-
-def test_on_a_device_that_records_our_loop_does_all_calls_before_it_is_timed(tiny, monkeypatch):
-    ways = [Way(b.value, lambda: None, b) for b in (Baseline.GENERATE, Baseline.PLAIN)]
-    requests = [Request("a", [1] * size, 4) for size in (3, 9, 5, 7)]
-    planned, calls = plan(tiny, ways), batches(requests, 1)
-    for records, of_our_loop in ((0, [13, 7]), (1, [13, 11, 9, 7])):
-        monkeypatch.setattr(Plan, "profiles", records)
-        library, own = (planned.warming(way, calls) for way in ways)
-        assert [batch.length for batch in library] == [13, 7]
-        assert [batch.length for batch in own] == of_our_loop
-
-
-def test_a_drafter_is_new_in_every_run_and_for_every_request_where_memory_is_cold(clock, tiny):
-    for warm_memory, expected in ((True, 2), (False, 2 * 2)):
-        fake = FakeWay(clock, 1)
-        cells = measure.measure(plan(tiny, [Way("fused", fake.start)], warm_memory=warm_memory))
-        # One more to warm up, and one for each call that tells the time to the first token.
-        assert fake.starts == expected + 1 + 4
-        assert [len(cell.runs) for cell in cells] == [2]
-
-
-def test_what_cannot_be_run_is_told_and_the_rest_is_measured(clock, tiny):
-    broken = FakeWay(clock, 1, error=ValueError("no such\n cache"))
-    ways = [
-        Way("static", broken.start, Baseline.STATIC),
-        Way("plain", FakeWay(clock, 2).start, Baseline.PLAIN),
-    ]
-    refused, plain = rows_of(measure.measure(plan(tiny, ways)))
-    assert (refused["status"], refused["reason"]) == ("refused", "no such cache")
-    about = {"transcripts", "mode", "batch", "name", "kind", "status", "reason"}
-    assert {key for key, value in refused.items() if value is not None} <= about | {"fastest_plain"}
-    assert (plain["status"], plain["fastest_plain"]) == ("ok", "plain")
-    assert refused.keys() == plain.keys()
-
-
-def test_groups_are_told_apart_and_added_up(clock, tiny):
-    ways = [Way("plain", FakeWay(clock, 2, drift=1).start, Baseline.PLAIN)]
-    told = []
-    planned = plan(tiny, ways, sources="aab", runs=3)
-    rows = rows_of(measure.measure(planned, told.append))
-    assert [(r["transcripts"], r["num_tokens"]) for r in rows] == [("a", 8), ("b", 4), ("all", 12)]
-    assert [r["tokens_per_s"] for r in rows] == pytest.approx([4 / 7] * 3)
-    assert len(told) == planned.num_calls
-
-
 def test_a_text_that_differs_is_told_with_its_place_and_margin(clock, tiny):
     ways = [
         Way("generate", FakeWay(clock, 1).start, Baseline.GENERATE),
@@ -276,12 +147,6 @@ def test_a_text_that_differs_is_told_with_its_place_and_margin(clock, tiny):
     assert altered(document) == [other]
     assert altered({**document, "dtype": "bfloat16"}) == []
     assert altered({"dtype": "bfloat16", "rows": [{**other, "mode": "forced"}]}) != []
-
-
-def test_a_text_that_ends_early_differs_where_it_ends(tiny):
-    target = Target.of(tiny, "auto", forced=False)
-    sampled = Mode("sampled", {"do_sample": True})
-    assert measure.divergence(target, sampled, [1], [5, 6], [5, 6, 7]) == (2, None)
 
 
 # Forced answers.
@@ -359,21 +224,6 @@ def test_a_baseline_writes_as_many_tokens_as_are_recorded(tiny, baseline):
 # A pass by its nodes.
 
 
-def test_passes_are_timed_at_every_size_and_context(tiny):
-    told = []
-    target = Target.of(tiny, "auto", forced=True)
-    rows = curve.verification_costs(target, [5, 70], [4, 1, 4], told.append)
-    assert [(row["context"], row["num_nodes"]) for row in rows] == [
-        *((5, 0), (5, 1), (5, 4)),
-        *((70, 0), (70, 1), (70, 4)),
-    ]
-    assert len(told) == curve.num_passes([5, 70], [4, 1, 4])
-    for plain, *passes in (rows[:3], rows[3:]):
-        assert plain["ratio"] == 1
-        for row in passes:
-            assert row["ratio"] == row["seconds"] / plain["seconds"] > 0
-
-
 # The command.
 
 
@@ -428,43 +278,6 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
     assert parsed.references == []
     assert "rest" in parsed.cells
     assert any("random weights of the shape tiny" in cell for cell in parsed.cells)
-
-
-def test_the_command_prints_tables_for_people_and_keeps_the_text(command, files):
-    code, out, err = command(
-        *("--model", "demo-tiny", "--transcripts", files / "one.jsonl", "--drafter", "fused"),
-        *("--datastore", files / "code.specds", "--device", "cpu", "--runs", "1", "--limit", "1"),
-        *("--max-new-tokens", "8", "--context", "none", "--baseline", "generate,static"),
-    )
-    assert (code, "altered" in err) == (0, False)
-    words = " ".join(out.split())
-    for expected in ("one, greedy", "one, sampled", "Shares of time", "speed-up", "one run"):
-        assert expected in words
-    assert "A pass by its nodes" not in words
-
-
-def test_the_demo_needs_neither_transcripts_nor_a_datastore(monkeypatch, files, demo_tokenizer):
-    class Report:
-        path = str(files / "code.specds")
-
-    monkeypatch.setattr(run, "build_stdlib", lambda *_: Report)
-    document = run_generate(
-        GenerateOptions(
-            model="demo",
-            drafters=["rest"],
-            baselines=["generate"],
-            modes=["greedy"],
-            limit=1,
-            max_new_tokens=4,
-            runs=1,
-            contexts=(),
-            device="cpu",
-        )
-    )
-    generate, rest = document["rows"]
-    assert (generate["transcripts"], generate["mode"]) == ("held-out", "greedy")
-    assert rest["datastore"] == Report.path
-    assert rest["num_differing"] == 0
 
 
 def test_a_changed_text_fails_the_command(command, files, monkeypatch):
@@ -533,53 +346,7 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     assert Page((tmp_path / "gpu.html").read_text(encoding="utf-8")).ids[0] == "speed-up"
 
 
-def installed(package, version=importlib.metadata.version):
-    """The version of a package, on a machine where specds is taken from its sources."""
-    if package == "specds":
-        raise importlib.metadata.PackageNotFoundError(package)
-    return version(package)
-
-
-def test_what_the_gpu_benchmark_has_measured_is_kept_when_the_rest_fails(
-    files, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    monkeypatch.setattr(run, "version", installed)
-    case = ("--case", files / "one.jsonl", files / "code.specds", 0)
-    small = ("--shape", "tiny", "--device", "cpu", "--without-tests", "--out", tmp_path / "gpu")
-    few = ("--new-tokens", 6, "--runs", 1, "--limit", 1, "--batches", 99, "--baselines", "plain")
-    with pytest.raises(ValueError, match="make no batch of 99"):
-        gpu.main([*map(str, (*case, *small, *few, "--contexts"))])
-    (document,) = json.loads((tmp_path / "gpu.json").read_text())["cases"]
-    assert [row["name"] for row in document["rows"]] == ["plain", "fused"]
-    assert document["verification_costs"] == []
-    assert "tokens a forward" in capsys.readouterr().out
-    assert not (tmp_path / "gpu.html").exists()
-
-
-def test_a_batch_that_cannot_be_drafted_for_misses_nothing_but_says_why():
-    row = {"kind": "drafter", "transcripts": "a", "name": "fused", "batch": 4, "mode": "forced"}
-    row |= {"speed_up": None, "reason": "one at a time", "num_differing": None}
-    case = gpu.Case(Path("a.jsonl"), Path("a.specds"), 2.6)
-    speed, _ = gpu.speed_figures({"rows": [row], "dtype": "bfloat16"}, case)
-    assert (speed.name, speed.met, speed.note) == (
-        "a, fused, batch 4: speed-up",
-        None,
-        "one at a time",
-    )
-    row |= {"speed_up": 0.97, "reason": None, "fastest_plain": "compiled"}
-    slow, _ = gpu.speed_figures({"rows": [row], "dtype": "bfloat16"}, case)
-    assert (slow.met, slow.at_least) == (False, 0.98)
-
-
 def test_the_gpu_benchmark_says_what_is_missing_without_a_gpu(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main(["--case", "a.jsonl", "a.specds", "2.6"]) == 1
     assert "no CUDA device" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_page_without_the_plotting_library_is_refused_first(command, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    code, _, err = command("--model", "demo", "--html", tmp_path / "report.html")
-    assert code == 1
-    assert "pip install 'specds[bench]'" in err

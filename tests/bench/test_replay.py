@@ -3,7 +3,6 @@
 import gzip
 import json
 import sys
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,13 +13,12 @@ import specds
 from html_pages import Page
 from replays import build_tiny, patient, transcript
 from rivals import entrants
-from specds import Datastore, FusedDrafter, RestDrafter, cli
-from specds.bench.engines import ENTRANTS, Engine, check_names, engines_of
-from specds.bench.replay.measure import measure
-from specds.bench.replay.report import figures, rows_of
-from specds.bench.replay.trace import Trace, replay
-from specds.bench.transcripts import TranscriptError, ordered, read_transcripts
-from specds.drafters import DrafterInputs, TokenTree
+from specds import FusedDrafter, RestDrafter, cli
+from specds.bench.engines import ENTRANTS, check_names
+from specds.bench.replay.report import figures
+from specds.bench.replay.trace import replay
+from specds.bench.transcripts import TranscriptError, read_transcripts
+from specds.drafters import TokenTree
 from specds.loading import load_tokenizer
 from specds.tokenization import vocab_size
 
@@ -31,10 +29,6 @@ texts = st.lists(tokens, min_size=1, max_size=20)
 @pytest.fixture(scope="module")
 def datastore(tmp_path_factory):
     return build_tiny(tmp_path_factory.mktemp("replay") / "tiny.specds")
-
-
-def engine(make, name="fake"):
-    return Engine(name, None, lambda: nullcontext(make))
 
 
 # Fakes.
@@ -69,27 +63,6 @@ class FakeSession:
 
 def chain(token_ids, probs=None):
     return token_ids, list(range(-1, len(token_ids) - 1)), probs
-
-
-class Learner(Fake):
-    """Drafts the token that followed the last one when it came in any request before."""
-
-    def __init__(self):
-        super().__init__(
-            lambda context, _: chain([self.next[t] for t in context[-1:] if t in self.next])
-        )
-        self.next = {}
-
-    def session(self, prompt_ids):
-        session = super().session(prompt_ids)
-        observe = session.observe
-
-        def learn(token_ids):
-            observe(token_ids)
-            self.next |= dict(zip(session.context, session.context[1:], strict=False))
-
-        session.observe = learn
-        return session
 
 
 def random_trees(seed):
@@ -163,37 +136,7 @@ def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
     assert known.finished == 1
 
 
-def test_a_budget_of_nothing_drafts_nothing():
-    trace = replay(lambda: Fake(None).session([1]), transcript([1], [1, 2, 3]), 0)
-    assert figures(trace)["mean_acceptance_length"] == 1
-    assert trace.draft_ns == []
-
-
-def test_a_session_ends_also_when_it_fails():
-    broken = Fake(lambda _context, _n: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        replay(lambda: broken.session([1]), transcript([1], [1, 2]), 4)
-    assert broken.finished == 1
-
-
-def test_time_is_what_the_session_measured_where_it_did():
-    class Remote(FakeSession):
-        elapsed_ns = 7_000
-
-    trace = replay(
-        lambda: Remote(Fake(lambda _c, _n: chain([1])), [1]), transcript([1], [1] * 4), 1
-    )
-    row = figures(trace)
-    assert row["draft_p50_us"] == row["observe_p99_us"] == 7
-
-
 # Figures.
-
-
-def test_times_are_told_in_microseconds_by_percentile():
-    row = figures(Trace(draft_ns=[*range(1000, 102_000, 1000)], observe_ns=[500]))
-    assert (row["draft_p50_us"], row["draft_p99_us"]) == (51, 100)
-    assert row["observe_p50_us"] == row["observe_p99_us"] == 0.5
 
 
 def test_what_was_expected_is_held_against_what_was_accepted():
@@ -215,59 +158,7 @@ def test_what_was_expected_is_held_against_what_was_accepted():
     assert sum(part["num_drafts"] for part in row["reliability"]) == len(trace.accepted)
 
 
-def test_a_drafter_without_probabilities_has_no_reliability():
-    trace = replay(lambda: random_trees(1).session([1]), transcript([1], [1, 2, 3, 0]), 4)
-    row = figures(trace)
-    assert row["reliability"] is row["accepted_over_expected"] is None
-    assert row["acceptance_by_match_length"] is None
-
-
-def test_acceptance_is_told_by_match_length(datastore):
-    trace = replay(
-        lambda: RestDrafter(datastore).session([1]), transcript([1], [1, 2, 3, 0] * 5), 8
-    )
-    parts = figures(trace)["acceptance_by_match_length"]
-    assert [part["match_length"] for part in parts] == sorted(set(trace.match_lengths))
-    accepted = sum((p["mean_acceptance_length"] - 1) * p["num_drafts"] for p in parts)
-    assert accepted == pytest.approx(trace.stats.num_accepted_tokens)
-
-
 # Cells.
-
-
-def test_files_are_told_apart_and_taken_together():
-    requests = [transcript([1], [1] * 4, "b"), transcript([1], [2] * 6, "a")]
-    [cell] = measure([engine(lambda: random_trees(1))], [4], requests, warm_memory=True)
-    rows = rows_of(cell)
-    assert [row["transcripts"] for row in rows] == ["a", "b", "all"]
-    emitted = [row["num_emitted_tokens"] for row in rows]
-    assert emitted == [6, 4, 10]
-
-
-def test_memory_and_order_matter_as_told():
-    taught, again = transcript([0], [1, 2, 3, 4]), transcript([0], [1, 2, 3, 4], "b")
-
-    def accepted(requests, warm):
-        [cell] = measure([engine(Learner)], [4], requests, warm_memory=warm)
-        return {name: trace.stats.num_accepted_tokens for name, trace in cell.traces.items()}
-
-    assert accepted([taught, again], warm=True) == {"a": 0, "b": 2, "all": 2}
-    assert accepted([again, taught], warm=True) == {"a": 2, "b": 0, "all": 2}
-    assert accepted([taught, again], warm=False) == {"a": 0, "b": 0, "all": 0}
-
-
-def test_no_cell_profits_from_another():
-    cells = list(measure([engine(Learner)], [1, 4], [transcript([0], [1, 2, 3])], warm_memory=True))
-    assert [cell.traces["a"].stats.num_accepted_tokens for cell in cells] == [0, 0]
-
-
-def test_an_order_is_that_of_the_files_or_of_a_seed():
-    rows = [transcript([i], [i]) for i in range(20)]
-    assert ordered(rows, "file", 3) == rows
-    assert ordered(rows, "shuffled", 3) == ordered(rows, "shuffled", 3) != rows
-    assert ordered(rows, "shuffled", 4) != ordered(rows, "shuffled", 3)
-    with pytest.raises(ValueError, match="not `sorted`"):
-        ordered(rows, "sorted", 0)
 
 
 # What is read.
@@ -381,17 +272,6 @@ def run(capsys, monkeypatch):
     return run
 
 
-def test_a_drafter_can_start_with_a_memory_of_the_datastore(files):
-    datastore = Datastore.open(files / "large.specds")
-    own = DrafterInputs(datastore=datastore)
-    for num_tokens in (0, 5, 40):
-        [engine] = engines_of(["fused"], [datastore], own, memory_tokens=num_tokens)
-        with engine.open() as make:
-            first, second = make(), make()
-        assert first.memory.num_tokens == second.memory.num_tokens == num_tokens
-        assert first.memory is not second.memory
-
-
 def test_the_command_prints_a_row_for_each_cell(run, files):
     code, out, _ = run(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
@@ -418,17 +298,6 @@ def test_the_command_prints_a_row_for_each_cell(run, files):
     assert groups == sorted(groups, key=lambda name: (name == "all", name))
 
 
-def test_the_command_prints_a_table_for_people(run, files):
-    code, out, err = run(
-        *("--transcripts", files / "one.jsonl", "--tokenizer", "demo"),
-        *("--drafter", "transformers-prompt-lookup,arctic-suffix", "--budget", "4"),
-    )
-    assert code == 0
-    for words in ("Replay of one", "one drafter for all requests", "requests in file", "absent"):
-        assert words in " ".join(out.split())
-    assert "arctic-suffix: no interpreter given" in err
-
-
 def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
     page = tmp_path / "report.html"
     code, _, _ = run(
@@ -451,24 +320,6 @@ def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
     assert "absent" in parsed.cells
     for name in ("rest, small.specds", "rest, large.specds", "in file order"):
         assert name in text
-
-
-def test_a_page_without_the_plotting_library_is_refused_first(run, files, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    page = tmp_path / "report.html"
-    code, _, err = run("--transcripts", "none.jsonl", "--html", page)
-    assert code == 1
-    assert "pip install 'specds[bench]'" in err
-    assert not page.exists()
-
-
-def test_bench_alone_shows_its_help(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["specds", "bench"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    captured = capsys.readouterr()
-    assert "replay" in captured.out
-    assert "error" not in captured.err
 
 
 def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):

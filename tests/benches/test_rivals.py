@@ -12,11 +12,10 @@ from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
 from rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs, entrants
 from rivals.answers import prompt_lookup
 from rivals.prompt_lookup import PromptLookupDrafter
-from rivals.rival_engines import as_tree
 from specds.bench.engines import ENTRANTS, EntrantInputs, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
-from specds.drafters import DrafterInputs, TokenTree
+from specds.drafters import DrafterInputs
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=20)
@@ -55,21 +54,6 @@ def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RivalAbsentError, match="pip install"), rival.open(inputs):
         pass
-
-
-@patient
-@given(st.lists(st.lists(tokens, max_size=5), max_size=8), st.integers(1, 50))
-def test_paths_make_a_tree_of_their_prefixes(paths, max_nodes):
-    tree = TokenTree(*as_tree(paths, max_nodes))
-    prefixes = list(dict.fromkeys(tuple(p[: n + 1]) for p in paths for n in range(len(p))))
-    ids = tree.token_ids.tolist()
-    found = {
-        tuple(ids[node] for node in path[: n + 1])
-        for path in tree.paths()
-        for n in range(len(path))
-    }
-    assert len(tree) == min(len(prefixes), max_nodes)
-    assert found <= set(prefixes)
 
 
 FAKE_TOKENGRAMS = """
@@ -218,30 +202,6 @@ def test_a_rival_whose_drafts_are_none_is_refused(monkeypatch, tmp_path, datasto
         cells = run_rival("draftretriever", datastore, python, REQUESTS, tmp_path / "rivals")
     assert {cell.status for cell in cells} == {status}
     assert reason in cells[0].reason
-
-
-def test_a_rival_indexes_whole_documents(monkeypatch, tmp_path, datastore):
-    lengths = "return [[[len(self.documents), *(len(d) % 7 for d in self.documents)]]]"
-    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", lengths)
-    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        [one] = engines("draftretriever", datastore, python, tmp_path)
-        with one.open() as make:
-            drafted = make().session([1]).draft(8).token_ids.tolist()
-    assert drafted == [4, 2, 2, 2, 2]
-
-
-def test_a_new_drafter_of_a_rival_has_learned_nothing(monkeypatch, tmp_path, datastore):
-    counted = "self.searches = getattr(self, 'searches', 0) + 1; return [[[self.searches]]]"
-    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", counted)
-    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        [one] = engines("draftretriever", datastore, python, tmp_path)
-        with one.open() as make:
-            drafts = []
-            for _ in range(2):
-                drafter = make()
-                for _ in range(2):
-                    drafts += drafter.session([1]).draft(8).token_ids.tolist()
-    assert drafts == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])

@@ -1,15 +1,13 @@
 """Whatever is drafted, the text is the target's own: hypothesis drafts, also in bad faith."""
 
-import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models import VOCAB_SIZE, Drafter, prompt, tiny_model
 from specds import generate
 from specds.drafters import TokenTree
 from specds.verify import RUNNERS
-from specds.verify.cache import TreeCache
 
 MODES = {
     "greedy": {"do_sample": False},
@@ -67,14 +65,3 @@ WHATEVER = given(
 PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 test_no_drafter_changes_the_text = PATIENT(WHATEVER(text_is_the_targets))
-
-
-# `tests/verify/test_controls.py` shows it each day, by cases of its own.
-@pytest.mark.slow
-def test_a_broken_cache_is_found_out(monkeypatch):
-    """The control: with the states of rejected nodes kept, the property above is false."""
-    monkeypatch.setattr(TreeCache, "commit", lambda self, keep: self.advance(max(keep) + 1))
-    # One example in some fifty shows it, and the first that does ends the search.
-    once = settings(PATIENT, max_examples=1000, phases=[Phase.generate], database=None)
-    with pytest.raises(AssertionError):
-        once(WHATEVER(text_is_the_targets))()

@@ -4,9 +4,6 @@ A recording is made here of the operations on tensors: a replay does them again 
 and knows of nothing that Python did between them, as a CUDA graph does.
 """
 
-import contextlib
-import gc
-
 import pytest
 import torch
 import transformers
@@ -17,7 +14,6 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogit
 from models import (
     FAMILIES,
     GREEDY,
-    SAMPLING,
     VOCAB_SIZE,
     Drafter,
     build,
@@ -107,21 +103,6 @@ def test_texts_are_those_of_plain_decoding(family):
     assert Recorded.made <= 6
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_choices_of_the_host_are_those_of_plain_decoding(family):
-    model = tiny_model(family)
-    for settings in ({**SAMPLING, "repetition_penalty": 1.3}, {"repetition_penalty": 1.5}):
-        settings = {**GREEDY, **settings}
-        expected = plain_generate(model, 2, **settings)
-        assert fast(model, mixed_drafter(expected), 2, **settings).sequences.tolist() == [expected]
-
-
-def test_samples_follow_the_seed():
-    model = tiny_model("llama")
-    texts = [fast(model, random_drafter(), **SAMPLING).sequences.tolist() for _ in range(2)]
-    assert texts[0] == texts[1] != fast(model, random_drafter(), 1, **SAMPLING).sequences.tolist()
-
-
 def test_batches_are_rounded_up_and_leave_no_trace():
     model = tiny_model("qwen3")
     ids = torch.cat([prompt(seed=seed) for seed in range(3)])
@@ -194,26 +175,6 @@ def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):
     assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
 
 
-def test_memory_that_runs_out_while_recording_costs_nodes(monkeypatch):
-    def starved(compute, pool, device):
-        if compute.__closure__ and Wide.of(compute) > 5:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return Recorded(compute, pool, device)
-
-    class Wide:
-        @staticmethod
-        def of(compute):
-            cells = [cell.cell_contents for cell in compute.__closure__]
-            return next(item.token_ids.shape[1] for item in cells if hasattr(item, "token_ids"))
-
-    monkeypatch.setattr(GraphRunner, "_record", starved)
-    model = tiny_model("llama")
-    expected = plain_generate(model, **GREEDY)
-    with pytest.warns(UserWarning, match=r"no memory for drafts"):
-        output = fast(model, mixed_drafter(expected), self_check=False)
-    assert output.sequences.tolist() == [expected]
-
-
 def test_memory_that_runs_out_within_a_capture_costs_nodes_and_not_the_recordings(monkeypatch):
     left = [2]
 
@@ -262,20 +223,6 @@ def test_an_interrupt_leaves_the_next_request_whole(after):
     assert graphs._kept[model] is kept
 
 
-def test_a_first_pass_that_fails_leaves_the_next_request_whole():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    expected = plain_generate(model, **GREEDY)
-
-    def fail(*_):
-        raise RuntimeError("out of order")
-
-    handle = model.model.layers[1].mlp.register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="out of order"):
-        fast(model, mixed_drafter(expected), self_check=False)
-    handle.remove()
-    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
-
-
 def test_a_request_within_a_request_has_a_cache_of_its_own():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
@@ -288,39 +235,6 @@ def test_a_request_within_a_request_has_a_cache_of_its_own():
 
     assert fast(model, Drafter(grow)).sequences.tolist() == [expected]
     assert inner == [[plain_generate(model, 1, **GREEDY)]]
-
-
-def test_requests_leave_nothing_behind():
-    model = tiny_model("llama")
-    counts = []
-    for number in range(24):
-        fast(model, random_drafter(), seed=number % 5, num_tokens=8)
-        if number in (9, 23):
-            gc.collect()
-            counts.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
-    assert counts[1] <= counts[0]
-
-
-def test_a_model_that_is_gone_takes_what_was_kept_with_it():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    fast(model, random_drafter())
-    assert len(graphs._kept) == 1
-    del model
-    gc.collect()
-    assert len(graphs._kept) == 0
-
-
-def test_what_an_inference_mode_leaves_can_be_used_outside_of_it():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    expected = plain_generate(model, **GREEDY)
-    with torch.inference_mode():
-        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
-    kept, made = graphs._kept[model], Recorded.made
-    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
-    with torch.inference_mode():
-        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
-    assert graphs._kept[model] is kept
-    assert Recorded.made == made
 
 
 @pytest.mark.parametrize("module", [curve, support])
@@ -340,86 +254,6 @@ def test_what_is_measured_and_checked_is_what_a_device_runs(module, monkeypatch)
     assert asked == [("fast", "cpu")]
     assert not graphs._kept[model].in_use.locked()
     assert Recorded.made > 0
-
-
-class FakeCuda:
-    """As much of `torch.cuda` as recordings take."""
-
-    def __init__(self):
-        self.stream_in_use, self.failing, self.captured = "usual", None, []
-
-    def CUDAGraph(self):  # noqa: N802
-        return self
-
-    def Stream(self, device):  # noqa: N802
-        return object()
-
-    def graph_pool_handle(self):
-        return object()
-
-    def current_stream(self):
-        return self.stream_in_use
-
-    def device(self, device):
-        return contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def stream(self, stream):
-        before, self.stream_in_use = self.stream_in_use, stream
-        try:
-            yield
-        finally:
-            self.stream_in_use = before
-
-    @contextlib.contextmanager
-    def graph(self, graph, pool, *, stream, capture_error_mode):
-        before, self.stream_in_use = self.stream_in_use, stream
-        self.captured.append((pool, stream))
-        yield
-        if self.failing is not None:
-            raise self.failing  # and its stream is not left
-        self.stream_in_use = before
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """Makes recordings with `FakeCuda`."""
-    made = FakeCuda()
-    names = ("CUDAGraph", "Stream", "graph_pool_handle", "current_stream", "device", "stream")
-    for name in (*names, "graph"):
-        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-    return made
-
-
-def test_a_recording_is_made_on_its_stream_and_nothing_else_is(cuda):
-    memory, streams = graphs.SharedMemory("cuda:1"), []
-    made = graphs.CudaRecording(lambda: streams.append(cuda.stream_in_use), memory, "cuda:1")
-    assert made.outputs is None
-    assert streams == ["usual", "usual", memory.stream]
-    assert cuda.captured == [(memory.pool, memory.stream)]
-    assert cuda.stream_in_use == "usual"
-
-
-def test_a_recording_that_fails_leaves_its_stream_and_lets_others_be_made(cuda):
-    cuda.failing = RuntimeError("operation not permitted when stream is capturing")
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="not permitted"):
-            graphs.CudaRecording(lambda: None, graphs.SharedMemory("cuda:0"), "cuda:0")
-    assert cuda.stream_in_use == "usual"
-
-
-@pytest.mark.usefixtures("cuda")
-def test_memory_is_shared_by_recordings_as_long_as_there_are_any():
-    kept, device = graphs._Kept((), 1), torch.device("cuda")
-    assert kept.memory_on(torch.device("cpu")) is None
-    failed = kept.memory_on(device)
-    kept.passes[1, 1, 64] = graphs._Pass(1, 1, torch.device("cpu"))
-    first = kept.memory_on(device)
-    assert first is not failed  # of which nothing came
-    kept.passes[1, 1, 64].recordings[None] = first
-    assert kept.memory_on(device) is first
-    kept.forget_passes()
-    assert kept.memory_on(device).pool is not first.pool
 
 
 class OnDevice(TorchDispatchMode):
@@ -467,37 +301,6 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1
-
-
-class Kernels(TorchDispatchMode):
-    """Notes what a device is asked to compute: all but views."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if not operation.is_view:
-            self.names.append(operation.overloadpacket.__name__)
-        return operation(*args, **(kwargs or {}))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_norm_on_a_device_is_one_kernel(dtype):
-    config = transformers.LlamaConfig(**FAMILIES["llama"][1])
-    with FakeTensorMode(allow_non_fake_inputs=True), Kernels() as seen:
-        with torch.device("cuda"):
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-            token_ids = torch.zeros((1, 21), dtype=torch.int64)
-        runner = Static(model, prompt_length=21, max_length=99, max_nodes=8)
-        runner.prefill(token_ids)
-        seen.names.clear()
-        numbers = torch.zeros(Inputs.size(1, 9), dtype=torch.int64, device="cuda")
-        runner._pass(Inputs.of(numbers, 1, 9), 64)
-    norms = 2 * config.num_hidden_layers + 1
-    assert seen.names.count("_fused_rms_norm") == norms
-    assert "rsqrt" not in seen.names
 
 
 @pytest.mark.parametrize(

@@ -31,26 +31,13 @@ LONG = 3000
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_nodes", [0, 40])
-def test_the_prefix_is_read_where_it_is(monkeypatch, num_nodes):
+def test_no_pass_copies_the_prefix(num_nodes):
     model = build("LlamaConfig", WIDE_SHAPE)
     fast = PackedRunner(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=64)
     fast.prefill(prompt(LONG), 500)
     tree = rows_tree(num_nodes // 4, 4) if num_nodes else None
-    seen = []
-    computed = torch.nn.functional.scaled_dot_product_attention
-
-    def spy(query, key, value, **kwargs):
-        seen.append((key, value, query.shape))
-        return computed(query, key, value, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     with Allocations() as made:
         fast.verify(5, tree)
-    for layer, (key, value, query_shape) in zip(fast.cache.layers, seen, strict=True):
-        assert key.data_ptr() == layer.keys.data_ptr()
-        assert value.data_ptr() == layer.values.data_ptr()
-        assert key.shape == value.shape == (1, 2, LONG + num_nodes + 1, 8)
-        assert query_shape == (1, 2, 2 * (num_nodes + 1), 8)
     # The largest thing is the mask of the queries; without a draft there is none.
     mask_bytes = 2 * (num_nodes + 1) * (LONG + num_nodes + 1) * 4
     slots_bytes = (LONG + num_nodes + 1) * 8  # who is where, once a pass

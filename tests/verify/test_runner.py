@@ -6,7 +6,6 @@ import torch
 from transformers import LlamaConfig, MistralConfig, Qwen2Config
 
 from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
-from reference import TokenTree
 from specds.verify import RUNNERS, MaskBuilder, TreeCache
 from specds.verify.masks import of_tree
 
@@ -227,15 +226,6 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
             assert torch.equal(mask[0, 0] == 0, torch.from_numpy(expected[layer_type]))
             assert set(mask.unique().tolist()) <= {0.0, torch.finfo(torch.float32).min}
         length += int(rng.integers(1, 9))
-
-
-def test_masks_are_written_into_the_same_memory():
-    builder = MaskBuilder(MASKED["full"], dtype=torch.bfloat16, device=torch.device("cpu"))
-    tree = TokenTree([1, 2], [-1, 0], [0.5, 0.5])
-    first = builder.build(*of_tree(tree), 10)
-    second = builder.build(*of_tree(tree), 12)
-    assert first.dtype == torch.bfloat16
-    assert first.data_ptr() == second.data_ptr()
 
 
 def test_layer_types_without_a_tree_mask_are_an_error():
