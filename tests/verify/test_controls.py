@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from models import GREEDY, SAMPLING, oracle_drafter, plain_generate, tiny_model, tree_generate
 from reference import TokenTree
@@ -9,13 +10,11 @@ from specds.verify import BatchedRunner, MaskBuilder, TreeCache
 
 
 def siblings_see_each_other(monkeypatch):
-    build = MaskBuilder.build
+    of_row = MaskBuilder.of_row
     monkeypatch.setattr(
         MaskBuilder,
-        "build",
-        lambda self, visible, depths, length: build(
-            self, np.tril(np.ones_like(visible)), depths, length
-        ),
+        "of_row",
+        lambda self, visible, *args: of_row(self, torch.ones_like(visible).tril(), *args),
     )
 
 

@@ -39,7 +39,7 @@ class CachedModel:
         self.model = model
         self._keeps_logits = "logits_to_keep" in takes
         self._cache = TreeCache(config.num_hidden_layers, _FIRST_SLOTS)
-        self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
+        self._masks = MaskBuilder(config, model.dtype)
         self._cached: list[int] = []
         self._missing: list[int] = []
         self._tree: TokenTree | None = None
@@ -92,7 +92,7 @@ class CachedModel:
         self._cache.roll_back(length)
 
     def _forward(self, tokens: list[int], tree: TokenTree | None) -> torch.Tensor:
-        length, num_new = self._cache.length, len(tokens)
+        length, num_new, device = self._cache.length, len(tokens), self.model.device
         ids, depths, mask = np.array(tokens), np.arange(num_new), None
         num_nodes = 0 if tree is None else len(tree)
         if tree is not None and num_nodes:
@@ -100,9 +100,11 @@ class CachedModel:
             ids = np.concatenate((ids, tree.token_ids))
             depths = np.concatenate((depths, num_new - 1 + node_depths[1:]))
             if not _is_chain(tree):
-                mask = self._masks.build(_after(num_new, visible), depths, length)
+                arrays = (_after(num_new, visible), depths)
+                seen, at = (torch.from_numpy(array)[None].to(device) for array in arrays)
+                mask = self._masks.of_row(seen, at, length)
         inputs = torch.from_numpy(np.stack((ids, length + depths))[:, None])
-        token_ids, positions = inputs.to(self.model.device)
+        token_ids, positions = inputs.to(device)
         output = self.model(
             input_ids=token_ids,
             attention_mask=mask,

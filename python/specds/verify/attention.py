@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from specds.verify.masks import packed
+
 PACKED = "specds_packed"
 """The name of `attend_packed` among the attention functions of transformers.
 
@@ -73,11 +75,6 @@ def attend_packed(
 
 
 AttentionInterface.register(PACKED, attend_packed)
-
-
-def packed(mask: torch.Tensor, group: int) -> torch.Tensor:
-    """A mask `(num_rows, 1, width, num_slots)` for `group` query heads per head of the keys."""
-    return mask.repeat(1, 1, group, 1) if group > 1 else mask
 
 
 def group_size(config: Any) -> int:

@@ -51,7 +51,7 @@ class BatchedRunner(Runner):
         num_rows, width = rows.shape
         depths = np.arange(width)
         visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
-        mask = self._masks.build(visible, np.tile(depths, num_rows), self.cache.length)
+        mask = self._mask_of(visible, np.tile(depths, num_rows))
         positions = np.broadcast_to(self.cache.length + depths, rows.shape)
         inputs = torch.from_numpy(np.stack((rows, positions)))
         token_ids, position_ids = inputs.to(self._model.device)

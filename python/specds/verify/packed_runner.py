@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from specds.accept.on_device import decisions, follow, likeliest, report
-from specds.verify.attention import group_size, packed
+from specds.verify.attention import group_size
 from specds.verify.batch_inputs import InputMemory
 from specds.verify.lean_forward import LeanForward, lean_reason
-from specds.verify.masks import DeviceMasks
+from specds.verify.masks import packed
 from specds.verify.packed_model import packed_model_of
 from specds.verify.runner import Runner
 
@@ -43,7 +43,6 @@ class PackedRunner(Runner):
         self._lean = self._lean_forward() if lean_reason(model) is None else None
         self._made: dict[tuple[int, int], InputMemory] = {}
         self._group = group_size(self._config)
-        self._device_masks = DeviceMasks(self._config, model.dtype)
 
     def _lean_forward(self) -> Callable[..., torch.Tensor]:
         lean = LeanForward(self._model)
@@ -176,11 +175,13 @@ class PackedRunner(Runner):
     def _mask(
         self, inputs: Inputs, positions: torch.Tensor, end: int
     ) -> torch.Tensor | dict[str, torch.Tensor] | None:
-        masks, (num_rows, width) = self._device_masks, positions.shape
-        if num_rows > 1 or self._static or masks.has_windows:
+        masks, (num_rows, width) = self._masks, positions.shape
+        if num_rows > 1 or self._static:
             made = masks.build(inputs.visible, positions, inputs.lengths, end)
             return masks.as_argument(
                 {name: packed(found, self._group) for name, found in made.items()}
             )
         # A single token sees all that there is, which attention does faster without a mask.
-        return None if width == 1 else masks.of_one_row(inputs.visible, end, self._group)
+        if width == 1 and not masks.has_windows:
+            return None
+        return masks.of_row(inputs.visible, inputs.depths, end - width, self._group)

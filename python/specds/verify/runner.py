@@ -14,6 +14,7 @@ from specds.verify.masks import MaskBuilder, of_tree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
@@ -62,7 +63,7 @@ class Runner:
         )
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self.cache = TreeCache(config.num_hidden_layers, self._slots, num_rows)
-        self._masks = MaskBuilder(config, dtype=model.dtype, device=model.device)
+        self._masks = MaskBuilder(config, model.dtype)
 
     def prefill(
         self, token_ids: torch.Tensor, chunk_size: int | None = None, row: int = 0
@@ -106,10 +107,17 @@ class Runner:
         if tree is not None:
             visible, depths = of_tree(tree)
             tokens = np.concatenate((tokens, tree.token_ids))
-            mask = self._masks.build(visible, depths, self.cache.length)
+            mask = self._mask_of(visible, depths)
         inputs = np.stack((tokens, self.cache.length + depths))[:, None]
         token_ids, positions = torch.from_numpy(inputs).to(self._model.device)
         return self._forward(token_ids, positions, mask)[0]
+
+    def _mask_of(
+        self, visible: NDArray[np.bool_], depths: NDArray[np.int64]
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        device = self._model.device
+        seen, at = (torch.from_numpy(array)[None].to(device) for array in (visible, depths))
+        return self._masks.of_row(seen, at, self.cache.length)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the states of the token and the tree nodes `path` of the last `verify`."""
