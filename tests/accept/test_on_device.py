@@ -281,9 +281,3 @@ def test_the_likeliest_on_the_host_are_those_of_torch(scores, k, known):
     rows = np.arange(len(scores))[:, None]
     assert np.array_equal(scores[rows, found], scores[rows, expected.numpy()])
     assert all(len(set(row)) == len(row) for row in found.tolist())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_likeliest_of_other_dtypes_are_those_of_torch(dtype):
-    scores = torch.arange(12).reshape(2, 6).to(dtype)
-    assert likeliest_on_host(scores, 2, 5).tolist() == [[4, 3], [4, 3]]

@@ -19,7 +19,7 @@ from specds.bench.generation.run import GenerateOptions, altered, run_generate
 from specds.bench.generation.shapes import SHAPES, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
 from specds.bench.replay.trace import Trace, replay
-from specds.drafters import open_drafter
+from specds.drafters import DrafterInputs, make_drafter
 from specds.stats import GenerationStats
 
 GREEDY = {"do_sample": False}
@@ -189,7 +189,8 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer, name)
     )
     plain, row = document["rows"]
     assert (row["num_differing"], row["mode"]) == (0, "forced")
-    drafter, trace = open_drafter(name, files / "code.specds"), Trace()
+    datastore = specds.Datastore.open(files / "code.specds")
+    drafter, trace = make_drafter(name, DrafterInputs(datastore)), Trace()
     for line in path.read_text().splitlines():
         recorded = json.loads(line)
         # Generation takes the first token from the prefill, and drafts behind it.

@@ -99,8 +99,8 @@ _SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in range(1, len
 def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_tokenizer, number):
     import torch
 
-    from specds import generate
-    from specds.drafters import open_drafter
+    from specds import Datastore, generate
+    from specds.drafters import DrafterInputs, make_drafter
 
     ids = demo_tokenizer(prompts(6)[number].text, return_tensors="pt")["input_ids"]
     arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 40, **SETTINGS[number]}
@@ -113,7 +113,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
     # The cases pair every drafter with every budget, every way to verify, and both dtypes.
     for place, name in enumerate(NAMES, number):
         dtype = DTYPES[place % 2]
-        drafter = open_drafter(name, code.path, models[dtype])
+        drafter = make_drafter(name, DrafterInputs(Datastore.open(code.path), models[dtype]))
         torch.manual_seed(number)
         output = generate(
             models[dtype],

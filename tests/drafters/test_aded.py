@@ -22,7 +22,6 @@ from specds.drafters import (
     Trigrams,
     draft_batch,
     make_drafter,
-    open_drafter,
     require_inputs,
     with_trigrams,
 )
@@ -337,7 +336,7 @@ def test_options_make_the_ablations(datastore, trigrams):
     with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
         make_drafter(bigrams, DrafterInputs(trigrams=trigrams))
     with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore, or"):
-        open_drafter("aded")
+        make_drafter("aded", DrafterInputs())
     with pytest.raises(ValueError, match="`rest` takes no tri-grams: leave out --trigrams"):
         require_inputs(DrafterName.parse("rest"), datastore=True, model=True, trigrams=True)
 

@@ -31,7 +31,7 @@ from specds.bench.generation.ways import Target
 from specds.generation import generate
 from specds.verify import RUNNERS, PackedRunner, graphs, support
 from specds.verify.batch_inputs import Inputs
-from specds.verify.graphs import GraphRunner, bucket
+from specds.verify.graphs import GraphRunner
 
 
 def tensors_in(result):
@@ -301,10 +301,3 @@ def test_a_pass_on_a_device_waits_for_nothing_of_the_host(family):
         assert seen.found == []
         reported.cpu()  # the control
         assert len(seen.found) == 1
-
-
-@pytest.mark.parametrize(
-    ("number", "rounded"), [(0, 0), (1, 4), (4, 4), (5, 16), (17, 32), (33, 48)]
-)
-def test_sizes_are_rounded_up_to_few(number, rounded):
-    assert bucket(number, (0, 4, 16)) == rounded

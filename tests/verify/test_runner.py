@@ -124,15 +124,6 @@ def slots(cache, layer=0):
     return cache.layers[layer].keys[0, 0, : cache.length, 0].tolist()
 
 
-def test_cache_shows_a_pass_and_forgets_it():
-    cache = filled_cache()
-    keys, values = cache.update(states(7, 8, 9), states(-7, -8, -9, dim=6), 0)
-    assert keys[0, 0, :, 0].tolist() == [1, 2, 7, 8, 9]
-    assert values[0, 1, :, 5].tolist() == [-1, -2, -7, -8, -9]
-    assert cache.length == cache.get_seq_length() == 2
-    assert cache.get_mask_sizes(3, 0) == (5, 0)
-
-
 @pytest.mark.parametrize("keep", [[], [0], [0, 1, 2], [0, 2], [1, 2], [0, 1, 4], [0, 3, 4], [4]])
 def test_commit_keeps_the_slots_it_is_given(keep):
     cache = filled_cache()
@@ -142,24 +133,6 @@ def test_commit_keeps_the_slots_it_is_given(keep):
     for layer in range(2):
         assert slots(cache, layer) == [1, 2, *(10 + index for index in keep)]
         assert cache.layers[layer].values[0, 0, 2 : cache.length, 0].tolist() == keep
-
-
-def test_commit_in_place_copies_nothing(monkeypatch):
-    cache = filled_cache()
-    cache.update(states(10, 11, 12), states(0, 1, 2, dim=6), 0)
-    monkeypatch.setattr(torch.Tensor, "index_select", None)
-    cache.commit([0, 1])
-    assert slots(cache) == [1, 2, 10, 11]
-
-
-def test_commit_writes_no_slot_of_the_prefix():
-    cache = filled_cache()
-    cache.update(states(10, 11, 12), states(0, 1, 2, dim=6), 0)
-    before = cache.layers[0].keys[:, :, :2].clone()
-    address = cache.layers[0].keys.data_ptr()
-    cache.commit([0, 2])
-    assert torch.equal(cache.layers[0].keys[:, :, :2], before)
-    assert cache.layers[0].keys.data_ptr() == address
 
 
 def test_cache_grows_between_and_keeps_its_states():

@@ -16,7 +16,6 @@ from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from os import PathLike
     from pathlib import Path
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -251,19 +250,3 @@ def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
     trigrams = inputs.trigrams is not None
     require_inputs(name, datastore=datastore, model=model, trigrams=trigrams)
     return _MAKERS[name.kind](inputs, **dict(name.options))
-
-
-def open_drafter(
-    name: DrafterName | str,
-    datastore: str | PathLike[str] | None = None,
-    model: PreTrainedModel | None = None,
-) -> Drafter:
-    """Makes a drafter of a datastore's path.
-
-    Raises:
-        FileNotFoundError: There is nothing at the path.
-        FormatError: What is there cannot be read.
-        ValueError: The drafter needs what is not given.
-    """
-    opened = None if datastore is None else Datastore.open(datastore)
-    return make_drafter(name, DrafterInputs(opened, model))
