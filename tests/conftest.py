@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,19 @@ def tiny_model():
     from specds.loading import load_model
 
     return load_model("demo-tiny", device="cpu")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
+
+    from specds.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["specds", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run

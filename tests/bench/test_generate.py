@@ -1,7 +1,7 @@
 """Generation measured: the clock's arithmetic, forced answers, and what is reported."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ import gpu
 import specds
 from html_pages import Page
 from replays import transcript
-from specds import cli
-from specds.bench.generation import measure, run
+from specds.bench.generation import measure
+from specds.bench.generation import run as running
 from specds.bench.generation.measure import Mode, Plan
 from specds.bench.generation.report import label, rows_of
 from specds.bench.generation.requests import Request, batches
@@ -44,9 +44,6 @@ GREEDY = {"do_sample": False}
 )
 def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
     assert num_bytes(shape, "bfloat16") == 2 * expected
-
-
-# Requests.
 
 
 # The clock.
@@ -222,24 +219,13 @@ def test_a_baseline_writes_as_many_tokens_as_are_recorded(tiny, baseline):
         assert result.token_ids == [answer]
 
 
-# A pass by its nodes.
-
-
 # The command.
 
 
 @pytest.fixture
-def command(capsys, monkeypatch):
-    """Runs `specds bench generate`: `command(*arguments) -> (exit code, stdout, stderr)`."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["specds", "bench", "generate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return command
+def command(run):
+    """Runs `specds bench generate`."""
+    return partial(run, "bench", "generate")
 
 
 FORCED = ("--forced", "--shape", "tiny", "--device", "cpu", "--runs", "1", "--max-new-tokens", "6")
@@ -283,7 +269,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
 
 def test_a_changed_text_fails_the_command(command, files, monkeypatch):
     changed = {"kind": "drafter", "num_differing": 1, "mode": "forced"}
-    monkeypatch.setattr(run, "altered", lambda _: [changed])
+    monkeypatch.setattr(running, "altered", lambda _: [changed])
     code, _, err = command(
         *(*FORCED, "--transcripts", files / "one.jsonl", "--datastore", files / "code.specds"),
         *("--baseline", "plain", "--context", "none", "--limit", "1", "--json"),

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import specds
 from html_pages import Page
 from replays import build_tiny, patient, transcript
 from rivals import entrants
-from specds import FusedDrafter, RestDrafter, cli
+from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS, check_names
 from specds.bench.replay.report import figures
 from specds.bench.replay.trace import replay
@@ -158,9 +158,6 @@ def test_what_was_expected_is_held_against_what_was_accepted():
     assert sum(part["num_drafts"] for part in row["reliability"]) == len(trace.accepted)
 
 
-# Cells.
-
-
 # What is read.
 
 
@@ -257,23 +254,15 @@ def files(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs `specds bench replay`: `run(*arguments) -> (exit code, stdout, stderr)`."""
-
-    def run(*arguments):
-        for name, entrant in entrants(None).items():
-            monkeypatch.setitem(ENTRANTS, name, entrant)
-        monkeypatch.setattr(sys, "argv", ["specds", "bench", "replay", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return run
+def replay_command(run, monkeypatch):
+    """Runs `specds bench replay` with the rivals entered."""
+    for name, entrant in entrants(None).items():
+        monkeypatch.setitem(ENTRANTS, name, entrant)
+    return partial(run, "bench", "replay")
 
 
-def test_the_command_prints_a_row_for_each_cell(run, files):
-    code, out, _ = run(
+def test_the_command_prints_a_row_for_each_cell(replay_command, files):
+    code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/small.specds,{files}/large.specds"),
         *("--drafter", "fused,rest,transformers-prompt-lookup,tokengrams", "--budget", "4,8"),
@@ -298,9 +287,9 @@ def test_the_command_prints_a_row_for_each_cell(run, files):
     assert groups == sorted(groups, key=lambda name: (name == "all", name))
 
 
-def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
+def test_the_page_holds_each_figure_and_needs_no_network(replay_command, files, tmp_path):
     page = tmp_path / "report.html"
-    code, _, _ = run(
+    code, _, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
         *("--datastore", files / "small.specds", "--datastore", files / "large.specds"),
         *("--drafter", "rest,infini-gram", "--budget", "2,4", "--html", page, "--json"),
@@ -322,7 +311,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(run, files, tmp_path):
         assert name in text
 
 
-def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
+def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path):
     one = ("--transcripts", files / "one.jsonl")
     small = ("--datastore", files / "small.specds")
     for arguments, message, expected in (
@@ -336,7 +325,7 @@ def test_what_cannot_be_run_is_told_in_one_line(run, files, tmp_path):
         (("--transcripts", tmp_path / "none.jsonl", *small), "no such file", 1),
         ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
     ):
-        code, out, err = run(*arguments)
+        code, out, err = replay_command(*arguments)
         assert (code, out) == (expected, "")
         assert message in err
         assert len(err.strip().splitlines()) == 1

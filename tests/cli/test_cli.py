@@ -11,27 +11,13 @@ from functools import partial
 
 import pytest
 
-from specds import build_datastore, cli, open_corpus
+from specds import build_datastore, open_corpus
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["specds", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

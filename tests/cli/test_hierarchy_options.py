@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from specds import build_datastore, cli, open_corpus
+from specds import build_datastore, open_corpus
 from specds.bench.generation.report import tables
 from specds.cli import display
 from specds.hierarchy import HierarchyConfig, HierarchyName
@@ -17,20 +17,6 @@ from specds.stats import GenerationStats, LevelStats
 
 torch.set_num_threads(1)
 GENERATE = ["generate", "--model", "demo-small", "--prompt", "import os\n\ndef main(", "--json"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command: its exit code, output and errors."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["specds", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return run
 
 
 def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):

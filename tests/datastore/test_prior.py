@@ -1,7 +1,6 @@
 """What a datastore and recorded answers give the fused drafter to start from."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -14,27 +13,12 @@ from specds import (
     FusedConfig,
     FusedDrafter,
     build_datastore,
-    cli,
     open_corpus,
 )
 from specds.build import estimate_build
 from specds.drafters import fit_weights, refit
 
 NOTHING = fit_weights(None, [])
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["specds", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return run
 
 
 def lines(seed, number):
