@@ -154,11 +154,11 @@ def test_an_effort_is_one_of_three(effort):
         FusedState(effort=str(effort))
 
 
-@pytest.mark.parametrize(("options", "effort"), [("", "normal"), (":effort=low", "low")])
-def test_an_effort_may_be_an_option_of_the_name(tmp_path, options, effort):
+@pytest.mark.parametrize(("options", "effort"), [("", "auto"), (":effort=low", "low")])
+def test_an_effort_is_an_option_of_the_name(tmp_path, options, effort):
     name = DrafterName.parse(f"fused{options}")
     store = build(tmp_path / "d", [[0, 1, 2]])
-    assert make_drafter(name, DrafterInputs(store, effort="normal")).config.effort == effort
+    assert make_drafter(name, DrafterInputs(store)).config.effort == effort
     require_inputs(name, datastore=False, model=True, memory=True, model_tables=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -71,24 +70,6 @@ Weights = Annotated[
     typer.Option(
         help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
         "[default: what is kept with the datastore]"
-    ),
-]
-
-
-class EffortName(str, Enum):
-    """The efforts of the fused drafter."""
-
-    AUTO = "auto"
-    LOW = "low"
-    NORMAL = "normal"
-
-
-EffortOption = Annotated[
-    EffortName,
-    typer.Option(
-        help="How much of its sources the fused drafter reads: with `normal` more is accepted, "
-        "and drafts take longer. auto: what pays, by the measured time of a step; normal where "
-        "there is none."
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specds import terminal
-from specds.cli.arguments import EffortName, EffortOption, Json, Weights, listed, size
+from specds.cli.arguments import Json, Weights, listed, size
 
 app = typer.Typer(
     name="bench",
@@ -72,7 +72,6 @@ def replay(
     ] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
-    effort: EffortOption = EffortName.AUTO,
     html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -107,7 +106,6 @@ def replay(
         memory_tokens=memory_tokens,
         limit=limit,
         weights=weights,
-        effort=effort.value,
     )
     with terminal.request_progress("replay") as progress:
         rows, settings = run_replay(options, progress)
@@ -146,7 +144,6 @@ def generate(
     ] = None,
     drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
     weights: Weights = None,
-    effort: EffortOption = EffortName.AUTO,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -217,7 +214,6 @@ def generate(
         tokenizer=tokenizer,
         drafters=listed(drafter),
         weights=weights,
-        effort=effort.value,
         baselines=None if baseline is None else listed(baseline),
         budgets=["auto" if text == "auto" else _budget(text) for text in listed(budget)],
         modes=listed(modes),

@@ -10,7 +10,7 @@ import typer
 
 from specds import terminal
 from specds.cli import arguments, display
-from specds.cli.arguments import Budget, EffortName, EffortOption, Json, Weights, text_of
+from specds.cli.arguments import Budget, Json, Weights, text_of
 from specds.drafters import DrafterName
 from specds.hierarchy.registry import HierarchyName
 
@@ -37,7 +37,8 @@ _DRAFTER = Annotated[
         parser=arguments.drafter_of_one,
         metavar="NAME[:OPTION=VALUE]",
         help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
-        "model's own predictions; `rest`: datastore alone; "
+        "model's own predictions (`fused:effort=low` or `normal`: how much of these is read, by "
+        "default as the time of a step allows); `rest`: datastore alone; "
         "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
         "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
         "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
@@ -73,7 +74,6 @@ def generate(
     trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER_OR_HIERARCHY = "fused",
     weights: Weights = None,
-    effort: EffortOption = EffortName.AUTO,
     memory: Annotated[
         Path | None,
         typer.Option(help="A file that keeps what was written; it need not be there yet."),
@@ -155,7 +155,6 @@ def generate(
             tokenizer=tokenizer,
             memory=memory,
             model_tables=model_tables,
-            effort=effort.value,
         )
         if not is_hierarchy:
             made = make_drafter(drafter, inputs)

@@ -140,7 +140,6 @@ class DrafterInputs:
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
         recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
-        effort: How much of its sources ``fused`` reads, where its name does not say.
     """
 
     datastore: Datastore | None = None
@@ -152,7 +151,6 @@ class DrafterInputs:
     model_tables: bool = False
     weights: bytes | None = None
     recycled: bool = True
-    effort: Effort = "auto"
 
 
 def require_inputs(
@@ -184,10 +182,10 @@ def require_inputs(
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
 
-def _fused(inputs: DrafterInputs, effort: Any = None) -> Drafter:
+def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
     tables = inputs.model if inputs.model_tables else None
     sources: dict[str, Any] = {
-        "config": FusedConfig(recycled=inputs.recycled, effort=effort or inputs.effort),
+        "config": FusedConfig(recycled=inputs.recycled, effort=effort),
         "weights": inputs.weights,
         "model_tables": tables,
         "trigrams": inputs.trigrams,

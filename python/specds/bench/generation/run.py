@@ -26,7 +26,7 @@ from specds.bench.generation.ways import (
 )
 from specds.bench.transcripts import check_groups, read_files
 from specds.demo.held_out import build_stdlib
-from specds.drafters import DrafterInputs, DrafterName, Effort, read_weights, require_inputs
+from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
 from specds.hierarchy.registry import drafter_name
 from specds.loading import load_model, load_tokenizer, resolve_placement
 from specds.tokenization import check_tokenizer
@@ -57,7 +57,6 @@ class GenerateOptions:
         datastores: Paths; a drafter that takes one runs with each of them.
         tokenizer: The name of that of the transcripts; None is the model's or the datastore's.
         drafters: Names of drafters.
-        effort: How much of its sources the fused drafter reads.
         weights: What the fused drafter starts from, as `read_weights` takes it.
         baselines: What they are held against; None is all that start quickly.
         budgets: The most nodes of a draft, or ``auto``.
@@ -84,7 +83,6 @@ class GenerateOptions:
     tokenizer: str | None = None
     drafters: Sequence[str] = ("fused",)
     weights: str | None = None
-    effort: Effort = "auto"
     baselines: Sequence[str] | None = None
     budgets: Sequence[int | Literal["auto"]] = ("auto",)
     modes: Sequence[str] = ("greedy", "sampled")
@@ -175,7 +173,6 @@ def run_generate(
             model=model,
             tokenizer=tokenizer,
             weights=read_weights(options.weights),
-            effort=options.effort,
             # What a model of random weights predicts would not be what the record's has.
             recycled=not options.forced,
         )

@@ -61,7 +61,6 @@ class Settings:
         limit: The most requests of a file; None is all.
         weights: The file of weights that the fused drafter started from, or ``none``; None is the
             datastore's prior.
-        effort: How much of its sources the fused drafter read.
     """
 
     specds: str
@@ -72,7 +71,6 @@ class Settings:
     limit: int | None
     memory_tokens: int = 0
     weights: str | None = None
-    effort: str = "auto"
 
     def sentence(self) -> str:
         """The mode of the run, for people."""
@@ -81,8 +79,7 @@ class Settings:
         memory += f", {self.memory_tokens:,} tokens in its memory" if self.memory_tokens else ""
         limited = "" if self.limit is None else f", {self.limit} a file at most"
         started = "" if self.weights is None else f"; fused from {self.weights}"
-        effort = "" if self.effort == "auto" else f"; effort {self.effort}"
-        return f"requests {order}{limited}; {memory}{started}{effort}"
+        return f"requests {order}{limited}; {memory}{started}"
 
 
 def rows_of(cell: Cell) -> list[Row]:

@@ -14,7 +14,7 @@ from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_m
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import Settings, rows_of
 from specds.bench.transcripts import ALL, check_groups, ordered, read_files
-from specds.drafters import DrafterInputs, Effort, read_weights
+from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer, vocab_size
 
@@ -50,7 +50,6 @@ class ReplayOptions:
         memory_tokens: So many tokens of the datastore are in the memory of the fused drafter when
             it starts, so that its time is that of a server which has run for a while.
         limit: The most requests of a file.
-        effort: How much of its sources the fused drafter reads.
         weights: A file of weights that the fused drafter starts from, or ``none``; None is the
             datastore's prior.
     """
@@ -67,7 +66,6 @@ class ReplayOptions:
     memory_tokens: int = 0
     limit: int | None = None
     weights: str | None = None
-    effort: Effort = "auto"
 
 
 def run_replay(
@@ -100,7 +98,6 @@ def run_replay(
         model=target,
         tokenizer=tokenizer,
         weights=read_weights(options.weights),
-        effort=options.effort,
     )
     with tempfile.TemporaryDirectory() as folder:
         entry = EntrantInputs(size, _contexts(requests), folder=Path(folder))
@@ -124,7 +121,6 @@ def run_replay(
         memory_tokens=options.memory_tokens,
         limit=options.limit,
         weights=options.weights,
-        effort=options.effort,
     )
 
 
