@@ -20,8 +20,8 @@ use std::{env, fs, thread};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::build::{DatastoreBuilder, DatastoreOptions};
-use specds::draft::Session;
 use specds::draft::TokenTree;
+use specds::draft::{DraftLimits, Session};
 use specds::lookup::{Datastore, Match};
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::MAX_SHARD_TOKENS;
@@ -302,14 +302,16 @@ fn replay(
     for file in &CORPUS.held_out {
         let mut session = RestSession::new(Arc::clone(datastore), config).expect("a session");
         let (prompt, mut answer) = file.split_at(file.len() / 2);
-        session.observe(prompt).expect("known tokens");
+        session.observe(prompt, None).expect("known tokens");
         for _ in 0..25 {
             let start = Instant::now();
-            let tree = session.draft(MAX_NODES).expect("a draft");
+            let tree = session
+                .draft(DraftLimits::nodes(MAX_NODES))
+                .expect("a draft");
             times.push(start.elapsed());
             let num_accepted = num_accepted(&tree, answer);
             let (emitted, rest) = answer.split_at(answer.len().min(num_accepted + 1));
-            session.observe(emitted).expect("known tokens");
+            session.observe(emitted, None).expect("known tokens");
             trees.push((tree, num_accepted));
             answer = rest;
         }
@@ -485,11 +487,11 @@ fn draft(bencher: Bencher, max_nodes: usize) {
     let input = || {
         let mut session = session();
         session
-            .observe(contexts.next().expect("a context"))
+            .observe(contexts.next().expect("a context"), None)
             .expect("known tokens");
         session
     };
     bencher
         .with_inputs(input)
-        .bench_local_values(|mut session| session.draft(max_nodes));
+        .bench_local_values(|mut session| session.draft(DraftLimits::nodes(max_nodes)));
 }

@@ -27,7 +27,6 @@ from specds.build import build_datastore
 from specds.corpora import CorpusOptions, open_corpus
 from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import MODES
-from specds.drafters import Trigrams
 from specds.drafters.model_tables import load_tables
 from specds.loading import load_model
 from specds.stats import GenerationStats
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-SOURCES = ("datastore", "context", "memory", "recycled", "model_tables", "trigrams")
+SOURCES = ("datastore", "context", "memory", "recycled", "model_tables")
 NOTHING = FusedConfig(**dict.fromkeys(SOURCES, False))
 COLUMNS = ("greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
 
@@ -47,9 +46,7 @@ def configurations() -> Iterator[tuple[str, FusedConfig]]:
     yield "all", FusedConfig()
     for source in SOURCES:
         yield f"all but {source}", replace(FusedConfig(), **{source: False})
-    yield "all, with unigram", FusedConfig(unigram=True)
-    yield "all but model_tables and trigrams", FusedConfig(model_tables=False, trigrams=False)
-    no_corpus = FusedConfig(datastore=False, trigrams=False)
+    no_corpus = FusedConfig(datastore=False)
     yield "context, memory, recycled", replace(no_corpus, model_tables=False)
     yield "the same and model_tables", no_corpus
 
@@ -77,7 +74,6 @@ class Bench:
         self.datastore = Datastore.open(path)
         self.sources = {
             "model_tables": load_tables(self.model),
-            "trigrams": Trigrams.build(self.datastore),
         }
         self.prompts = prompts(options.prompts)
         self.options = options

@@ -1,6 +1,6 @@
 """The compiled core: datastores, lookups and the drafters that need no model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +9,9 @@ from typing import Any, Final, Literal, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
+
+from specds.drafters.session import Proposal, RequestRules, Session
+from specds.stats import LevelStats
 
 __all__ = [
     "DEFAULT_PRIOR_TOKENS",
@@ -561,52 +564,60 @@ class Memory:
     def num_tenants(self) -> int: ...
 
 @final
-class DraftSession:
-    """One request that a drafter of this package drafts for. Safe to hand to other threads."""
+class DraftSession(Session):
+    """One request that a drafter of the core drafts for. Safe to hand to other threads.
 
-    def observe(self, token_ids: ArrayLike) -> None:
-        """Appends tokens to the context: the prompt first, then what the model emitted."""
-    def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, likeliest first.
+    A node's probability is how likely the model is held to accept it.
+    """
 
-        A node's probability is how likely the model is held to accept it.
+    @property
+    def grows(self) -> bool: ...
+    @property
+    def proposes(self) -> bool: ...
+    @property
+    def proposals(self) -> Mapping[int, Proposal]: ...
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]: ...
+    @property
+    def elapsed_ns(self) -> int | None: ...
+    def observe(self, token_ids: ArrayLike, num_verified: int | None = None) -> None:
+        """As `Session.observe`.
+
+        Raises:
+            ValueError: A token id is not in the vocabulary; the context is then as it was.
         """
-    def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
-        """Drafts only nodes of a probability of `min_gain` or more."""
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
+        """As `Session.draft`."""
     def draft_after(self, token_ids: ArrayLike, max_nodes: int) -> TokenTree:
-        """Drafts as `draft` would if `token_ids` had been observed.
-
-        The session stays as it is and learns nothing; its last draft is still the one before.
+        """As `Session.draft_after`.
 
         Raises:
             ValueError: A token id is not in the vocabulary.
         """
-    def cut(self, num_nodes: int) -> None:
-        """Tells that only the first `num_nodes` nodes of the last draft are verified.
-
-        A drafter that learns from what is observed needs to know: of most others nothing is said.
-        """
-    def pace(self, step_seconds: float) -> None:
-        """Tells how long a plain step of the model takes: what a draft may cost depends on it."""
+    def set_step_time(self, step_seconds: float) -> None:
+        """As `Session.set_step_time`."""
     @property
     def num_predictions(self) -> int:
-        """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""
-    def recycle(self, tree: TokenTree, predictions: ArrayLike) -> None:
-        """Takes what the model predicted at a tree, before what it emitted is observed.
-
-        Args:
-            tree: What was verified.
-            predictions: Token ids of shape `(1 + num_nodes, k)`, likeliest first: row 0 after the
-                context, then one row for each node.
+        """How many of the model's likeliest tokens at each node it uses; 0 where none."""
+    def observe_predictions(self, tree: TokenTree, predictions: ArrayLike) -> None:
+        """As `Session.observe_predictions`.
 
         Raises:
-            ValueError: There is not a row for each, or a token id is not in the vocabulary.
+            ValueError: There is not a row for each node, or a token id is not in the vocabulary.
         """
+    def join(self, rules: RequestRules) -> None:
+        """Does nothing."""
     @property
     def match_length(self) -> int:
         """The length of the context suffix that the last draft was made from; 0 without one."""
     def finish(self) -> None:
-        """Ends the request: nothing is observed or drafted after it."""
+        """As `Session.finish`."""
 
 @final
 class Trigrams:
@@ -758,10 +769,8 @@ class FusedState:
         memory: Memory | None = None,
         *,
         model_tables: ModelTables | None = None,
-        trigrams: Trigrams | None = None,
         context: bool = True,
         recycled: bool = True,
-        unigram: bool = False,
         learns: bool = True,
         effort: str = "auto",
         weights: bytes | None = None,
@@ -852,7 +861,9 @@ def draft_batch(
     sessions: Sequence[DraftSession],
     max_nodes: int,
     *,
+    max_depths: Sequence[int] | None = None,
     min_gain: float = 0.0,
+    may_grow_to: int = 0,
     num_threads: int | None = None,
 ) -> list[TokenTree]:
     """Drafts at most `max_nodes` nodes for each session, in several threads.
@@ -860,10 +871,13 @@ def draft_batch(
     Args:
         sessions: What the drafters' `session` returns, each at most once.
         max_nodes: As for one session.
-        min_gain: As for one session's `draft_until`.
+        max_depths: As for one session, one for each.
+        min_gain: As for one session.
+        may_grow_to: As for one session.
         num_threads: The most threads that work at a time; all processors by default. The trees are
             the same with any number.
 
     Raises:
-        ValueError: A session comes twice or drafts in another thread, or `num_threads` is 0.
+        ValueError: A session comes twice or drafts in another thread, `max_depths` has not one for
+            each, or `num_threads` is 0.
     """

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::build::DatastoreOptions;
-use specds::draft::{Session, draft_batch};
+use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
@@ -44,10 +44,10 @@ proptest! {
         let mut context = Vec::new();
         for (piece, is_drafted) in pieces {
             let piece: Vec<_> = shift(&piece, oracle.vocab_size);
-            session.observe(&piece).unwrap();
+            session.observe(&piece, None).unwrap();
             context.extend(piece);
             if is_drafted {
-                let tree = session.draft(max_nodes).unwrap();
+                let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
                 let (pattern, _) = oracle.lookup(&context, max_match, min_match);
                 prop_assert_eq!(session.match_length(), pattern.len());
                 let max_samples = if exact { usize::MAX } else { max_samples };
@@ -55,9 +55,9 @@ proptest! {
                 prop_assert_eq!(&tree, &naive_draft(&samples, max_nodes));
 
                 let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();
-                fresh.observe(&context).unwrap();
-                prop_assert_eq!(&fresh.draft(max_nodes).unwrap(), &tree);
-                prop_assert_eq!(&session.draft(max_nodes + 3).unwrap().prefix(max_nodes), &tree);
+                fresh.observe(&context, None).unwrap();
+                prop_assert_eq!(&fresh.draft(DraftLimits::nodes(max_nodes)).unwrap(), &tree);
+                prop_assert_eq!(&session.draft(DraftLimits::nodes(max_nodes + 3)).unwrap().prefix(max_nodes), &tree);
             }
         }
     }
@@ -106,8 +106,8 @@ proptest! {
             let context = shifted(&context);
             let draft = |datastore: &Arc<Datastore>| {
                 let mut session = RestSession::new(Arc::clone(datastore), config).unwrap();
-                session.observe(&context).unwrap();
-                session.draft(max_nodes).unwrap()
+                session.observe(&context, None).unwrap();
+                session.draft(DraftLimits::nodes(max_nodes)).unwrap()
             };
             let tree = draft(&cut);
             prop_assert_eq!(&tree, &draft(&whole));
@@ -134,13 +134,14 @@ proptest! {
         let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
         let start = |context: &Vec<u32>| {
             let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(&shift(context, oracle.vocab_size)).unwrap();
+            session.observe(&shift(context, oracle.vocab_size), None).unwrap();
             session
         };
-        let alone = contexts.iter().map(|context| start(context).draft(max_nodes).unwrap());
+        let alone = contexts.iter().map(|context| start(context).draft(DraftLimits::nodes(max_nodes)).unwrap());
         let mut sessions: Vec<_> = contexts.iter().map(start).collect();
-        let mut sessions: Vec<_> = sessions.iter_mut().collect();
-        let batch = draft_batch(&mut sessions, 0.0, max_nodes, num_threads).unwrap();
+        let limits = DraftLimits::nodes(max_nodes);
+        let mut rows: Vec<_> = sessions.iter_mut().map(|session| (session, limits)).collect();
+        let batch = draft_batch(&mut rows, num_threads).unwrap();
         prop_assert_eq!(batch, alone.collect::<Vec<_>>());
     }
 }
@@ -177,10 +178,10 @@ proptest! {
             for exact in [false, true] {
                 let config = RestConfig { max_samples, exact, ..RestConfig::default() };
                 let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-                session.observe(&context).unwrap();
+                session.observe(&context, None).unwrap();
                 let limit = if exact { usize::MAX } else { max_samples };
                 let samples = oracle.samples(&pattern, config.continuation, limit);
-                prop_assert_eq!(&session.draft(30).unwrap(), &naive_draft(&samples, 30));
+                prop_assert_eq!(&session.draft(DraftLimits::nodes(30)).unwrap(), &naive_draft(&samples, 30));
             }
         }
     }
@@ -193,12 +194,13 @@ fn a_batch_may_mix_sessions_but_needs_a_thread() {
     let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2]]).unwrap());
     let mut rest = RestSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
     let mut fused = fused(Some(datastore));
-    rest.observe(&[1]).unwrap();
-    fused.observe(&[1]).unwrap();
-    let mut sessions: [&mut dyn Session; 2] = [&mut rest, &mut fused];
-    let trees = draft_batch(&mut sessions, 0.0, 4, Some(2)).unwrap();
+    rest.observe(&[1], None).unwrap();
+    fused.observe(&[1], None).unwrap();
+    let limits = DraftLimits::nodes(4);
+    let mut rows: [(&mut dyn Session, _); 2] = [(&mut rest, limits), (&mut fused, limits)];
+    let trees = draft_batch(&mut rows, Some(2)).unwrap();
     assert!(trees.iter().all(|tree| tree.token_ids() == [2]));
-    let error = draft_batch(&mut sessions, 0.0, 4, Some(0)).unwrap_err();
+    let error = draft_batch(&mut rows, Some(0)).unwrap_err();
     assert!(matches!(
         error,
         Error::InvalidArgument {
@@ -218,7 +220,7 @@ fn a_session_without_context_drafts_nothing() {
     )
     .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    assert!(session.draft(64).unwrap().is_empty());
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
 }
 
@@ -232,8 +234,8 @@ fn observing_an_unknown_token_changes_nothing() {
     )
     .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    session.observe(&[1]).unwrap();
-    let error = session.observe(&[2, 4]).unwrap_err();
+    session.observe(&[1], None).unwrap();
+    let error = session.observe(&[2, 4], None).unwrap_err();
     assert!(matches!(
         error,
         Error::TokenOutOfRange {
@@ -241,7 +243,10 @@ fn observing_an_unknown_token_changes_nothing() {
             vocab_size: 4
         }
     ));
-    assert_eq!(session.draft(64).unwrap().token_ids(), [2, 3]);
+    assert_eq!(
+        session.draft(DraftLimits::nodes(64)).unwrap().token_ids(),
+        [2, 3]
+    );
 }
 
 #[test]
@@ -320,8 +325,11 @@ fn the_largest_configuration_works() {
         exact: false,
     };
     let mut session = RestSession::new(Arc::new(datastore), config).unwrap();
-    session.observe(&[1; 10]).unwrap();
-    assert_eq!(session.draft(usize::MAX).unwrap().len(), 1024);
+    session.observe(&[1; 10], None).unwrap();
+    assert_eq!(
+        session.draft(DraftLimits::nodes(usize::MAX)).unwrap().len(),
+        1024
+    );
     assert_eq!(session.match_length(), 10);
 }
 
@@ -365,8 +373,8 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
         };
         for context in [&[0][..], &[1], &[4], &[1, 0], &[0, 1, 4]] {
             let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-            session.observe(context).unwrap();
-            let tree = session.draft(64).unwrap();
+            session.observe(context, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(64)).unwrap();
             assert!(tree.token_ids().iter().all(|&token| token < 6));
             assert!(
                 (0..)
@@ -376,8 +384,8 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
             assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
             let found = datastore.lookup(context, 16, 1).unwrap();
             let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(context).unwrap();
-            let tree = session.draft(64).unwrap();
+            session.observe(context, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(64)).unwrap();
             assert!(tree.token_ids().iter().all(|&token| token < 6));
             datastore.samples(&found, 10, max_samples);
             datastore.continuations(&found, 10);
@@ -405,11 +413,14 @@ fn counts_are_exact_where_tokens_change_at_a_key() {
             ..RestConfig::default()
         };
         let mut session = RestSession::new(datastore, config).unwrap();
-        session.observe(&[0]).unwrap();
+        session.observe(&[0], None).unwrap();
         let samples: Vec<_> = documents
             .iter()
             .map(|document| document[1..].to_vec())
             .collect();
-        assert_eq!(session.draft(8).unwrap(), naive_draft(&samples, 8));
+        assert_eq!(
+            session.draft(DraftLimits::nodes(8)).unwrap(),
+            naive_draft(&samples, 8)
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use specds::Error;
 use specds::build::DatastoreOptions;
-use specds::draft::Session;
+use specds::draft::{DraftLimits, Session};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::storage::{Manifest, PriorEntry, SectionManifest, ShardManifest};
@@ -283,8 +283,8 @@ fn weights_of_any_numbers_draft_nothing_that_is_no_tree() {
         let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights);
         let mut session = FusedSession::new(Arc::new(drafter.unwrap()), "").unwrap();
         for tokens in text.chunks(3) {
-            session.observe(tokens).unwrap();
-            assert!(session.draft(8).unwrap().len() <= 8);
+            session.observe(tokens, None).unwrap();
+            assert!(session.draft(DraftLimits::nodes(8)).unwrap().len() <= 8);
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::build::DatastoreOptions;
-use specds::draft::Session;
 use specds::draft::Source;
+use specds::draft::{DraftLimits, Session};
 use specds::lookup::Datastore;
 use specds::papers::aded::AdaptiveTrigrams;
 use specds::papers::aded::{AdedConfig, AdedSession, SearchConfig};
@@ -402,9 +402,9 @@ fn a_session_drafts_the_likeliest_words_and_learns_others() {
     let saved = Saved::new();
     let trigrams = Arc::new(saved.open().unwrap());
     let mut session = session(&trigrams, AdedConfig::default());
-    assert!(session.draft(64).unwrap().is_empty());
-    session.observe(&[1, 2]).unwrap();
-    let tree = session.draft(64).unwrap();
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
+    session.observe(&[1, 2], None).unwrap();
+    let tree = session.draft(DraftLimits::nodes(64)).unwrap();
     assert_eq!(tree.token_ids(), [3, 0, 0]);
     assert_eq!(tree.parents(), [-1, 0, -1]);
     assert!(
@@ -413,10 +413,13 @@ fn a_session_drafts_the_likeliest_words_and_learns_others() {
             .all(|&source| source == Source::Trigram)
     );
     assert_eq!(session.match_length(), 2);
-    assert_eq!(session.draft(0).unwrap().len(), 0);
+    assert_eq!(session.draft(DraftLimits::nodes(0)).unwrap().len(), 0);
 
-    session.observe(&[1, 2, 1, 2, 1, 2]).unwrap();
-    assert_eq!(session.draft(1).unwrap().token_ids(), [1]);
+    session.observe(&[1, 2, 1, 2, 1, 2], None).unwrap();
+    assert_eq!(
+        session.draft(DraftLimits::nodes(1)).unwrap().token_ids(),
+        [1]
+    );
     assert_eq!(trigrams.words(&[1, 2]), [(3, 2.0 / 3.0), (0, 1.0 / 3.0)]);
 }
 
@@ -437,7 +440,10 @@ fn the_smallest_and_the_largest_search_work() {
             ..AdedConfig::default()
         };
         let mut session = session(&trigrams, config);
-        session.observe(&[1, 2]).unwrap();
-        assert_eq!(session.draft(usize::MAX).unwrap().len(), num_nodes);
+        session.observe(&[1, 2], None).unwrap();
+        assert_eq!(
+            session.draft(DraftLimits::nodes(usize::MAX)).unwrap().len(),
+            num_nodes
+        );
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     use super::Holdout;
     use crate::build::builder::DatastoreBuilder;
     use crate::build::options::DatastoreOptions;
-    use crate::draft::session::Session;
+    use crate::draft::session::{DraftLimits, Session};
     use crate::draft::token_tree::TokenTree;
     use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
     use crate::fused::weights::Weights;
@@ -138,8 +138,8 @@ mod tests {
     /// The drafts after every fourth token of a text.
     fn drafts(mut session: FusedSession, text: &[u32]) -> Vec<TokenTree> {
         let drafts = text.chunks(4).map(|tokens| {
-            session.observe(tokens).unwrap();
-            session.draft(24).unwrap()
+            session.observe(tokens, None).unwrap();
+            session.draft(DraftLimits::nodes(24)).unwrap()
         });
         drafts.collect()
     }

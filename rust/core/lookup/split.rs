@@ -18,7 +18,7 @@ use crate::lookup::shard::Shard;
 /// Splits the occurrences of a match by the tokens that follow, the most frequent first.
 ///
 /// Its memory is kept between drafts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Splitter {
     queue: BinaryHeap<Group>,
     /// The ranges of the groups, one a shard.

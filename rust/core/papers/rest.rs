@@ -6,7 +6,7 @@ use crate::base::checks::check_limit;
 use crate::base::checks::check_match_lengths;
 use crate::base::error::Result;
 use crate::base::even_sample::Stride;
-use crate::draft::session::Session;
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::lookup::continuations::{Node, Samples};
 use crate::lookup::datastore::Datastore;
@@ -61,7 +61,7 @@ impl RestConfig {
 /// ones, exactly as many as asked for.
 ///
 /// The same datastore and the same context give the same tree, always.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RestSession {
     datastore: Arc<Datastore>,
     config: RestConfig,
@@ -98,7 +98,7 @@ impl RestSession {
 }
 
 impl Session for RestSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
         self.datastore.check_tokens(tokens)?;
         let separator = self.datastore.separator();
         if let Some(last) = tokens.iter().rposition(|&token| token == separator) {
@@ -118,7 +118,7 @@ impl Session for RestSession {
     /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
     ///
     /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let Self {
             datastore,
             config,
@@ -138,7 +138,7 @@ impl Session for RestSession {
                 .shards()
                 .gather(found, config.continuation, stride, &[], &mut self.samples);
             self.trie.fill(&self.samples);
-            return Ok(self.trie.select(max_nodes));
+            return Ok(limits.cut(self.trie.select(limits.max_nodes)));
         }
         let max_samples = if config.exact { u64::MAX } else { max_samples };
         let stride = Stride::new(found.count(), max_samples);
@@ -146,16 +146,13 @@ impl Session for RestSession {
         let nodes = datastore
             .shards()
             .split(&mut self.splitter, found, stride, length);
-        Ok(tree_of(nodes.take(max_nodes), stride))
+        Ok(limits.cut(tree_of(nodes.take(limits.max_nodes), stride)))
     }
 
-    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let before = (self.context.clone(), self.longest_possible);
-        let last_found = self.found.clone();
-        let tree = self.observe(tokens).and_then(|()| self.draft(max_nodes));
-        (self.context, self.longest_possible) = before;
-        self.found = last_found;
-        tree
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let mut trial = self.clone();
+        trial.observe(tokens, None)?;
+        trial.draft(DraftLimits::nodes(max_nodes))
     }
 
     fn match_length(&self) -> usize {
