@@ -35,6 +35,8 @@ _LEAST_PRIOR_TOKENS = 1024
 """To less than this, none is fitted."""
 
 _SORT_SLOWDOWN = 2.0
+# What sorting takes however small the shard.
+_SORTING_BYTES = 2 << 20
 """A sample fits the processor's caches and a shard does not: measured on 60 M tokens."""
 
 
@@ -111,13 +113,17 @@ def estimate_build(
     per_token = 8 if size > 1 << 16 else 4
     prior_tokens = min(options.prior_tokens, expected // _PRIOR_SHARE)
     prior_bytes = len(fit_weights(None, [])) if prior_tokens >= _LEAST_PRIOR_TOKENS else 0
-    shard = min(expected, options.max_shard_tokens or expected)
+    shard = min(
+        expected,
+        options.max_shard_tokens or expected,
+        max(options.sorting_memory() - _SORTING_BYTES, 2 * per_token) // per_token,
+    )
     return BuildEstimate(
         num_tokens=known,
         num_documents=None if known is None else round(len(documents) * known / sampled),
         seconds=expected * (tokenise_s + _SORT_SLOWDOWN * index_s) / sampled
         + prior_tokens * _PRIOR_S,
-        memory_bytes=peak_memory_bytes() + min(shard * per_token, options.sorting_memory()),
+        memory_bytes=peak_memory_bytes() + _SORTING_BYTES + shard * per_token,
         disk_bytes=round(expected * bytes_per_token + fixed) + prior_bytes,
         num_shards=-(-expected // max(shard, 1)),
         bytes_per_token=bytes_per_token,

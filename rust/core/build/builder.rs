@@ -14,7 +14,8 @@ use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
 use crate::build::shard_plan::ShardPlan;
 use crate::build::staging::Staging;
-use crate::index::write::{Stage, fast_memory};
+use crate::index::suffix_array;
+use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{
     self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
@@ -104,9 +105,11 @@ impl DatastoreBuilder {
         }
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
-        let num_threads = num_threads(&options, limit);
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(num_threads, &options.index(num_threads))?),
+            indexer: Some(IndexWorkers::new(
+                num_threads(&options, limit),
+                &options.index(),
+            )?),
             options,
             old,
             limit,
@@ -600,6 +603,6 @@ pub(crate) fn stoppable(
 /// How many shards are sorted at the same time.
 fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let in_memory = options.max_memory / fast_memory(limit, options.width()).max(1);
+    let in_memory = options.max_memory / suffix_array::memory(limit, options.width());
     usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
 }

@@ -2,7 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::index::options::IndexOptions;
-use crate::index::write::largest_shard;
+use crate::index::suffix_array::most_tokens;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 
@@ -36,7 +36,7 @@ pub struct DatastoreOptions {
     /// shards are faster to look up in.
     pub max_shard_tokens: u64,
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
-    /// same time. It bounds the shards as well.
+    /// same time. A shard has at most a fourth as many tokens (an eighth where tokens have 24 bits).
     pub max_memory: u64,
     /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
     /// half as many occurrences. 1 keeps all. What is added to a datastore is indexed as that is.
@@ -108,7 +108,7 @@ impl DatastoreOptions {
 
     /// The largest shard, in tokens, that these options allow.
     pub(crate) fn largest_shard(&self) -> Result<u64> {
-        let limit = self.max_shard_tokens.min(largest_shard(self.max_memory));
+        let limit = most_tokens(self.max_memory, self.width()).min(self.max_shard_tokens);
         if limit < 2 {
             let reason = format!("is too small to sort anything: {} bytes", self.max_memory);
             return Err(Error::invalid("max_memory", reason));
@@ -144,15 +144,14 @@ impl DatastoreOptions {
         ))
     }
 
-    /// How each of `num_threads` shards is indexed.
-    pub(crate) fn index(&self, num_threads: usize) -> IndexOptions {
+    /// How a shard is indexed.
+    pub(crate) fn index(&self) -> IndexOptions {
         IndexOptions {
             vocab_size: self.vocab_size,
             separator: self.separator,
             width: self.width(),
             position_stride: self.position_stride,
             max_duplicates: self.max_duplicates,
-            max_memory: self.max_memory / num_threads as u64,
         }
     }
 }

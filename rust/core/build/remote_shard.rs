@@ -50,7 +50,7 @@ pub fn build_shard(
         return Err(Error::EmptyCorpus);
     }
     let (_, text, _) = text.finish()?;
-    let manifest = write_index(&place, text, &options.index(1), &mut |_, _| Ok(()))?;
+    let manifest = write_index(&place, text, &options.index(), &mut |_, _| Ok(()))?;
     manifest.seal(&place)?;
     let id = manifest.entry().id;
     move_shard(&place, &staging::shards(folder).join(folder_name(&id)))?;

@@ -12,8 +12,6 @@ pub(crate) struct IndexOptions {
     pub(crate) position_stride: u32,
     /// How many suffixes that begin alike are kept; 0 keeps all.
     pub(crate) max_duplicates: u32,
-    /// The bytes of private memory that sorting may take.
-    pub(crate) max_memory: u64,
 }
 
 impl IndexOptions {

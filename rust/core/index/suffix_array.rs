@@ -49,16 +49,30 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     }
 }
 
-/// The bytes of memory that [`sort`] takes beside the mapped text.
+/// The private memory that [`sort`] takes for a text of `num_tokens`, in bytes.
 pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    num_tokens.saturating_mul(match width {
-        TokenWidth::Two => 4,
-        TokenWidth::Three => 8,
-    })
+    num_tokens
+        .saturating_mul(bytes_per_token(width))
+        .saturating_add(BUCKETS)
+}
+
+/// The most tokens that [`sort`] can sort in `max_memory` bytes of private memory.
+pub(crate) fn most_tokens(max_memory: u64, width: TokenWidth) -> u64 {
+    max_memory.saturating_sub(BUCKETS) / bytes_per_token(width)
+}
+
+/// The bytes that libsais takes whatever the length of the text.
+const BUCKETS: u64 = 2 << 20;
+
+fn bytes_per_token(width: TokenWidth) -> u64 {
+    match width {
+        TokenWidth::Two => 4,   // a position
+        TokenWidth::Three => 8, // a position, and a token as libsais takes it
+    }
 }
 
 /// As many zeros, or an error where the memory cannot be had.
-pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
+fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
     zeros
         .try_reserve_exact(count)
@@ -67,7 +81,7 @@ pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     Ok(zeros)
 }
 
-pub(crate) fn out_of_memory(num_bytes: usize) -> Error {
+fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory {
         num_bytes: num_bytes as u64,
     }

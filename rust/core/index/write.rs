@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use crate::base::error::{Error, Result};
-use crate::index::lightweight;
+use crate::base::error::Result;
 use crate::index::ngram_table::{self};
 use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Packer, Suffixes};
@@ -12,7 +11,7 @@ use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{
     FORMAT_VERSION, Kind, RECORD_BITS, Section, SectionManifest, SectionWriter, position_bits,
 };
-use crate::storage::token_array::{TokenWidth, Tokens};
+use crate::storage::token_array::Tokens;
 
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
@@ -48,39 +47,11 @@ impl Stage {
     }
 }
 
-/// The private memory that sorting a shard fast takes, in bytes.
-pub(crate) fn fast_memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    suffix_array::memory(num_tokens, width)
-}
-
-/// The private memory that sorting a shard takes at least, in bytes. It takes three times as long.
-pub(crate) fn light_memory(num_tokens: u64) -> u64 {
-    lightweight::memory(num_tokens)
-}
-
-/// The largest shard, in tokens, that can be sorted in this much private memory.
-pub(crate) fn largest_shard(max_memory: u64) -> u64 {
-    max_memory.saturating_sub(light_memory(0)) / (light_memory(1) - light_memory(0))
-}
-
-/// Hands the positions of all suffixes in their order to `sink`, some at a time: by the fast sort if
-/// its memory is there.
-pub(crate) fn sort(
-    tokens: &Tokens,
-    options: &IndexOptions,
-    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
-) -> Result<()> {
-    let (num_tokens, max_memory) = (tokens.len() as u64, options.max_memory);
-    let num_bytes = light_memory(num_tokens);
-    if fast_memory(num_tokens, options.width) <= max_memory {
-        let positions = suffix_array::sort(tokens)?;
-        let positions: &[u32] = bytemuck::cast_slice(&positions);
-        positions.chunks(CHUNK).try_for_each(sink)
-    } else if num_bytes <= max_memory {
-        lightweight::sort(tokens, options.vocab_size, max_memory, sink)
-    } else {
-        Err(Error::OutOfMemory { num_bytes })
-    }
+/// Hands the positions of all suffixes in their order to `sink`, [`CHUNK`] at a time.
+fn sort(tokens: &Tokens, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+    let positions = suffix_array::sort(tokens)?;
+    let positions: &[u32] = bytemuck::cast_slice(&positions);
+    positions.chunks(CHUNK).try_for_each(sink)
 }
 
 /// The positions that are handed on at a time.
@@ -105,7 +76,7 @@ pub(crate) fn write_index(
     let mut pack = |kept: &[u32]| packer.add(kept.iter().map(|&position| position / stride));
     let mut thinner = Thinner::new(&tokens, options)?;
     let mut num_sorted = 0;
-    sort(&tokens, options, &mut |positions| {
+    sort(&tokens, &mut |positions| {
         if num_sorted == 0 {
             progress(Stage::Sort, text.count)?;
         }
@@ -163,7 +134,7 @@ pub(crate) fn verify_order(
             Err(suffixes.not_in_order())
         }
     };
-    sort(tokens, options, &mut |positions| {
+    sort(tokens, &mut |positions| {
         thinner.add(positions, &mut compare)
     })?;
     let firsts = thinner.finish(&mut compare)?;

@@ -126,7 +126,6 @@ impl Shard {
             width: self.tokens.width(),
             position_stride: self.position_stride,
             max_duplicates: self.max_duplicates,
-            max_memory: u64::MAX,
         };
         let firsts = verify_order(&self.suffixes, &self.tokens, &options)?;
         if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
