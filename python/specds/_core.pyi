@@ -717,7 +717,6 @@ def rest_session(
     min_match: int = 1,
     continuation: int = 10,
     max_samples: int = 256,
-    exact: bool = False,
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 

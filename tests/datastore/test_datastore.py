@@ -58,7 +58,6 @@ def test_lookup_and_counts_equal_the_oracle(
     max_nodes=st.integers(0, 12),
     continuation=st.integers(1, 5),
     max_samples=st.integers(1, 6),
-    exact=st.booleans(),
     shard=st.sampled_from([13, 20, 1000]),
 )
 def test_drafts_of_a_session_equal_the_oracle_at_every_step(
@@ -69,16 +68,14 @@ def test_drafts_of_a_session_equal_the_oracle_at_every_step(
     max_nodes,
     continuation,
     max_samples,
-    exact,
     shard,
 ):
-    oracle = Oracle(documents, separator, 4)
+    oracle = Oracle(documents, separator, 4, shard)
     store = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
     limits = {
         "max_match": 5,
         "continuation": continuation,
         "max_samples": max_samples,
-        "exact": exact,
     }
     session = RestDrafter(store, RestConfig(**limits)).session(pieces[0])
     context = []

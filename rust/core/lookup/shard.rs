@@ -1,6 +1,7 @@
 //! Where in one shard does a pattern occur?
 
 use std::hint::black_box;
+use std::iter;
 use std::ops::{BitXor, Range};
 use std::path::Path;
 use std::time::Instant;
@@ -381,33 +382,27 @@ impl Shard {
         }
     }
 
-    /// The token that follows the first `depth` tokens of the suffix of this rank; past the end,
-    /// where only a damaged file leads, a token that is in no vocabulary.
-    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> u32 {
-        self.token_at(self.position(rank).saturating_add(depth))
+    /// The tokens that follow the first `depth` tokens of the suffixes of `ranks`, which share these:
+    /// ascending, each with its count. O(log count) for each.
+    pub(crate) fn next_tokens(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+    ) -> impl Iterator<Item = (u32, u64)> {
+        let Range { mut start, end } = ranks;
+        let token = move |rank| self.token_at(self.position(rank).saturating_add(depth));
+        iter::from_fn(move || {
+            let next = (start < end).then(|| token(start))?;
+            let first = start;
+            start = gallop(start..end, |rank| token(rank) == next);
+            Some((next, (start - first) as u64))
+        })
     }
 
+    /// The token at `position`; past the end, where only a damaged file leads, one that is in no
+    /// vocabulary.
     pub(crate) fn token_at(&self, position: usize) -> u32 {
         self.tokens.get(position).unwrap_or(u32::MAX)
-    }
-
-    /// Where in `ranks`, whose suffixes share `depth` tokens, the next token may rise to `limit`: in a
-    /// range of less than a key's stride, if keys are long enough to tell.
-    pub(crate) fn where_rises_to(
-        &self,
-        ranks: &Range<usize>,
-        depth: usize,
-        limit: u64,
-    ) -> Range<usize> {
-        if depth >= KEY_LEN {
-            return ranks.clone();
-        }
-        let keys = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
-        let token = |key: usize| self.keys.get(key * KEY_LEN + depth);
-        let below = partition(keys, |key| {
-            token(key).is_some_and(|next| u64::from(next) < limit)
-        });
-        rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
 }
 
