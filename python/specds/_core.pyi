@@ -216,9 +216,6 @@ class DatastoreBuilder:
         corpus: Where the documents come from, one line a source.
         max_shard_tokens: The most tokens of a shard.
         max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
-        position_stride: Index only suffixes that begin at a multiple of this.
-        max_duplicates: Index at most so many suffixes whose first 32 tokens are the same; 0 is no
-            limit.
         drop_duplicates: Leave out documents that were added before, and count them.
         max_documents: The most documents to add; those beyond are ignored.
         max_tokens: The most tokens to add, separators included.
@@ -247,8 +244,6 @@ class DatastoreBuilder:
         corpus: list[str] = ...,
         max_shard_tokens: int = ...,
         max_memory: int = ...,
-        position_stride: int = 1,
-        max_duplicates: int = 0,
         drop_duplicates: bool = False,
         max_documents: int = ...,
         max_tokens: int = ...,
@@ -343,8 +338,6 @@ def build_shard(
     separator: int,
     max_shard_tokens: int = ...,
     max_memory: int = ...,
-    position_stride: int = 1,
-    max_duplicates: int = 0,
 ) -> str:
     """Builds one shard apart from any builder, in any process that sees the folder.
 
@@ -356,8 +349,6 @@ def build_shard(
         separator: As for `DatastoreBuilder`.
         max_shard_tokens: As for `DatastoreBuilder`.
         max_memory: As for `DatastoreBuilder`.
-        position_stride: As for `DatastoreBuilder`.
-        max_duplicates: As for `DatastoreBuilder`.
 
     Returns:
         The id of the shard: the same documents give the same id.

@@ -47,7 +47,7 @@ impl DatastoreBuilder {
         path, *, vocab_size, separator, tokenizer_name = String::new(),
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-        position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
+        drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
         prior_tokens = fused::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -61,8 +61,6 @@ impl DatastoreBuilder {
         corpus: Vec<String>,
         max_shard_tokens: u64,
         max_memory: u64,
-        position_stride: u32,
-        max_duplicates: u32,
         drop_duplicates: bool,
         max_documents: u64,
         max_tokens: u64,
@@ -86,8 +84,6 @@ impl DatastoreBuilder {
             corpus,
             max_shard_tokens,
             max_memory,
-            position_stride,
-            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -184,8 +180,6 @@ impl DatastoreBuilder {
         arguments.set_item("separator", options.separator)?;
         arguments.set_item("max_shard_tokens", options.max_shard_tokens)?;
         arguments.set_item("max_memory", options.max_memory)?;
-        arguments.set_item("position_stride", options.position_stride)?;
-        arguments.set_item("max_duplicates", options.max_duplicates)?;
         Ok(arguments)
     }
 
@@ -219,10 +213,8 @@ impl DatastoreBuilder {
 #[pyfunction]
 #[pyo3(signature = (
     folder, documents, *, vocab_size, separator,
-    max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    position_stride = 1, max_duplicates = 0
+    max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX
 ))]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn build_shard(
     py: Python<'_>,
     folder: PathBuf,
@@ -231,14 +223,10 @@ pub(crate) fn build_shard(
     separator: u32,
     max_shard_tokens: u64,
     max_memory: u64,
-    position_stride: u32,
-    max_duplicates: u32,
 ) -> PyResult<String> {
     let options = DatastoreOptions {
         max_shard_tokens,
         max_memory,
-        position_stride,
-        max_duplicates,
         ..DatastoreOptions::new(vocab_size, separator)
     };
     let documents = documents.try_iter()?.unbind();

@@ -196,23 +196,6 @@ def test_memory_bounds_the_shards(tmp_path, demo_tokenizer):
         build_datastore(corpus(), demo_tokenizer, tmp_path / "b", BuildOptions(max_memory=10))
 
 
-def test_a_thinner_index_is_smaller_and_still_answers(tmp_path, demo_tokenizer):
-    texts = TEXTS * 200
-    keep = {"drop_duplicates": False}
-    plain = build_datastore(corpus(texts), demo_tokenizer, tmp_path / "a", BuildOptions(**keep))
-    context = demo_tokenizer.encode("return x +", add_special_tokens=False)
-    count = Datastore.open(tmp_path / "a").lookup(context).count
-    for name, options in (
-        ("b", BuildOptions(position_stride=2, **keep)),
-        ("c", BuildOptions(max_duplicates=4, **keep)),
-    ):
-        thin = build_datastore(corpus(texts), demo_tokenizer, tmp_path / name, options)
-        assert thin.num_bytes < plain.num_bytes
-        store = Datastore.open(tmp_path / name)
-        store.verify()
-        assert 0 < store.lookup(context).count < count
-
-
 def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer):
     texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
     made = corpus(texts, parts=30)

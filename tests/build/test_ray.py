@@ -174,7 +174,7 @@ COUNTS = (
         {},
         {"drop_duplicates": False},
         {"max_documents": 200},
-        {"max_tokens": 150_000, "position_stride": 2},
+        {"max_tokens": 150_000},
     ],
     ids=str,
 )

@@ -250,13 +250,6 @@ fn unusable_options_are_refused_by_name() {
         ("separator", options(4, 5)),
         ("max_shard_tokens", shard(1)),
         ("max_shard_tokens", shard(1 << 31)),
-        (
-            "position_stride",
-            DatastoreOptions {
-                position_stride: 0,
-                ..options(4, 4)
-            },
-        ),
     ];
     for (argument, options) in rows {
         let error = DatastoreBuilder::create(folder.path().join("d"), options).unwrap_err();

@@ -277,7 +277,7 @@ def test_progress_that_raises_stops_the_build(tmp_path):
 
 def test_shards_built_elsewhere_make_the_same_datastore(tmp_path):
     tokens, lengths = [1, 2, 3, 1, 2, 0, 3], [2, 1, 2, 2]
-    options = {"max_shard_tokens": 6, "drop_duplicates": True, "position_stride": 2}
+    options = {"max_shard_tokens": 6, "drop_duplicates": True}
     with DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4, **options) as builder:
         hashes = document_hashes(tokens, lengths)
         assert len(hashes) == 4 * 16

@@ -115,8 +115,6 @@ def open_builder(
         tokenizer_fingerprint=fingerprint(tokenizer),
         corpus=[corpus.name],
         max_memory=options.sorting_memory(),
-        position_stride=options.position_stride,
-        max_duplicates=options.max_duplicates,
         prior_tokens=options.prior_tokens,
         drop_duplicates=options.drop_duplicates,
         overwrite=options.overwrite,

@@ -77,13 +77,6 @@ _MEMORY = Annotated[
 _SHARD = Annotated[
     int | None, typer.Option(parser=size, help="Cut shards smaller than memory asks for.")
 ]
-_STRIDE = Annotated[
-    int, typer.Option(min=1, help="Index every n-th position only: 2 takes a third less disk.")
-]
-_REPEATS = Annotated[
-    int,
-    typer.Option(min=0, help="Index so many places that begin with the same 32 tokens; 0: all."),
-]
 _ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
 _ESTIMATE = Annotated[
@@ -113,8 +106,6 @@ def build(
     keep_duplicates: _DUPLICATES = False,
     max_memory: _MEMORY = None,
     max_shard_tokens: _SHARD = None,
-    stride: _STRIDE = 1,
-    max_duplicates: _REPEATS = 0,
     prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     engine: _ENGINE = _Engine.LOCAL,
     ray_address: _ADDRESS = None,
@@ -244,8 +235,6 @@ def _build_options(flags: dict[str, Any], *, append: bool) -> BuildOptions:
         max_tokens=flags["max_tokens"],
         max_memory=flags["max_memory"],
         max_shard_tokens=flags["max_shard_tokens"],
-        position_stride=flags.get("stride", 1),  # what is added is indexed as the rest
-        max_duplicates=flags.get("max_duplicates", 0),
         prior_tokens=flags["prior_tokens"],
         engine=flags["engine"].value,
         ray_address=flags["ray_address"],

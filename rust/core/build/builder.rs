@@ -18,7 +18,7 @@ use crate::index::suffix_array;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{
-    self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
+    self, Kept, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
 };
 use crate::storage::section::FORMAT_VERSION;
 
@@ -92,17 +92,13 @@ impl DatastoreBuilder {
     /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
     /// tokenizer, [`Error::Locked`] where another process builds there,
     /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
-    pub fn create(path: impl AsRef<Path>, mut options: DatastoreOptions) -> Result<Self> {
+    pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
         let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
         check_target(&target, &options)?;
         let staging = Staging::open(&target)?;
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
-        if let Some(old) = &old {
-            options.position_stride = old.position_stride;
-            options.max_duplicates = old.max_duplicates;
-        }
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
@@ -491,8 +487,7 @@ impl DatastoreBuilder {
             format_version: FORMAT_VERSION,
             vocab_size: options.vocab_size,
             separator: options.separator,
-            position_stride: options.position_stride,
-            max_duplicates: options.max_duplicates,
+            kept: Kept::default(),
             num_tokens: 0,
             num_documents: 0,
             tokenizer_name: options.tokenizer_name,

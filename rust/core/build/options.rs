@@ -38,12 +38,6 @@ pub struct DatastoreOptions {
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
     /// same time. A shard has at most a fourth as many tokens (an eighth where tokens have 24 bits).
     pub max_memory: u64,
-    /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
-    /// half as many occurrences. 1 keeps all. What is added to a datastore is indexed as that is.
-    pub position_stride: u32,
-    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, a shard keeps at
-    /// most this many at an even stride, and at least half of this. 0 keeps all.
-    pub max_duplicates: u32,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,
     /// The most documents to add; those beyond are ignored.
@@ -70,8 +64,6 @@ impl DatastoreOptions {
             corpus: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
-            position_stride: 1,
-            max_duplicates: 0,
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
@@ -100,9 +92,6 @@ impl DatastoreOptions {
             let reason = format!("must lie in 2..={MAX_SHARD_TOKENS}, not {max_shard_tokens}");
             return Err(Error::invalid("max_shard_tokens", reason));
         }
-        if self.position_stride == 0 {
-            return Err(Error::invalid("position_stride", "must be at least 1"));
-        }
         Ok(())
     }
 
@@ -130,8 +119,6 @@ impl DatastoreOptions {
             tokenizer_fingerprint,
             max_shard_tokens,
             max_memory,
-            position_stride,
-            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -139,7 +126,7 @@ impl DatastoreOptions {
             ..
         } = self;
         Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {position_stride} {max_duplicates} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
             old.unwrap_or_default()
         ))
     }
@@ -150,8 +137,6 @@ impl DatastoreOptions {
             vocab_size: self.vocab_size,
             separator: self.separator,
             width: self.width(),
-            position_stride: self.position_stride,
-            max_duplicates: self.max_duplicates,
         }
     }
 }

@@ -5,7 +5,6 @@
 pub(crate) mod ngram_table;
 pub(crate) mod options;
 pub(crate) mod suffix_array;
-mod thin;
 pub(crate) mod write;
 
 pub use write::Stage;

@@ -87,6 +87,29 @@ fn out_of_memory(num_bytes: usize) -> Error {
     }
 }
 
+/// How many suffixes begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).
+pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
+    let mut firsts = vec![0; vocab_size as usize + 2];
+    let mut is_known = true;
+    tokens.visit(0, |token| {
+        match firsts.get_mut(token as usize + 1) {
+            Some(count) => *count += 1,
+            None => is_known = false,
+        }
+        is_known
+    });
+    if !is_known {
+        let reason = "a token is outside the vocabulary";
+        return Err(tokens.section().corrupt(reason));
+    }
+    let mut sum = 0;
+    for count in &mut firsts {
+        sum += *count;
+        *count = sum;
+    }
+    Ok(firsts)
+}
+
 /// Writes numbers one after the other, each in as many bits.
 pub(crate) struct Packer {
     writer: SectionWriter,
@@ -110,10 +133,10 @@ impl Packer {
         }
     }
 
-    pub(crate) fn add(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> Result<()> {
+    pub(crate) fn add(&mut self, numbers: &[u32]) -> Result<()> {
         self.bytes.clear();
         self.count += numbers.len() as u64;
-        for number in numbers {
+        for &number in numbers {
             let number = u64::from(number);
             self.word |= number << self.num_filled;
             self.num_filled += self.bits;
@@ -155,18 +178,16 @@ pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
 pub(crate) struct Suffixes {
     section: Section,
     count: usize,
-    position_stride: usize,
     bits: usize,
     mask: u64,
 }
 
 impl Suffixes {
-    pub(crate) fn new(section: Section, manifest: &SectionManifest, position_stride: u32) -> Self {
+    pub(crate) fn new(section: Section, manifest: &SectionManifest) -> Self {
         let bits = manifest.element_bits;
         Self {
             section,
             count: usize::try_from(manifest.count).unwrap_or(usize::MAX),
-            position_stride: position_stride as usize,
             bits: bits.into(),
             mask: (1 << bits) - 1,
         }
@@ -203,9 +224,7 @@ impl Suffixes {
             .get(bit / 8..)?
             .first_chunk()?;
         let position = (u64::from_le_bytes(*word) >> (bit % 8)) & self.mask;
-        usize::try_from(position)
-            .ok()?
-            .checked_mul(self.position_stride)
+        usize::try_from(position).ok()
     }
 }
 

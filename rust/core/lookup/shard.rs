@@ -8,9 +8,7 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::index::ngram_table::{self, MAX_LEN, Ngram, Ngrams};
-use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Suffixes};
-use crate::index::write::verify_order;
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
@@ -29,8 +27,6 @@ pub(crate) struct Shard {
     vocab_size: u32,
     separator: u32,
     pub(crate) disk_latency: DiskLatency,
-    position_stride: u32,
-    max_duplicates: u32,
 }
 
 impl Shard {
@@ -44,7 +40,6 @@ impl Shard {
         let suffixes = Suffixes::new(
             open(Kind::Suffixes, &sections.suffixes)?,
             &sections.suffixes,
-            sections.position_stride,
         );
         let shard = Self {
             tokens,
@@ -56,8 +51,6 @@ impl Shard {
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
-            position_stride: sections.position_stride,
-            max_duplicates: sections.max_duplicates,
         };
         shard.check_firsts()?;
         shard.advise(Access::Random)?;
@@ -121,14 +114,8 @@ impl Shard {
     }
 
     fn verify_contents(&self) -> Result<()> {
-        let options = IndexOptions {
-            vocab_size: self.vocab_size,
-            separator: self.separator,
-            width: self.tokens.width(),
-            position_stride: self.position_stride,
-            max_duplicates: self.max_duplicates,
-        };
-        let firsts = verify_order(&self.suffixes, &self.tokens, &options)?;
+        suffix_array::verify(&self.suffixes, &self.tokens)?;
+        let firsts = suffix_array::firsts(&self.tokens, self.vocab_size)?;
         if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
             return Err(self
                 .firsts
