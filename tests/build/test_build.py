@@ -226,7 +226,7 @@ def test_a_log_of_answers_is_a_corpus(tmp_path, demo_tokenizer):
 PEAK = """
 import sys, threading
 import numpy as np
-from specds import DatastoreBuilder
+from specds._core import DatastoreBuilder
 
 def private_bytes():
     with open("/proc/self/status") as file:

@@ -5,7 +5,7 @@ Read in this order: `options`, `reading` and `report` (what a build takes, has r
 `specds.corpora` and what lies below it.
 """
 
-from specds._core import DatastoreBuilder, build_shard, compact, document_hashes, merge
+from specds._core import DatastoreBuilder, compact, merge
 from specds.build.build import build_datastore, open_builder
 from specds.build.estimate import BuildEstimate, estimate_build
 from specds.build.options import BuildOptions
@@ -18,9 +18,7 @@ __all__ = [
     "DatastoreBuilder",
     "Progress",
     "build_datastore",
-    "build_shard",
     "compact",
-    "document_hashes",
     "estimate_build",
     "merge",
     "open_builder",

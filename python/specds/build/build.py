@@ -60,15 +60,14 @@ def build_datastore(
     """
     options = options or BuildOptions()
     progress = progress or _silent
-    builder = open_builder(corpus, tokenizer, out, options, tokenizer_name)
-    with builder:
+    if options.engine == "ray":
+        from specds.build.ray import build_on_ray
+
+        return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
+    with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
         num_taken_up, before = builder.num_given, Clock.now()
-        if options.engine == "ray":
-            from specds.build.ray import tokenise_on_ray as tokenise
-        else:
-            tokenise = _tokenise
         read = tokenise(corpus, tokenizer, builder, options, progress)
-        tokenised = read.ended or Clock.now()
+        tokenised = Clock.now()
         added = (builder.num_documents, builder.num_tokens, builder.num_duplicates)
         datastore = builder.finish(progress)
     indexed = Clock.now()
@@ -119,7 +118,7 @@ def open_builder(
         drop_duplicates=options.drop_duplicates,
         overwrite=options.overwrite,
         append=options.append,
-        plan=json.dumps({"corpus": corpus.name, "engine": options.engine}),
+        plan=json.dumps({"corpus": corpus.name}),
         **{name: limit for name, limit in limits.items() if limit is not None},
     )
 
@@ -127,14 +126,14 @@ def open_builder(
 Encoded: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 
-def _tokenise(
+def tokenise(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
     builder: DatastoreBuilder,
     options: BuildOptions,
     progress: Progress,
 ) -> Reading:
-    """Gives the builder all documents that it has not been given before."""
+    """Gives the builder all documents that it has not been given before; tells what was read."""
     read = Reading()
 
     def report() -> None:

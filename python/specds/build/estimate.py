@@ -28,6 +28,9 @@ _SAMPLED_PARTS = 8
 _PRIOR_S = 20e-6
 """Time to fit the prior to a token, measured on 60 M tokens."""
 
+_SORTING_BYTES = 2 << 20
+"""What sorting takes however small the shard."""
+
 _PRIOR_SHARE = 16
 """It is fitted to one token in so many at most."""
 
@@ -35,8 +38,6 @@ _LEAST_PRIOR_TOKENS = 1024
 """To less than this, none is fitted."""
 
 _SORT_SLOWDOWN = 2.0
-# What sorting takes however small the shard.
-_SORTING_BYTES = 2 << 20
 """A sample fits the processor's caches and a shard does not: measured on 60 M tokens."""
 
 

@@ -23,7 +23,8 @@ class BuildOptions:
         max_shard_tokens: Cut shards smaller than memory asks for.
         prior_tokens: Fit the prior of drafters to at most so many tokens of the datastore; 0 is
             none.
-        engine: ``local``, or ``ray`` for a cluster.
+        engine: ``local``, or ``ray`` for a cluster: there a document that comes again in another
+            worker's parts is kept.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
     """
 

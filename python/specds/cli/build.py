@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +78,13 @@ _MEMORY = Annotated[
 _SHARD = Annotated[
     int | None, typer.Option(parser=size, help="Cut shards smaller than memory asks for.")
 ]
-_ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
+_ENGINE = Annotated[
+    _Engine,
+    typer.Option(
+        help="`ray` builds on a cluster; `specds compact --drop-duplicates` then finds what its "
+        "workers each had."
+    ),
+]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
 _ESTIMATE = Annotated[
     bool,
@@ -200,7 +207,7 @@ def _build(flags: dict[str, Any], corpus: str, tokenizer: str, out: Path, *, app
                 opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
             )
     except (Exception, KeyboardInterrupt):
-        if out.with_name(f".{out.name}.build").exists():
+        if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
             terminal.note("what was complete is kept: the same command goes on from there")
         raise
     _show(report.to_dict(), display.build_table(report), as_json=flags["as_json"])

@@ -6,20 +6,17 @@ use std::path::Path;
 use std::{fmt, thread};
 
 use crate::base::error::{Error, Result};
-use crate::build::checks::{check_documents, check_fits, check_target, split_documents};
-use crate::build::dedup::{Seen, document_hash};
+use crate::build::checks::{check_documents, check_target, split_documents};
+use crate::build::dedup::Seen;
 use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
 use crate::build::finished_shard::{FinishedShard, move_shard};
 use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
-use crate::build::shard_plan::ShardPlan;
 use crate::build::staging::Staging;
 use crate::index::suffix_array;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::storage::manifest::{
-    self, Kept, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
-};
+use crate::storage::manifest::{self, Kept, MAX_SHARDS, Manifest, ShardEntry, folder_name};
 use crate::storage::section::FORMAT_VERSION;
 
 /// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
@@ -59,7 +56,6 @@ pub struct DatastoreBuilder {
     indexer: Option<IndexWorkers>,
     shards: Vec<BuiltShard>,
     current: Option<DocumentLog>,
-    placed: ShardPlan,
     seen: Seen,
     counts: Counts,
     is_full: bool,
@@ -112,7 +108,6 @@ impl DatastoreBuilder {
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
-            placed: ShardPlan::default(),
             seen: Seen::default(),
             counts: Counts::default(),
             is_full: false,
@@ -136,10 +131,6 @@ impl DatastoreBuilder {
     /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
-        if !self.placed.is_empty() {
-            let reason = "cannot follow documents that were placed in a shard of others";
-            return Err(Error::invalid("tokens", reason));
-        }
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
         while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
@@ -184,80 +175,13 @@ impl DatastoreBuilder {
         self.counts.given
     }
 
-    /// Decides on documents whose tokens are elsewhere, as [`Self::add_documents`] does on those that
-    /// it is given: by the hash of the tokens of each
-    /// ([`document_hashes`](crate::build::document_hashes)) and their number. Gives the number of
-    /// the shard that each goes into, counted over this build, or None where it is left out. Each
-    /// shard is to be built by [`build_shard`](crate::build::build_shard) and adopted, in order;
-    /// it is complete once a document goes into the next one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooManyTokens`] where a document does not fit into a shard,
-    /// [`Error::InvalidArgument`] where there are not as many hashes as lengths, or a document came
-    /// with its tokens before: then nothing was placed.
-    pub fn place_documents(
-        &mut self,
-        hashes: &[u128],
-        lengths: &[usize],
-    ) -> Result<Vec<Option<usize>>> {
-        self.check_not_failed()?;
-        if self.current.is_some() {
-            let reason = "cannot follow documents that were added with their tokens";
-            return Err(Error::invalid("lengths", reason));
-        }
-        if hashes.len() != lengths.len() {
-            let reason = format!("must be as many as the hashes, {}", hashes.len());
-            return Err(Error::invalid("lengths", reason));
-        }
-        check_fits(lengths, self.limit)?;
-        let documents = hashes.iter().zip(lengths);
-        Ok(documents
-            .map(|(&hash, &length)| self.place(hash, length))
-            .collect())
-    }
-
-    /// Where [`build_shard`](crate::build::build_shard) puts what [`Self::adopt`] takes.
+    /// Where the build writes, and where its caller may note what is to be removed with the rest.
     ///
     /// # Errors
     ///
     /// [`Error::BuildFailed`].
     pub fn staging_folder(&self) -> Result<&Path> {
         Ok(self.staging()?.path())
-    }
-
-    /// How the shards of this build are to be built.
-    pub fn options(&self) -> &DatastoreOptions {
-        &self.options
-    }
-
-    /// Takes the shard of this id, which [`build_shard`](crate::build::build_shard) has built in
-    /// [`Self::staging_folder`] of the documents placed in the next shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`], [`Error::Mismatch`] where there is no such shard, or it holds other
-    /// documents than were placed there; [`Error::Io`].
-    pub fn adopt(&mut self, id: &str) -> Result<()> {
-        self.check_not_failed()?;
-        let folder = self.staging()?.shards().join(folder_name(id));
-        let path = folder.join(SHARD_FILE_NAME);
-        let not_a_shard = || Error::corrupt(&path, "it is not that of a shard");
-        let shard = ShardManifest::read_sealed(&folder).ok_or_else(not_a_shard)?;
-        let entry = shard.entry();
-        if entry.id != id {
-            return Err(Error::Mismatch { path });
-        }
-        let placed = self.placed.adopt(&entry).ok_or(Error::Mismatch { path })?;
-        self.has_failed = true;
-        let completed = FinishedShard {
-            num_given: placed.num_given,
-            shard: entry,
-        };
-        completed.write(self.staging()?, self.shards.len())?;
-        self.push(&placed, Some(completed.shard))?;
-        self.has_failed = false;
-        Ok(())
     }
 
     /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
@@ -275,9 +199,6 @@ impl DatastoreBuilder {
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
     ) -> Result<Datastore> {
         self.check_not_failed()?;
-        if !self.placed.is_empty() {
-            return Err(Error::BuildFailed);
-        }
         self.complete_text()?;
         if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
             return Err(Error::EmptyCorpus);
@@ -326,7 +247,7 @@ impl DatastoreBuilder {
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
-        if !self.admit(|| document_hash(document), num_tokens) {
+        if !self.admit(document) {
             return Ok(());
         }
         let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
@@ -346,12 +267,13 @@ impl DatastoreBuilder {
     }
 
     /// Whether a document that has tokens is taken; if so, it counts.
-    fn admit(&mut self, hash: impl FnOnce() -> u128, num_tokens: u64) -> bool {
+    fn admit(&mut self, document: &[u32]) -> bool {
+        let num_tokens = document.len() as u64 + 1;
         self.is_full |= self.counts.documents >= self.options.max_documents;
         if self.is_full {
             return false;
         }
-        if self.options.drop_duplicates && !self.seen.insert(hash()) {
+        if self.options.drop_duplicates && !self.seen.insert(document) {
             self.counts.duplicates += 1;
             return false;
         }
@@ -362,17 +284,6 @@ impl DatastoreBuilder {
         self.counts.tokens += num_tokens;
         self.counts.documents += 1;
         true
-    }
-
-    /// The number of the shard that takes a document of this build's others.
-    fn place(&mut self, hash: u128, length: usize) -> Option<usize> {
-        let num_tokens = length as u64 + 1;
-        self.counts.given += 1;
-        if length == 0 || !self.admit(|| hash, num_tokens) {
-            return None;
-        }
-        let (num_given, limit) = (self.counts.given, self.limit);
-        Some(self.shards.len() + self.placed.add(num_tokens, num_given, limit))
     }
 
     /// Ends the text of the current shard and has it indexed.
@@ -518,7 +429,7 @@ impl DatastoreBuilder {
     fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
         if self.options.drop_duplicates {
             for document in Documents::open(folder, self.options.width(), num_documents)? {
-                self.seen.insert(document_hash(&document?));
+                self.seen.insert(&document?);
             }
         }
         Ok(())

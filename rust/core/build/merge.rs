@@ -61,7 +61,9 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             ..manifest.clone()
         });
         check_same_tokenizer(merged, &manifest, source)?;
-        merged.corpus.extend(manifest.corpus);
+        let is_new = |line: &String| !merged.corpus.contains(line);
+        let lines: Vec<_> = manifest.corpus.into_iter().filter(is_new).collect();
+        merged.corpus.extend(lines);
         for shard in shards {
             if merged.shards.contains(&shard) {
                 continue;
