@@ -6,9 +6,9 @@ use std::path::Path;
 use std::{fmt, thread};
 
 use crate::base::error::{Error, Result};
+use crate::build::admission::Admission;
 use crate::build::checks::{check_documents, check_target, split_documents};
-use crate::build::dedup::Seen;
-use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
+use crate::build::document_log::{Checkpoint, DocumentLog};
 use crate::build::finished_shard::{FinishedShard, move_shard};
 use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
@@ -56,9 +56,7 @@ pub struct DatastoreBuilder {
     indexer: Option<IndexWorkers>,
     shards: Vec<BuiltShard>,
     current: Option<DocumentLog>,
-    seen: Seen,
-    counts: Counts,
-    is_full: bool,
+    admission: Admission,
     has_failed: bool,
 }
 
@@ -67,14 +65,6 @@ struct BuiltShard {
     num_tokens: u64,
     num_given: u64,
     entry: Option<ShardEntry>,
-}
-
-#[derive(Default)]
-struct Counts {
-    tokens: u64,
-    documents: u64,
-    duplicates: u64,
-    given: u64,
 }
 
 impl DatastoreBuilder {
@@ -102,18 +92,20 @@ impl DatastoreBuilder {
                 num_threads(&options, limit),
                 &options.index(),
             )?),
+            admission: Admission::new(&options),
             options,
             old,
             limit,
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
-            seen: Seen::default(),
-            counts: Counts::default(),
-            is_full: false,
             has_failed: false,
         };
-        builder.remember_old()?;
+        // What is there already is a duplicate.
+        for shard in builder.old.iter().flat_map(|old| &old.shards) {
+            let folder = shard.folder(&target);
+            builder.admission.remember(&folder, shard.num_documents)?;
+        }
         if goes_on {
             builder.go_on()?;
         }
@@ -139,8 +131,7 @@ impl DatastoreBuilder {
             }
         }
         for document in split_documents(tokens, lengths) {
-            self.counts.given += 1;
-            if !document.is_empty() {
+            if self.admission.admit(document) {
                 self.add_document(document)?;
             }
         }
@@ -150,29 +141,29 @@ impl DatastoreBuilder {
 
     /// The tokens added so far, separators included.
     pub fn num_tokens(&self) -> u64 {
-        self.counts.tokens
+        self.admission.num_tokens
     }
 
     /// The documents added so far: those that have tokens and are no duplicates.
     pub fn num_documents(&self) -> u64 {
-        self.counts.documents
+        self.admission.num_documents
     }
 
     /// The documents left out so far as they had come before. A build that goes on does not know
     /// of those before the kill.
     pub fn num_duplicates(&self) -> u64 {
-        self.counts.duplicates
+        self.admission.num_duplicates
     }
 
     /// Whether no more documents are taken: one has reached a limit of the options.
     pub fn is_full(&self) -> bool {
-        self.is_full || self.counts.documents >= self.options.max_documents
+        self.admission.is_full()
     }
 
     /// All documents that the build was given so far, those before a kill included: a caller that
     /// reads the same corpus again skips as many.
     pub fn num_given(&self) -> u64 {
-        self.counts.given
+        self.admission.num_given
     }
 
     /// Where the build writes, and where its caller may note what is to be removed with the rest.
@@ -200,7 +191,7 @@ impl DatastoreBuilder {
     ) -> Result<Datastore> {
         self.check_not_failed()?;
         self.complete_text()?;
-        if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
+        if self.shards.is_empty() && (self.old.is_none() || self.admission.num_given == 0) {
             return Err(Error::EmptyCorpus);
         }
         let mut report = stoppable(progress);
@@ -247,9 +238,6 @@ impl DatastoreBuilder {
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
-        if !self.admit(document) {
-            return Ok(());
-        }
         let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
         if self.current.as_ref().is_some_and(is_full) {
             self.complete_text()?;
@@ -263,27 +251,7 @@ impl DatastoreBuilder {
             let text = DocumentLog::create(&folder, separator, width, is_kept)?;
             self.current.insert(text)
         };
-        text.add(document, self.counts.given)
-    }
-
-    /// Whether a document that has tokens is taken; if so, it counts.
-    fn admit(&mut self, document: &[u32]) -> bool {
-        let num_tokens = document.len() as u64 + 1;
-        self.is_full |= self.counts.documents >= self.options.max_documents;
-        if self.is_full {
-            return false;
-        }
-        if self.options.drop_duplicates && !self.seen.insert(document) {
-            self.counts.duplicates += 1;
-            return false;
-        }
-        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
-            self.is_full = true;
-            return false;
-        }
-        self.counts.tokens += num_tokens;
-        self.counts.documents += 1;
-        true
+        text.add(document, self.admission.num_given)
     }
 
     /// Ends the text of the current shard and has it indexed.
@@ -341,7 +309,7 @@ impl DatastoreBuilder {
             num_given,
             is_complete: true,
         };
-        self.count(&text, folder)?;
+        self.admission.take_up(&text, folder)?;
         self.push(&text, Some(shard))
     }
 
@@ -351,11 +319,7 @@ impl DatastoreBuilder {
         let mut done = BTreeMap::new();
         for (index, shard) in self.shards.iter().enumerate() {
             let stages = [Stage::Sort, Stage::Write];
-            let tokens = if shard.entry.is_some() {
-                shard.num_tokens
-            } else {
-                0
-            };
+            let tokens = shard.entry.as_ref().map_or(0, |_| shard.num_tokens);
             done.extend(stages.map(|stage| ((stage, index), tokens)));
         }
         loop {
@@ -414,27 +378,6 @@ impl DatastoreBuilder {
         manifest
     }
 
-    /// Documents that the old datastore has are duplicates.
-    fn remember_old(&mut self) -> Result<()> {
-        let target = self.staging()?.target();
-        let shards = self.old.iter().flat_map(|old| &old.shards);
-        let shards = shards.map(|shard| (shard.folder(target), shard.num_documents));
-        for (folder, num_documents) in shards.collect::<Vec<_>>() {
-            self.remember(&folder, num_documents)?;
-        }
-        Ok(())
-    }
-
-    /// Remembers the documents of a text, where duplicates are dropped.
-    fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
-        if self.options.drop_duplicates {
-            for document in Documents::open(folder, self.options.width(), num_documents)? {
-                self.seen.insert(&document?);
-            }
-        }
-        Ok(())
-    }
-
     /// Takes up what a killed build of the same plan has left: complete shards, complete texts,
     /// and the last checkpoint of a text.
     fn go_on(&mut self) -> Result<()> {
@@ -448,7 +391,7 @@ impl DatastoreBuilder {
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
                 let (separator, width) = (self.options.separator, self.options.width());
                 let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
-                self.count(&checkpoint, &folder)?;
+                self.admission.take_up(&checkpoint, &folder)?;
                 self.current = Some(text);
                 if !checkpoint.is_complete {
                     break;
@@ -460,14 +403,6 @@ impl DatastoreBuilder {
         }
         self.has_failed = false;
         Ok(())
-    }
-
-    /// Counts the documents of a text that was written before, and remembers them.
-    fn count(&mut self, text: &Checkpoint, folder: &Path) -> Result<()> {
-        self.counts.given = text.num_given;
-        self.counts.tokens += text.num_tokens;
-        self.counts.documents += text.num_documents;
-        self.remember(folder, text.num_documents)
     }
 }
 
@@ -488,7 +423,7 @@ impl fmt::Debug for DatastoreBuilder {
         let mut builder = f.debug_struct("DatastoreBuilder");
         builder
             .field("options", &self.options)
-            .field("num_tokens", &self.counts.tokens)
+            .field("num_tokens", &self.admission.num_tokens)
             .finish_non_exhaustive()
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! It imports `base`, `storage`, `index` and `lookup`.
 
+mod admission;
 pub(crate) mod builder;
 pub(crate) mod checks;
-mod dedup;
 pub(crate) mod document_log;
 pub(crate) mod finished_shard;
 mod index_workers;

@@ -73,16 +73,11 @@ pub struct Kept {
 
 impl Kept {
     fn check(self, path: &Path) -> Result<()> {
-        let Self {
-            position_stride,
-            max_duplicates,
-        } = self;
-        if position_stride.unwrap_or(1) == 1 && max_duplicates.unwrap_or(0) == 0 {
+        if self.position_stride.unwrap_or(1) == 1 && self.max_duplicates.unwrap_or(0) == 0 {
             return Ok(());
         }
-        Err(Error::Incomplete {
-            path: path.to_owned(),
-        })
+        let path = path.to_owned();
+        Err(Error::Incomplete { path })
     }
 }
 
