@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import merge
-from specds.build.build import open_builder, tokenise
+from specds.build.local import open_builder, tokenise
 from specds.build.report import BuildReport, Clock, peak_memory_bytes
 from specds.corpora.document import Corpus, CorpusError, imported
 from specds.tokenization import fingerprint
