@@ -1,6 +1,6 @@
 """The compiled core: datastores, lookups and the drafters that need no model."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +29,7 @@ __all__ = [
     "Trigrams",
     "__version__",
     "aded_session",
-    "build_shard",
     "compact",
-    "document_hashes",
     "draft_batch",
     "fit_weights",
     "merge",
@@ -219,9 +217,6 @@ class DatastoreBuilder:
         corpus: Where the documents come from, one line a source.
         max_shard_tokens: The most tokens of a shard.
         max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
-        position_stride: Index only suffixes that begin at a multiple of this.
-        max_duplicates: Index at most so many suffixes whose first 32 tokens are the same; 0 is no
-            limit.
         drop_duplicates: Leave out documents that were added before, and count them.
         max_documents: The most documents to add; those beyond are ignored.
         max_tokens: The most tokens to add, separators included.
@@ -250,8 +245,6 @@ class DatastoreBuilder:
         corpus: list[str] = ...,
         max_shard_tokens: int = ...,
         max_memory: int = ...,
-        position_stride: int = 1,
-        max_duplicates: int = 0,
         drop_duplicates: bool = False,
         max_documents: int = ...,
         max_tokens: int = ...,
@@ -279,32 +272,6 @@ class DatastoreBuilder:
                 lengths do not add up.
             OSError: The disk is full.
         """
-    def place_documents(self, hashes: bytes, lengths: ArrayLike) -> NDArray[np.int64]:
-        """Decides which shards documents go into whose tokens are elsewhere.
-
-        It decides as `add_documents` does. Each shard is to be built by `build_shard` and adopted,
-        in order; it is complete once a document goes into the next one.
-
-        Args:
-            hashes: What `document_hashes` gives.
-            lengths: The number of tokens of each, shape `(num_documents,)`.
-
-        Returns:
-            The number of each one's shard, counted over this build, shape `(num_documents,)`; -1
-            where it is left out.
-
-        Raises:
-            ValueError: A document does not fit into a shard, or others came with their tokens.
-        """
-    def adopt(self, shard_id: str) -> None:
-        """Takes the shard that was built of the documents placed in the next one.
-
-        Args:
-            shard_id: What `build_shard` gave.
-
-        Raises:
-            FormatError: There is no such shard in `staging_folder`, or it holds other documents.
-        """
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore:
         """Waits until every shard is indexed, publishes the datastore and fits its prior.
 
@@ -321,9 +288,6 @@ class DatastoreBuilder:
     def staging_folder(self) -> Path:
         """Where the datastore grows before it is published."""
     @property
-    def shard_options(self) -> dict[str, int]:
-        """The keyword arguments of `build_shard` for the shards of this build."""
-    @property
     def num_tokens(self) -> int:
         """Tokens added so far, separators included."""
     @property
@@ -337,42 +301,6 @@ class DatastoreBuilder:
     @property
     def is_full(self) -> bool:
         """Whether a limit is reached, so that no more documents are taken."""
-
-def build_shard(
-    folder: str | PathLike[str],
-    documents: Iterable[tuple[ArrayLike, ArrayLike]],
-    *,
-    vocab_size: int,
-    separator: int,
-    max_shard_tokens: int = ...,
-    max_memory: int = ...,
-    position_stride: int = 1,
-    max_duplicates: int = 0,
-) -> str:
-    """Builds one shard apart from any builder, in any process that sees the folder.
-
-    Args:
-        folder: The `staging_folder` of the builder that will adopt it.
-        documents: Batches of tokens and lengths, each as for `DatastoreBuilder.add_documents`; one
-            batch is in memory at a time.
-        vocab_size: As for `DatastoreBuilder`.
-        separator: As for `DatastoreBuilder`.
-        max_shard_tokens: As for `DatastoreBuilder`.
-        max_memory: As for `DatastoreBuilder`.
-        position_stride: As for `DatastoreBuilder`.
-        max_duplicates: As for `DatastoreBuilder`.
-
-    Returns:
-        The id of the shard: the same documents give the same id.
-    """
-
-def document_hashes(tokens: ArrayLike, lengths: ArrayLike) -> bytes:
-    """The hash of the tokens of each document, 16 bytes each: equal where the tokens are.
-
-    Args:
-        tokens: As for `DatastoreBuilder.add_documents`.
-        lengths: As for `DatastoreBuilder.add_documents`.
-    """
 
 def merge(
     sources: Sequence[str | PathLike[str]],
@@ -728,7 +656,6 @@ def rest_session(
     min_match: int = 1,
     continuation: int = 10,
     max_samples: int = 256,
-    exact: bool = False,
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 

@@ -158,7 +158,7 @@ impl DraftSession {
 /// Starts a request that is drafted for as REST does.
 #[pyfunction]
 #[pyo3(signature = (
-    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256, exact = false
+    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
 ))]
 pub(crate) fn rest_session(
     datastore: &Bound<'_, Datastore>,
@@ -166,14 +166,12 @@ pub(crate) fn rest_session(
     min_match: usize,
     continuation: usize,
     max_samples: usize,
-    exact: bool,
 ) -> PyResult<DraftSession> {
     let config = RestConfig {
         max_match,
         min_match,
         continuation,
         max_samples,
-        exact,
     };
     let datastore = Arc::clone(&datastore.get().0);
     DraftSession::new(RestSession::new(datastore, config))
