@@ -28,6 +28,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_FOR_BUILDER = (
+    *("append", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
+    *("max_tokens", "overwrite", "prior_tokens"),
+)
+
+
 def open_builder(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
@@ -38,11 +44,6 @@ def open_builder(
     """Starts the build of a corpus at `out`, or takes up the one that was killed there."""
     size = vocab_size(tokenizer)
     eos = tokenizer.eos_token_id
-    limits = {
-        "max_documents": options.max_documents,
-        "max_tokens": options.max_tokens,
-        "max_shard_tokens": options.max_shard_tokens,
-    }
     return DatastoreBuilder(
         out,
         vocab_size=size,
@@ -50,13 +51,8 @@ def open_builder(
         tokenizer_name=tokenizer_name or tokenizer.name_or_path,
         tokenizer_fingerprint=fingerprint(tokenizer),
         corpus=[corpus.name],
-        max_memory=options.sorting_memory(),
-        prior_tokens=options.prior_tokens,
-        drop_duplicates=options.drop_duplicates,
-        overwrite=options.overwrite,
-        append=options.append,
         plan=json.dumps({"corpus": corpus.name}),
-        **{name: limit for name, limit in limits.items() if limit is not None},
+        **options.for_core(*_FOR_BUILDER),
     )
 
 

@@ -1,30 +1,30 @@
-"""How is a datastore built: the record of options that the build functions take."""
+"""How is a datastore built: the record of options, whole from the command line to the core."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from specds._core import DEFAULT_PRIOR_TOKENS
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a datastore is built.
+    """How a datastore is built. The command line has an option for each of these, with this text.
 
     Attributes:
         overwrite: Replace what is at the path, once the new datastore is complete.
         append: Add to the datastore at the path, in shards of its own.
         drop_duplicates: Leave out documents that came before, and count them.
-        max_documents: Index at most so many documents.
-        max_tokens: Index at most so many tokens, separators included.
+        max_documents: Index at most this many documents.
+        max_tokens: Index at most this many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
-        prior_tokens: Fit the prior of drafters to at most so many tokens of the datastore; 0 is
-            none.
-        engine: ``local``, or ``ray`` for a cluster: there a document that comes again in another
-            worker's parts is kept.
+        prior_tokens: Fit the prior, what the fused drafter starts from, to at most this many tokens
+            of the datastore and to at most one in 16; 0 fits none.
+        engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
+            ``specds compact --drop-duplicates`` leaves out what came to several of them.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
     """
 
@@ -44,3 +44,8 @@ class BuildOptions:
         if self.max_memory is not None:
             return self.max_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+    def for_core(self, *names: str) -> dict[str, Any]:
+        """Options of these names as keyword arguments of the core, which has its own defaults."""
+        values = asdict(self) | {"max_memory": self.sorting_memory()}
+        return {name: values[name] for name in names if values[name] is not None}

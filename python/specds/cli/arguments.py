@@ -57,14 +57,6 @@ Budget = Annotated[
 ]
 
 
-PriorTokens = Annotated[
-    int,
-    typer.Option(
-        parser=size,
-        help="Fit what the fused drafter starts from to so many tokens of the datastore, one in 16 "
-        "at most; 0: to none.",
-    ),
-]
 Weights = Annotated[
     str | None,
     typer.Option(

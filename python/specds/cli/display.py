@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from specds import terminal
 from specds.terminal import duration, quantity
 
 if TYPE_CHECKING:
@@ -14,11 +15,39 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from specds._core import Datastore
     from specds.build import BuildEstimate, BuildReport
     from specds.demo.measure import Comparison
     from specds.stats import GenerationStats
 
 DRAFTED_STYLE = "bold green"
+
+
+def show(facts: dict[str, Any], table: Table, *, as_json: bool) -> None:
+    """Prints a result: as one JSON document for programs, or as a table for people."""
+    if as_json:
+        terminal.print_json(facts)
+    else:
+        terminal.out.print(table)
+
+
+def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
+    """Prints what a datastore holds and what it was built from."""
+    facts = {
+        "path": str(datastore.path),
+        "corpus": datastore.corpus,
+        "tokenizer": datastore.tokenizer_name,
+        "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
+        "vocab_size": datastore.vocab_size,
+        "separator": datastore.separator,
+        "num_documents": datastore.num_documents,
+        "num_tokens": datastore.num_tokens,
+        "num_shards": datastore.num_shards,
+        "num_bytes": datastore.num_bytes,
+        "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
+        "has_prior": datastore.prior is not None,
+    }
+    show(facts, facts_table(f"Datastore {datastore.path}", facts), as_json=as_json)
 
 
 def build_table(report: BuildReport) -> Table:

@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from specds import terminal
-from specds._core import DEFAULT_PRIOR_TOKENS
+from specds.build import BuildOptions
 from specds.cli import display
-from specds.cli.arguments import Json, PriorTokens, Weights
+from specds.cli.arguments import Json, Weights
+from specds.cli.records import Only, with_records
 
 
+@with_records
 def fit(
+    options: Annotated[BuildOptions, Only("prior_tokens")],
     transcripts: Annotated[
         list[Path] | None,
         typer.Option(help="A file of recorded answers: JSONL of `prompt` and `completion`."),
@@ -25,7 +28,6 @@ def fit(
     ] = None,
     weights: Weights = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; replaced if there.")] = None,
-    prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     as_json: Json = False,
 ) -> None:
     """Learn what the fused drafter starts from.
@@ -51,7 +53,11 @@ def fit(
             "with it"
         )
     else:
-        _fit_datastore(datastore, prior_tokens, as_json=as_json)
+        from specds._core import refit
+
+        with terminal.build_progress() as progress:
+            fitted = refit(datastore, progress=progress, **options.for_core("prior_tokens"))
+        display.show_datastore(fitted, as_json=as_json)
 
 
 def _fit_answers(
@@ -74,20 +80,4 @@ def _fit_answers(
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     out.write_bytes(learned)
     facts = {"path": str(out), **report.to_dict()}
-    _show(f"Weights {out}", facts, as_json=as_json)
-
-
-def _fit_datastore(datastore: Path, prior_tokens: int, *, as_json: bool) -> None:
-    from specds._core import refit
-    from specds.cli.inspect import facts_of
-
-    with terminal.build_progress() as progress:
-        fitted = refit(datastore, prior_tokens=prior_tokens, progress=progress)
-    _show(f"Datastore {datastore}", facts_of(fitted), as_json=as_json)
-
-
-def _show(title: str, facts: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        terminal.print_json(facts)
-    else:
-        terminal.out.print(display.facts_table(title, facts))
+    display.show(facts, display.facts_table(f"Weights {out}", facts), as_json=as_json)

@@ -24,29 +24,7 @@ def info(datastore: DatastorePath, as_json: Json = False) -> None:
     """
     from specds._core import Datastore
 
-    facts = facts_of(Datastore.open(datastore))
-    if as_json:
-        terminal.print_json(facts)
-    else:
-        terminal.out.print(display.facts_table(f"Datastore {datastore}", facts))
-
-
-def facts_of(datastore: Datastore) -> dict[str, Any]:
-    """What a datastore says of itself."""
-    return {
-        "path": str(datastore.path),
-        "corpus": datastore.corpus,
-        "tokenizer": datastore.tokenizer_name,
-        "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
-        "vocab_size": datastore.vocab_size,
-        "separator": datastore.separator,
-        "num_documents": datastore.num_documents,
-        "num_tokens": datastore.num_tokens,
-        "num_shards": datastore.num_shards,
-        "num_bytes": datastore.num_bytes,
-        "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
-        "has_prior": datastore.prior is not None,
-    }
+    display.show_datastore(Datastore.open(datastore), as_json=as_json)
 
 
 def verify(datastore: DatastorePath, as_json: Json = False) -> None:

@@ -17,7 +17,8 @@ def trigrams(
         int, typer.Option(min=2, max=4, help="Tokens of an n-gram; ADED's ablations are 2 and 4.")
     ] = 3,
     max_words: Annotated[
-        int, typer.Option(min=1, help="Keep so many words after each prefix: ADED's threshold.")
+        int,
+        typer.Option(min=1, help="The most words kept after each prefix: ADED's threshold."),
     ] = 12,
     min_count: Annotated[
         int, typer.Option(min=1, help="Leave out n-grams that occur less often.")
@@ -54,7 +55,4 @@ def trigrams(
         "num_bytes": num_bytes,
         "bytes_per_entry": num_bytes / max(len(counted), 1),
     }
-    if as_json:
-        terminal.print_json(facts)
-    else:
-        terminal.out.print(display.facts_table(f"Tri-grams {out}", facts))
+    display.show(facts, display.facts_table(f"Tri-grams {out}", facts), as_json=as_json)

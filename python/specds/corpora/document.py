@@ -91,16 +91,18 @@ def corpus_of(name: str, parts: Iterable[Part]) -> Corpus:
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """How to read a corpus, and what to leave out.
+    """How to read a corpus, and what to leave out. The command line has these options too.
 
     Attributes:
-        text_field: The field of a row that holds its text; found by itself where None.
-        messages_field: The field of a row that holds a conversation; found by itself where None.
-        language: The programming language of ``the-stack``.
+        text_field: The field of a row that holds its text; by default the first of a usual name.
+        messages_field: The field of a row that holds a conversation; by default the first of a
+            usual name.
+        language: The programming language of ``the-stack``, such as python.
         config: The configuration of a dataset on the hub.
-        split: The split of a dataset on the hub; the named corpus's own or ``train`` where None.
+        split: The split of a dataset on the hub; by default the named corpus's own, or ``train``.
         revision: The branch, tag or commit of a dataset on the hub.
-        on_bad_row: ``fail`` raises `CorpusError` with the row's position, ``skip`` counts it.
+        on_bad_row: What to do with a row that cannot be read: ``fail`` names its place, ``skip``
+            counts it.
         max_file_bytes: Larger files of a folder are skipped.
         sample: The share of documents to keep, chosen by a hash of each one's text: independent
             of their order, of the parts, and of where the same text lies.
