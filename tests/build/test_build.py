@@ -93,7 +93,7 @@ def test_limits_hold_exactly(tmp_path, demo_tokenizer):
 def test_a_build_that_failed_goes_on_and_equals_an_undisturbed_one(
     tmp_path, demo_tokenizer, fails_after, monkeypatch
 ):
-    monkeypatch.setattr("specds.build.reading._BATCH_BYTES", 100)
+    monkeypatch.setattr("specds.build.local._BATCH_BYTES", 100)
     options = BuildOptions(max_shard_tokens=60)
     with pytest.raises(RuntimeError, match="the power is gone"):
         build_datastore(corpus(fails_after=fails_after), demo_tokenizer, tmp_path / "d", options)
@@ -124,7 +124,7 @@ class Logged(Part):
 def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
     tmp_path, demo_tokenizer, monkeypatch, cut
 ):
-    monkeypatch.setattr("specds.build.reading._BATCH_BYTES", 100)
+    monkeypatch.setattr("specds.build.local._BATCH_BYTES", 100)
     log = tmp_path / "log"
     texts = [("", *TEXTS[i : i + 8]) for i in range(0, 40, 8)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specds.build.local import open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
-from specds.build.report import BuildReport, Clock, peak_memory_bytes
+from specds.build.report import BuildReport, Clock
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -52,30 +52,11 @@ def build_datastore(
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
-        num_taken_up, before = builder.num_given, Clock.now()
+        num_taken_up, started = builder.num_given, Clock.now()
         read = tokenise(corpus, tokenizer, builder, options, progress)
         tokenised = Clock.now()
-        added = (builder.num_documents, builder.num_tokens, builder.num_duplicates)
         datastore = builder.finish(progress)
-    indexed = Clock.now()
-    return BuildReport(
-        path=str(out),
-        num_documents=datastore.num_documents,
-        num_tokens=datastore.num_tokens,
-        num_shards=datastore.num_shards,
-        num_bytes=datastore.num_bytes,
-        num_added_documents=added[0],
-        num_added_tokens=added[1],
-        num_duplicates=added[2],
-        num_taken_up=num_taken_up,
-        text_bytes=read.num_bytes,
-        tokenise_s=tokenised.wall_s - before.wall_s,
-        index_s=indexed.wall_s - tokenised.wall_s,
-        tokenise_cpu_s=tokenised.cpu_s - before.cpu_s,
-        index_cpu_s=indexed.cpu_s - tokenised.cpu_s,
-        peak_memory_bytes=peak_memory_bytes(),
-        skipped=read.skipped,
-    )
+    return BuildReport.of(out, datastore, read, num_taken_up, started, tokenised)
 
 
 def _silent(stage: str, done: int, total: int | None, **counts: int) -> None:

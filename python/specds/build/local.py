@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specds._core import DatastoreBuilder
-from specds.build.reading import Reading, batches, how_far
+from specds.build.report import Reading
 from specds.build.resume import documents_left
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from specds.build.options import BuildOptions
     from specds.build.report import Progress
     from specds.corpora import Corpus, Document
+
+_BATCH_BYTES = 1 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,9 +57,6 @@ def open_builder(
     )
 
 
-Encoded: TypeAlias = "tuple[np.ndarray, np.ndarray]"
-
-
 def tokenise(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
@@ -70,24 +68,40 @@ def tokenise(
     read = Reading()
 
     def report() -> None:
+        done, total = read.num_bytes, corpus.num_bytes
+        if options.max_tokens is not None:
+            done, total = builder.num_tokens, options.max_tokens
+        elif options.max_documents is not None:
+            done, total = builder.num_documents, options.max_documents
         counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
-        progress("tokenise", *how_far(read, builder, options, corpus), **counts)
+        progress("tokenise", done, total, **counts)
+
+    def encode(batch: list[Document]) -> tuple[np.ndarray, np.ndarray]:
+        return encode_batch(tokenizer, [document.text for document in batch])
 
     given = documents_left(corpus, builder.staging_folder, builder.num_given, read, report)
-    encode = partial(_encode, tokenizer)
-    for (tokens, lengths), num_bytes in _in_order(encode, batches(given)):
+    for tokens, lengths in _in_order(encode, _batches(given)):
         builder.add_documents(tokens, lengths)
-        read.num_bytes += num_bytes
         report()
         if builder.is_full:
             break
     progress("tokenise", 1, 1)
+    read.added_by(builder)
     return read
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, batch: list[Document]) -> tuple[Encoded, int]:
-    encoded = encode_batch(tokenizer, [document.text for document in batch])
-    return encoded, sum(document.num_bytes for document in batch)
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups documents into batches of about a megabyte, enough work for every core."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

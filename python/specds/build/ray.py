@@ -15,15 +15,14 @@ import shutil
 import socket
 import tempfile
 import time
-from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import merge
 from specds.build.local import open_builder, tokenise
-from specds.build.report import BuildReport, Clock, peak_memory_bytes
+from specds.build.report import BuildReport, Clock, Reading
 from specds.corpora.document import Corpus, CorpusError, imported
 from specds.tokenization import fingerprint
 
@@ -85,9 +84,8 @@ def build_on_ray(
         _kept_if_begun(folder),
     ):
         groups = _Groups(corpus, tokenizer, folder, options, tokenizer_name)
-        built = groups.build(progress)
+        read, sources = groups.build(progress)
         built_at = Clock.now()
-    sources = [groups.datastore(number) for number in built.groups]
     if not sources:
         shutil.rmtree(folder)
         raise ValueError("the corpus is empty: add at least one document with tokens")
@@ -99,47 +97,7 @@ def build_on_ray(
         progress=progress,
     )
     shutil.rmtree(folder)
-    merged_at = Clock.now()
-    return BuildReport(
-        path=str(out),
-        num_documents=datastore.num_documents,
-        num_tokens=datastore.num_tokens,
-        num_shards=datastore.num_shards,
-        num_bytes=datastore.num_bytes,
-        num_added_documents=built.num_documents,
-        num_added_tokens=built.num_tokens,
-        num_duplicates=built.num_duplicates,
-        num_taken_up=groups.num_taken_up,
-        text_bytes=built.text_bytes,
-        tokenise_s=built_at.wall_s - started.wall_s,
-        index_s=merged_at.wall_s - built_at.wall_s,
-        tokenise_cpu_s=built_at.cpu_s - started.cpu_s,
-        index_cpu_s=merged_at.cpu_s - built_at.cpu_s,
-        peak_memory_bytes=peak_memory_bytes(),
-        skipped=Counter(built.skipped),
-    )
-
-
-@dataclass
-class _Built:
-    """What was built of one group, or of several."""
-
-    num_documents: int = 0
-    num_tokens: int = 0
-    num_duplicates: int = 0
-    text_bytes: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    is_full: bool = False
-    groups: list[int] = field(default_factory=list)
-
-    def add(self, other: _Built) -> None:
-        self.num_documents += other.num_documents
-        self.num_tokens += other.num_tokens
-        self.num_duplicates += other.num_duplicates
-        self.text_bytes += other.text_bytes
-        self.skipped = dict(Counter(self.skipped) + Counter(other.skipped))
-        self.is_full = other.is_full
-        self.groups += other.groups if other.num_tokens else []
+    return BuildReport.of(out, datastore, read, groups.num_taken_up, started, built_at)
 
 
 class _Groups:
@@ -202,27 +160,25 @@ class _Groups:
         _write(path, {"plan": plan, "groups": num_groups})
         return num_groups
 
-    def datastore(self, number: int) -> Path:
-        """Where the datastore of a group is."""
-        return _datastore(self._folder, number)
-
-    def build(self, progress: Progress) -> _Built:
-        """Has all groups built, up to the limits of the options."""
-        options, all_built = self._options, _Built()
+    def build(self, progress: Progress) -> tuple[Reading, list[Path]]:
+        """Has all groups built, up to the limits of the options: what was read, and where it is."""
+        options, read, datastores = self._options, Reading(), []
         tasks = [self._start(number, options) for number in range(self._num_groups)]
         try:
             for number, task in enumerate(tasks):
                 built = self._result(task)
-                documents_left = _left(options.max_documents, all_built.num_documents)
-                tokens_left = _left(options.max_tokens, all_built.num_tokens)
+                documents_left = _left(options.max_documents, read.num_documents)
+                tokens_left = _left(options.max_tokens, read.num_tokens)
                 if built.num_documents > documents_left or built.num_tokens > tokens_left:
                     _note(self._folder, number).unlink()
                     rest = replace(options, max_documents=documents_left, max_tokens=tokens_left)
                     built = self._result(self._start(number, rest))
-                all_built.add(built)
-                counts = {"documents": all_built.num_documents, "tokens": all_built.num_tokens}
-                progress("tokenise", all_built.text_bytes, self._corpus.num_bytes, **counts)
-                if all_built.is_full or all_built.num_documents == options.max_documents:
+                read.add(built)
+                if built.num_tokens:
+                    datastores.append(_datastore(self._folder, number))
+                counts = {"documents": read.num_documents, "tokens": read.num_tokens}
+                progress("tokenise", read.num_bytes, self._corpus.num_bytes, **counts)
+                if read.is_full or read.num_documents == options.max_documents:
                     break
         finally:
             # Ray's own way to cancel ends the driver if a task is complete just then.
@@ -230,7 +186,7 @@ class _Groups:
             if tasks:
                 self._ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_S)
         progress("tokenise", 1, 1)
-        return all_built
+        return read, datastores
 
     def _start(self, number: int, options: BuildOptions) -> Any:
         build = self._ray.remote(_build).options(memory=self._memory, max_retries=_MAX_RETRIES)
@@ -248,12 +204,11 @@ class _Groups:
             Path.cwd(),
         )
 
-    def _result(self, task: Any) -> _Built:
-        result = self._ray.get(task)
+    def _result(self, task: Any) -> Reading:
+        result: Reading | Exception = self._ray.get(task)
         if isinstance(result, Exception):
             raise result
-        built: _Built = result
-        return built
+        return result
 
 
 def _left(limit: int | None, taken: int) -> int:
@@ -270,7 +225,7 @@ def _build(
     number: int,
     options: BuildOptions,
     cwd: Path,
-) -> _Built | Exception:
+) -> Reading | Exception:
     """Builds the datastore of a group. What may well go wrong is given back: nobody tries again."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many tasks as cores
     with suppress(OSError):  # only relative paths need it
@@ -292,21 +247,12 @@ def _build(
         report()
         with _unlocked(corpus, tokenizer, out, options, tokenizer_name) as builder:
             read = tokenise(corpus, tokenizer, builder, options, report)
-            built = _Built(
-                builder.num_documents,
-                builder.num_tokens,
-                builder.num_duplicates,
-                read.num_bytes,
-                dict(read.skipped),
-                builder.is_full,
-                [number],
-            )
-            if built.num_tokens:
+            if read.num_tokens:
                 builder.finish(report)
-        _write(_note(folder, number), asdict(built))
+        _write(_note(folder, number), vars(read))
     except _EXPECTED as error:
         return _portable(error)
-    return built
+    return read
 
 
 def _unlocked(corpus: Corpus, *arguments: Any) -> Any:
@@ -334,10 +280,10 @@ def _stop(folder: Path) -> Path:
     return folder / "stop"
 
 
-def _read(folder: Path, number: int) -> _Built | None:
+def _read(folder: Path, number: int) -> Reading | None:
     """What a group holds that is complete."""
     path = _note(folder, number)
-    return _Built(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return Reading(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -7,7 +7,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from specds._core import Datastore, DatastoreBuilder
+    from specds.corpora import Document, Skipped
 
 
 class Progress(Protocol):
@@ -23,6 +29,56 @@ class Progress(Protocol):
             counts: `documents` and `tokens` so far.
         """
         ...
+
+
+@dataclass
+class Reading:
+    """What was read of a corpus, and what came of it.
+
+    Attributes:
+        num_read: Documents read.
+        num_bytes: The size of all that was read.
+        skipped: What the corpus left out, counted by reason.
+        num_documents: Documents added to the datastore.
+        num_tokens: Their tokens.
+        num_duplicates: Documents left out as they had come before.
+        is_full: Whether a limit ended it.
+    """
+
+    num_read: int = 0
+    num_bytes: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    num_documents: int = 0
+    num_tokens: int = 0
+    num_duplicates: int = 0
+    is_full: bool = False
+
+    def __post_init__(self) -> None:
+        self.skipped = Counter(self.skipped)
+
+    def count(self, item: Document | Skipped) -> None:
+        """Counts what the corpus yields."""
+        self.num_bytes += item.num_bytes
+        reason = getattr(item, "reason", None)
+        if reason is None:
+            self.num_read += 1
+        else:
+            self.skipped[reason] += 1
+
+    def added_by(self, builder: DatastoreBuilder) -> None:
+        """Takes over what a builder has added."""
+        self.num_documents, self.num_tokens = builder.num_documents, builder.num_tokens
+        self.num_duplicates, self.is_full = builder.num_duplicates, builder.is_full
+
+    def add(self, other: Reading) -> None:
+        """Takes in what was read elsewhere, after this."""
+        self.num_read += other.num_read
+        self.num_bytes += other.num_bytes
+        self.skipped += other.skipped
+        self.num_documents += other.num_documents
+        self.num_tokens += other.num_tokens
+        self.num_duplicates += other.num_duplicates
+        self.is_full = other.is_full
 
 
 @dataclass(frozen=True)
@@ -64,6 +120,46 @@ class BuildReport:
     index_cpu_s: float
     peak_memory_bytes: int
     skipped: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(
+        cls,
+        path: str | PathLike[str],
+        datastore: Datastore,
+        read: Reading,
+        num_taken_up: int,
+        started: Clock,
+        tokenised: Clock,
+    ) -> BuildReport:
+        """The report of a build that ends now.
+
+        Args:
+            path: Where the datastore is, as the caller wrote it.
+            datastore: What was built.
+            read: What was read for it.
+            num_taken_up: Documents that an earlier build had been through.
+            started: When the build began.
+            tokenised: When all documents were tokenised.
+        """
+        ended = Clock.now()
+        return cls(
+            path=str(path),
+            num_documents=datastore.num_documents,
+            num_tokens=datastore.num_tokens,
+            num_shards=datastore.num_shards,
+            num_bytes=datastore.num_bytes,
+            num_added_documents=read.num_documents,
+            num_added_tokens=read.num_tokens,
+            num_duplicates=read.num_duplicates,
+            num_taken_up=num_taken_up,
+            text_bytes=read.num_bytes,
+            tokenise_s=tokenised.wall_s - started.wall_s,
+            index_s=ended.wall_s - tokenised.wall_s,
+            tokenise_cpu_s=tokenised.cpu_s - started.cpu_s,
+            index_cpu_s=ended.cpu_s - tokenised.cpu_s,
+            peak_memory_bytes=peak_memory_bytes(),
+            skipped=read.skipped,
+        )
 
     @property
     def bytes_per_token(self) -> float:

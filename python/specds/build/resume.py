@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds.corpora import Document, Skipped
+from specds.build.report import Reading
+from specds.corpora import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from os import PathLike
 
-    from specds.build.reading import Reading
     from specds.corpora import Corpus
-
-
-@dataclass
-class _Bookmark:
-    """What was read up to the end of a part."""
-
-    num_documents: int = 0
-    num_bytes: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
 
 
 def documents_left(
@@ -40,45 +29,38 @@ def documents_left(
         corpus: What to read.
         folder: Where the notes are; they last as long as the build may go on.
         num_given: How many documents to leave out. Parts with none but such are not read at all.
-        read: Counts what is left out.
+        read: Empty; counts everything up to here, what is not read again too.
         report: Called now and then while documents are passed over.
     """
     path = Path(folder, "parts.jsonl")
-    ended = [mark for mark in _marks(path) if mark.num_documents <= num_given]
-    at = ended[-1] if ended else _Bookmark()
-    read.num_bytes, read.skipped = at.num_bytes, Counter(at.skipped)
+    ended = [noted for noted in _notes(path) if noted.num_read <= num_given]
+    if ended:
+        read.add(ended[-1])
     with path.open("w", encoding="utf-8") as notes:
         notes.writelines(map(_line, ended))
         for part in corpus.parts[len(ended) :]:
             for item in part:
-                at.num_bytes += item.num_bytes
-                if isinstance(item, Skipped):
-                    at.skipped[item.reason] += 1
-                    read.leave_out(item)
+                read.count(item)
+                if not isinstance(item, Document):
                     continue
-                at.num_documents += 1
-                if at.num_documents > num_given:
+                if read.num_read > num_given:
                     yield item
-                    continue
-                read.num_bytes += item.num_bytes
-                if at.num_documents % 1000 == 0:
+                elif read.num_read % 1000 == 0:
                     report()
-            notes.write(_line(at))
+            notes.write(_line(read))
             notes.flush()
 
 
-def _line(mark: _Bookmark) -> str:
-    return json.dumps({**asdict(mark), "skipped": dict(mark.skipped)}) + "\n"
+def _line(read: Reading) -> str:
+    return json.dumps(vars(read)) + "\n"
 
 
-def _marks(path: Path) -> Iterator[_Bookmark]:
-    """The notes of an earlier build; the last line may have been cut by a kill."""
+def _notes(path: Path) -> Iterator[Reading]:
+    """What an earlier build had read after each part; a kill may have cut the last line."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            noted = json.loads(line)
-            skipped = Counter(noted["skipped"])
-            yield _Bookmark(noted["num_documents"], noted["num_bytes"], skipped)
-        except (KeyError, TypeError, ValueError):
+            yield Reading(**json.loads(line))
+        except (TypeError, ValueError):
             return
