@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
-from specds.drafters.session import begin
+from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from os import PathLike
-
-    import numpy as np
 
     from specds._core import DraftSession
 
@@ -36,8 +34,8 @@ class AdedConfig:
         increment: What an observed tri-gram gains, and what a new one begins with. The paper does
             not state it.
         max_prob: No observed tri-gram is likelier. The paper does not state it.
-        max_length: Learn from so many tokens at the end of what is observed at a time; all by
-            default. The paper does not state it.
+        max_length: Learn from at most this many tokens at the end of what is observed at a time;
+            all by default. The paper does not state it.
         decay: The share of their probability that all words after the same two lose, each time that
             one of them is observed. Not in the paper.
         normalize: Whether probabilities that add up to more than 1 are divided by their sum. Not in
@@ -61,11 +59,11 @@ class AdedConfig:
     seed: int = 0
 
 
-class AdedDrafter:
+class AdedDrafter(CoreDrafter):
     """Drafting by tri-grams as in ADED (Liu et al. 2024).
 
     Each tri-gram of the request makes its third word likelier after the other two; Monte Carlo tree
-    search finds sentences that are likely. Safe to share by threads.
+    search finds sentences that are likely.
 
     Args:
         source: Tri-grams, or a datastore to count them in; or the path of either.
@@ -112,32 +110,10 @@ class AdedDrafter:
         sentences = 1 if self.config.search == "greedy" else self.config.candidates
         return sentences * self.config.depth
 
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        """Starts a request.
-
-        Raises:
-            ValueError: The prompt is empty or holds an id outside the vocabulary.
-        """
-        return begin(self._start(), prompt_ids)
-
     def _start(self) -> DraftSession:
-        config = self.config
-        return aded_session(
-            self._shared if config.across_requests else AdaptiveTrigrams(self.trigrams),
-            search=config.search,
-            searches=config.searches,
-            depth=config.depth,
-            candidates=config.candidates,
-            c1=config.c1,
-            c2=config.c2,
-            adaptive=config.adaptive,
-            increment=config.increment,
-            max_prob=config.max_prob,
-            max_length=config.max_length,
-            decay=config.decay,
-            normalize=config.normalize,
-            seed=config.seed,
-        )
+        config = asdict(self.config)
+        shared = config.pop("across_requests")
+        return aded_session(self._shared if shared else AdaptiveTrigrams(self.trigrams), **config)
 
 
 def _open(path: Path) -> Trigrams | Datastore:

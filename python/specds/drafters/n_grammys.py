@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from specds._core import ModelTables, n_grammys_session
-from specds.drafters.session import begin
+from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
     from transformers import PreTrainedModel
 
     from specds._core import DraftSession
@@ -43,11 +40,11 @@ class NGrammysConfig:
         return self.k if self.strategy in ("bigram", "unigram") else self.k * self.w
 
 
-class NGrammysDrafter:
+class NGrammysDrafter(CoreDrafter):
     """Learning-free drafting as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
 
     Its rows make a tree, which ``generate(..., verification="batched")`` verifies row by row, as
-    the paper does. Safe to share by threads.
+    the paper does.
 
     Args:
         tables: The target model, or its tables; None will do for the strategy ``context``.
@@ -78,16 +75,5 @@ class NGrammysDrafter:
         """The size of a draft: k times w."""
         return self.config.max_nodes
 
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        """Starts a request.
-
-        Raises:
-            ValueError: The prompt is empty or holds an id outside the vocabulary.
-        """
-        return begin(self._start(), prompt_ids)
-
     def _start(self) -> DraftSession:
-        config = self.config
-        return n_grammys_session(
-            self.tables, k=config.k, w=config.w, q=config.q, strategy=config.strategy
-        )
+        return n_grammys_session(self.tables, **asdict(self.config))

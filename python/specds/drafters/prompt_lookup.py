@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specds._core import prompt_lookup_session
-from specds.drafters.session import begin
+from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
     from specds._core import DraftSession
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(CoreDrafter):
     """Prompt lookup decoding (Saxena 2023), with the published defaults.
 
     The longest suffix of the context that came before in it is found, and the tokens after its
     first occurrence are drafted, fewer than `num_tokens` where the context ends: the rule of
     transformers 5.23. (The first published program asked for `num_tokens` of them, and else for a
-    shorter match.) Needs no datastore and no model. Safe to share by threads.
+    shorter match.) Needs no datastore and no model.
 
     Args:
         max_match: The longest suffix that is looked for.
@@ -42,14 +38,6 @@ class PromptLookupDrafter:
     def max_nodes(self) -> int:
         """The size of a draft."""
         return self.num_tokens
-
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        """Starts a request.
-
-        Raises:
-            ValueError: The prompt is empty.
-        """
-        return begin(self._start(), prompt_ids)
 
     def _start(self) -> DraftSession:
         return prompt_lookup_session(max_match=self.max_match, num_tokens=self.num_tokens)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from specds._core import Datastore, rest_session
-from specds.drafters.session import begin
+from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from os import PathLike
-
-    import numpy as np
 
     from specds._core import DraftSession
 
@@ -37,11 +34,11 @@ class RestConfig:
     max_nodes: int | None = None
 
 
-class RestDrafter:
+class RestDrafter(CoreDrafter):
     """Retrieval-based drafting as in REST (He et al. 2024), Algorithm 1.
 
     Looks up the longest suffix of the context in a datastore and drafts the most frequent
-    continuations as a tree. Safe to share by threads.
+    continuations as a tree.
 
     Args:
         datastore: An open datastore, or the path of one.
@@ -51,8 +48,6 @@ class RestDrafter:
         FileNotFoundError: There is nothing at the path.
         FormatError: What is there cannot be read.
     """
-
-    _start = staticmethod(rest_session)
 
     def __init__(
         self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
@@ -71,17 +66,7 @@ class RestDrafter:
         """The node budget that the configuration names."""
         return self.config.max_nodes
 
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        """Starts a request.
-
-        Raises:
-            ValueError: The prompt is empty or holds an id outside the vocabulary.
-        """
-        session = self._start(
-            self.datastore,
-            max_match=self.config.max_match,
-            min_match=self.config.min_match,
-            continuation=self.config.continuation,
-            max_samples=self.config.max_samples,
-        )
-        return begin(session, prompt_ids)
+    def _start(self) -> DraftSession:
+        limits = asdict(self.config)
+        limits.pop("max_nodes")
+        return rest_session(self.datastore, **limits)

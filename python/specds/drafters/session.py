@@ -198,6 +198,22 @@ def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> Draf
     return session
 
 
+class CoreDrafter(ABC):
+    """A drafter whose sessions are the core's. Safe to share by threads."""
+
+    @abstractmethod
+    def _start(self) -> DraftSession:
+        """A session without its prompt; refuses numbers that no request could use."""
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
+        """Starts a request.
+
+        Raises:
+            ValueError: The prompt is empty or holds an id outside the vocabulary.
+        """
+        return begin(self._start(), prompt_ids)
+
+
 def node_budget(drafter: Drafter, budget: int | Literal["auto"]) -> int | Literal["auto"]:
     """The nodes of a draft: `auto` is the drafter's own number where it names one."""
     own: int | None = getattr(drafter, "max_nodes", None)
