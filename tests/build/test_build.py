@@ -6,11 +6,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from specds import BuildOptions, Datastore, build_datastore, open_corpus
-from specds.build import compact, estimate_build, merge
+from specds import BuildOptions, Datastore, build_datastore
+from specds.build import compact, estimate_build
 from specds.corpora import Corpus, Document, Skipped
 from specds.corpora.document import corpus_of
 
@@ -69,24 +68,6 @@ def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_token
     as_json = json.loads(json.dumps(report.to_dict()))
     assert as_json["skipped"] == {"empty": 2}
     assert as_json["tokens_per_s"] > 0
-
-
-def test_duplicates_can_be_kept(tmp_path, demo_tokenizer):
-    options = BuildOptions(drop_duplicates=False)
-    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
-    assert (report.num_documents, report.num_duplicates) == (50, 0)
-
-
-def test_limits_hold_exactly(tmp_path, demo_tokenizer):
-    options = BuildOptions(max_documents=7)
-    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "a", options)
-    assert report.num_documents == 7
-    options = BuildOptions(max_tokens=report.num_tokens)
-    same = build_datastore(corpus(), demo_tokenizer, tmp_path / "b", options)
-    assert (same.num_documents, same.num_tokens) == (7, report.num_tokens)
-    options = BuildOptions(max_tokens=report.num_tokens - 1)
-    fewer = build_datastore(corpus(), demo_tokenizer, tmp_path / "c", options)
-    assert fewer.num_documents == 6
 
 
 @pytest.mark.parametrize("fails_after", [1, 25, 49])
@@ -173,29 +154,6 @@ def test_documents_are_added_once_and_compacted_to_one_build(tmp_path, demo_toke
     assert files(shard) == files(whole)
 
 
-def test_merged_datastores_answer_for_both(tmp_path, demo_tokenizer):
-    for name, texts in (("a", TEXTS[:20]), ("b", TEXTS[20:40])):
-        build_datastore(corpus(texts, name=name), demo_tokenizer, tmp_path / name)
-    merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
-    build_datastore(corpus(), demo_tokenizer, tmp_path / "whole")
-    whole = Datastore.open(tmp_path / "whole")
-    context = demo_tokenizer.encode("def f", add_special_tokens=False)
-    match, same = merged.lookup(context), whole.lookup(context)
-    assert (match.length, match.count) == (same.length, same.count)
-    for found, expected in zip(
-        merged.continuations(match, 50), whole.continuations(same, 50), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
-    assert merged.corpus == ["a", "b"]
-
-
-def test_memory_bounds_the_shards(tmp_path, demo_tokenizer):
-    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "a", BuildOptions())
-    assert report.num_shards == 1
-    with pytest.raises(ValueError, match="`max_memory` is too small"):
-        build_datastore(corpus(), demo_tokenizer, tmp_path / "b", BuildOptions(max_memory=10))
-
-
 def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer):
     texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
     made = corpus(texts, parts=30)
@@ -213,14 +171,6 @@ def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer)
     assert estimate_build(unknown, demo_tokenizer).num_tokens is None
     shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
     assert shards.num_shards == pytest.approx(estimate.num_tokens / 100_000, abs=2)
-
-
-def test_a_log_of_answers_is_a_corpus(tmp_path, demo_tokenizer):
-    log = tmp_path / "answers.jsonl"
-    rows = [{"id": index, "prompt": "say ", "completion": text} for index, text in enumerate(TEXTS)]
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    report = build_datastore(open_corpus(str(log)), demo_tokenizer, tmp_path / "d")
-    assert report.num_documents == 40
 
 
 PEAK = """

@@ -1,13 +1,11 @@
 """What goes wrong while datastores are written and read, and that nothing is lost by it."""
 
-import os
 import random
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,33 +58,6 @@ def test_a_job_killed_at_random_moments_and_done_again_equals_an_undisturbed_one
     whole.verify()
     assert whole.prior is not None
     assert num_killed > 0
-
-
-def test_a_killed_build_is_taken_up_not_begun_anew(tmp_path):
-    script = (
-        "import os, sys, pathlib, writer;"
-        "made = writer.documents(); path = pathlib.Path(sys.argv[1]);"
-        "from specds.build import DatastoreBuilder as B;"
-        "b = B(path, vocab_size=100, separator=100, corpus=['numbers'], max_shard_tokens=1500,"
-        " drop_duplicates=True, plan='numbers', overwrite=True);"
-        "[b.add_documents(d, [len(d)]) for d in made[:400]];"
-        "os.kill(os.getpid(), 9)"
-    )
-    paths = [str(Path(writer.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-c", script, str(tmp_path / "out")]
-    assert subprocess.run(command, env=environment, check=False).returncode == -9
-    with DatastoreBuilder(
-        tmp_path / "out",
-        vocab_size=100,
-        separator=100,
-        corpus=["numbers"],
-        max_shard_tokens=1500,
-        drop_duplicates=True,
-        plan="numbers",
-        overwrite=True,
-    ) as builder:
-        assert 300 < builder.num_given <= 400
 
 
 def test_a_full_disk_is_an_error_and_the_build_goes_on_once_there_is_room(tmp_path):
@@ -182,12 +153,3 @@ def test_verify_names_the_shard_that_is_corrupt(tmp_path):
     store = Datastore.open(tmp_path / "out")
     with pytest.raises(FormatError, match=f"{victim.parent.name}/suffixes.bin has changed"):
         store.verify()
-
-
-def test_a_future_format_is_refused_with_the_way_out(tmp_path):
-    writer.run("build", tmp_path)
-    manifest = tmp_path / "out" / "manifest.json"
-    text = manifest.read_text()
-    manifest.write_text(text.replace('"format_version": 2', '"format_version": 9'))
-    with pytest.raises(FormatError, match="format version 9, this version reads 2: upgrade specds"):
-        Datastore.open(tmp_path / "out")

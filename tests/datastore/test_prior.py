@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from datastores import build
 from specds import (
     BuildOptions,
     Datastore,
     FormatError,
-    FusedConfig,
     FusedDrafter,
     build_datastore,
     open_corpus,
@@ -56,31 +54,6 @@ def test_a_fused_drafter_starts_from_the_prior_of_its_datastore(folder):
         assert fit_weights(datastore, [], weights=given) == given
 
 
-def test_a_datastore_without_a_prior_gives_nothing_to_start_from(tmp_path):
-    datastore = build(tmp_path / "d", [[0, 1, 2]])
-    assert datastore.prior is None
-    assert FusedDrafter(datastore).weights() == NOTHING
-
-
-def test_by_its_prior_a_drafter_is_less_surprised_by_what_is_like_the_corpus(
-    folder, demo_tokenizer
-):
-    datastore = Datastore.open(folder / "d.specds")
-    ids = demo_tokenizer.encode(lines(999, 12), add_special_tokens=False)
-
-    def surprise(weights):
-        drafter = FusedDrafter(datastore, FusedConfig(learns=False), weights=weights)
-        session, total = drafter.session(ids[:1]), 0.0
-        for token in ids[1:]:
-            tree = session.draft(8)
-            is_next = (tree.parents == -1) & (tree.token_ids == token)
-            total -= np.log(max(tree.probs[is_next].sum(), 1e-3))
-            session.observe([token])
-        return total / len(ids)
-
-    assert surprise(None) < 0.95 * surprise(NOTHING)
-
-
 def test_a_damaged_prior_is_an_error_that_says_which_file(folder, tmp_path, run):
     damaged = tmp_path / "d.specds"
     damaged.mkdir()
@@ -114,20 +87,6 @@ def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tok
     run("build", *arguments, "--out", tmp_path / "less", "--prior-tokens", "1100")
     manifest = json.loads((tmp_path / "less" / "manifest.json").read_text())
     assert manifest["prior"]["num_tokens"] == 1100
-
-
-def test_progress_tells_of_the_fit(folder, tmp_path):
-    build(tmp_path / "d", np.random.default_rng(1).integers(4, size=(40, 500)).tolist())
-    told = []
-    refit(tmp_path / "d", progress=lambda *event: told.append(event))
-    assert told[0][0] == told[-1][0] == "prior"
-    assert told[-1][1] == told[-1][2] == 40 * 501 // 16
-
-    def fail(_stage, _done, _total):
-        raise RuntimeError("told enough")
-
-    with pytest.raises(RuntimeError, match="told enough"):
-        refit(tmp_path / "d", progress=fail)
 
 
 def test_fit_learns_from_recorded_answers(folder, tmp_path, run):

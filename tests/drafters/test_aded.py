@@ -208,19 +208,6 @@ def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):
     )
 
 
-def test_nothing_is_drafted_or_learned_across_a_separator(tmp_path):
-    trigrams = Trigrams.build(build(tmp_path / "d", [[0, 1, 2], [0, 1]], separator=3))
-    assert trigrams.words([0, 1]) == [(2, 0.5), (3, 0.5)]
-    assert trigrams.words([1, 2]) == [(3, 1.0)]
-    assert trigrams.num_prefixes == 2
-    session = AdedDrafter(trigrams).session([1, 2, 3])
-    assert len(session.draft(9)) == 0
-    session.observe([0])
-    assert len(session.draft(9)) == 0
-    session.observe([1])
-    assert session.draft(9).token_ids[:2].tolist() == [2, 3]
-
-
 def test_facts_are_those_of_the_datastore(datastore, trigrams):
     assert (trigrams.order, trigrams.max_words, trigrams.min_count) == (3, 12, 1)
     assert (trigrams.vocab_size, trigrams.separator) == (31, 31)
@@ -252,14 +239,6 @@ def test_a_drafter_opens_what_a_path_holds(tmp_path, datastore, trigrams):
         Trigrams.open(datastore.path)
     with pytest.raises(FormatError, match="is not a datastore"):
         Datastore.open(tmp_path / "saved")
-
-
-def test_progress_can_stop_a_count(datastore):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Trigrams.build(datastore, progress=stop)
 
 
 @pytest.mark.parametrize(

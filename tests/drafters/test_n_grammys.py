@@ -76,13 +76,6 @@ def check_probs(tree, bigram, probs, of_context):
             assert prob == pytest.approx(tree.probs[parent] * by_bigram)
 
 
-def test_the_shares_of_the_context_are_its_probabilities():
-    drafter = NGrammysDrafter(None, NGrammysConfig(k=2, w=2, strategy="context"))
-    tree = drafter.session([0, 1, 2, 0, 1, 2, 0, 3, 3, 0, 1, 1, 0]).draft(9)
-    assert reference.tree_paths(tree) == [(1,), (1, 2), (1, 1)]
-    assert tree.probs.tolist() == [0.75, 0.5, 0.25]
-
-
 @given(st.lists(tokens, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
 def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
@@ -126,12 +119,6 @@ def test_unusable_configurations_are_refused_when_the_drafter_is_made(config, me
         NGrammysDrafter(tables, config)
 
 
-@pytest.mark.parametrize("arguments", [(0, 10), (3, 0), (3, 1025)])
-def test_unusable_numbers_of_prompt_lookup_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"must lie in 1\.\.=1024"):
-        PromptLookupDrafter(*arguments)
-
-
 def test_a_strategy_that_needs_a_model_says_so():
     for strategy in set(STRATEGIES) - {"context"}:
         with pytest.raises(ValueError, match=f"`tables` are needed for the strategy {strategy}"):
@@ -150,22 +137,6 @@ def test_prompts_that_cannot_be_drafted_for_are_refused():
             drafter.session([])
     with pytest.raises(ValueError, match="token 2 is outside the vocabulary of 2"):
         drafters[0].session([0, 2])
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        (([[1, 0]], [[0.5, 0.5]], [0, 1]), "a row for each of 2 tokens"),
-        (([[1], [0]], [[0.5, 0.5]] * 2, [0, 1]), "a row for each of 2 tokens"),
-        (([[1], [2]], [[0.5]] * 2, [0, 1]), "token 2 is outside the vocabulary of 2"),
-        (([[1], [0]], [[0.5], [np.nan]], [0, 1]), "`bigram_probs` must lie in"),
-        (([[1], [-1]], [[0.5]] * 2, [0, 1]), "`bigram` holds -1"),
-        ((np.zeros((0, 1), int), np.zeros((0, 1)), []), "`unigram` must have one element"),
-    ],
-)
-def test_tables_that_contradict_themselves_are_refused(arrays, message):
-    with pytest.raises(ValueError, match=message):
-        ModelTables(*arrays)
 
 
 def test_tables_give_back_their_arrays():
