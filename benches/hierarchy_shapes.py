@@ -157,7 +157,8 @@ class _Beneath:
 def _level_seconds(model: PreTrainedModel, context: int, beneath: _Beneath | None) -> float:
     vocab_size = int(model.config.vocab_size)
     text = Text(np.random.default_rng(0).integers(vocab_size, size=context))
-    level = ModelLevel("level", CachedModel(model), LevelStats(), beneath, _WINDOW, False)
+    level = ModelLevel("level", CachedModel(model))
+    level.beneath, level.window, level.self_verify = beneath, _WINDOW, False
     level.draft(text, _WINDOW)  # reads the context, and chooses kernels
     level.stats = LevelStats()
     with torch.inference_mode():

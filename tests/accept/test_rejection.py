@@ -97,7 +97,7 @@ def rules(length, processors=()):
 def hierarchy(models, config, retrieval=None, threshold=0.0):
     levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5, 5)]
     for number, model in enumerate(models):
-        level = ModelLevel(f"model {number}", model, LevelStats())
+        level = ModelLevel(f"model {number}", model)
         level.threshold.value = threshold
         levels.append(level)
     return HierarchySession(START, levels, config)

@@ -10,7 +10,6 @@ from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.levels import Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.session import HierarchySession
-from specds.stats import LevelStats
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -87,10 +86,7 @@ class HierarchyDrafter:
             )
             for name, drafter in self._retrieval.items()
         ]
-        levels += [
-            ModelLevel(name, CachedModel(model), LevelStats())
-            for name, model in self._models.items()
-        ]
+        levels += [ModelLevel(name, CachedModel(model)) for name, model in self._models.items()]
         return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
     def _require_vocabularies(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from specds.drafters.session import within
 from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, subtree
@@ -32,30 +32,42 @@ class LevelError(RuntimeError):
         self.level = level
 
 
-class Level(Protocol):
-    """One level of a hierarchy, in one request."""
+class Level(ABC):
+    """One level of a hierarchy, in one request.
 
-    name: str
-    stats: LevelStats
+    Args:
+        name: In statistics and messages.
+    """
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.stats = LevelStats()
+
+    @abstractmethod
     def draft(self, text: Text, most: int) -> Draft:
         """Drafts what follows the text, at most `most` tokens deep, and leaves the text as it was.
 
         Raises:
             LevelError: This level or one beneath it failed.
         """
-        ...
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Takes the tokens that the target emitted."""
-        ...
 
     def finish(self) -> None:
         """Ends the request."""
-        ...
+
+    def _timed(self, call: Callable[[], Answer]) -> Answer:
+        started = perf_counter()
+        try:
+            return call()
+        except Exception as error:
+            raise LevelError(self) from error
+        finally:
+            self.stats.seconds += perf_counter() - started
 
 
-class RetrievalLevel:
+class RetrievalLevel(Level):
     """A drafter without a model, at the bottom.
 
     After tokens on trial it drafts as if they had been observed. A drafter that cannot is asked
@@ -72,8 +84,7 @@ class RetrievalLevel:
     def __init__(
         self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
     ) -> None:
-        self.name = name
-        self.stats = LevelStats()
+        super().__init__(name)
         self._session = session
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
@@ -115,41 +126,32 @@ class RetrievalLevel:
         self.stats.num_drafted += len(tree)
         return Draft(tree, stats=self.stats)
 
-    def _timed(self, call: Callable[[], Answer]) -> Answer:
-        started = perf_counter()
-        try:
-            return call()
-        except Exception as error:
-            raise LevelError(self) from error
-        finally:
-            self.stats.seconds += perf_counter() - started
 
-
-@dataclass
-class ModelLevel:
+class ModelLevel(Level):
     """A model that drafts by verifying the level beneath; with none beneath, token by token.
 
     Each pass takes a draft of the level beneath, and the walk down it chooses tokens of this
     model's own distribution, whatever the draft was. So what is handed up is as if this model had
     drafted alone, and the level above may accept it by what this model says.
 
-    Attributes:
+    Args:
         name: In statistics and messages.
         model: The model, with the states of this request.
-        stats: What it does is counted here.
+
+    Attributes:
         beneath: Drafts for this level.
         window: The most tokens of a draft; None where only the caller's limit counts.
         self_verify: Whether to hand up as soon as a token's entropy is above the threshold.
         threshold: The level's, learned in this request.
     """
 
-    name: str
-    model: CachedModel
-    stats: LevelStats
-    beneath: Level | None = None
-    window: int | None = None
-    self_verify: bool = True
-    threshold: Threshold = field(default_factory=Threshold)
+    def __init__(self, name: str, model: CachedModel) -> None:
+        super().__init__(name)
+        self._model = model
+        self.threshold = Threshold()
+        self.beneath: Level | None = None
+        self.window: int | None = None
+        self.self_verify = True
 
     def draft(self, text: Text, most: int) -> Draft:
         """Tokens of this model, until its window is full or it is unsure."""
@@ -165,25 +167,17 @@ class ModelLevel:
         self.stats.num_drafted += len(chosen)
         return Draft.of_chain(chosen, text.samples, self.threshold, self.stats)
 
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """Nothing: the next text tells."""
-
-    def finish(self) -> None:
-        """Nothing: the states go with the level."""
-
     def _verify(self, text: Text, most: int) -> list[Drawn]:
         """Appends to the text what this model makes of a draft of `most` tokens, and one more."""
         draft = Draft(EMPTY_TREE) if self.beneath is None else self.beneath.draft(text, most)
-        started = perf_counter()
-        try:
-            logits = self.model.run(text.tokens, draft.tree)
-            path, chosen = _walk(logits, draft, text)
-            self.model.commit(path)
-        except Exception as error:
-            raise LevelError(self) from error
+        chosen = self._timed(partial(self._run, text, draft))
         self.stats.num_forwards += 1
-        self.stats.seconds += perf_counter() - started
         draft.settle([drawn.token_id for drawn in chosen])
+        return chosen
+
+    def _run(self, text: Text, draft: Draft) -> list[Drawn]:
+        path, chosen = _walk(self._model.run(text.tokens, draft.tree), draft, text)
+        self._model.commit(path)
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
