@@ -32,7 +32,7 @@ _SORTING_BYTES = 2 << 20
 """What sorting takes however small the shard."""
 
 _PRIOR_SHARE = 16
-"""It is fitted to one token in so many at most."""
+"""It is fitted to at most one token in this many."""
 
 _LEAST_PRIOR_TOKENS = 1024
 """To less than this, none is fitted."""
@@ -48,15 +48,15 @@ class BuildEstimate:
     Attributes:
         num_tokens: Tokens of the whole corpus; None where its size is not known, as with a dataset
             that is streamed, and no limit is given. What follows is then given for each million.
-        num_documents: As many documents.
+        num_documents: Documents of the whole corpus; None likewise.
         seconds: Time to build.
         memory_bytes: The most memory of the process.
         disk_bytes: Size of the datastore.
         num_shards: Shards of the datastore.
         bytes_per_token: Size on disk for each token.
         tokens_per_s: Tokens read and tokenised a second.
-        sampled_documents: Documents that this was told from.
-        sampled_tokens: As many tokens.
+        sampled_documents: Documents of the sample.
+        sampled_tokens: Tokens of the sample.
     """
 
     num_tokens: int | None

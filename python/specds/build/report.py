@@ -92,14 +92,14 @@ class BuildReport:
         num_bytes: Its size on disk.
         num_added_documents: Those of them that this build has added; fewer than all where it
             appended.
-        num_added_tokens: As many tokens.
+        num_added_tokens: The tokens of these.
         num_duplicates: Documents left out as they had come before.
         num_taken_up: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
         tokenise_cpu_s: Seconds of all cores while tokenising; of this machine alone.
-        index_cpu_s: As many seconds of all cores; of this machine alone.
+        index_cpu_s: Seconds of all cores after that; of this machine alone.
         peak_memory_bytes: The largest resident set of this process so far.
         skipped: What the corpus left out, counted by reason.
     """

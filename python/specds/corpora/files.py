@@ -50,17 +50,23 @@ def local_file(path: Path, options: CorpusOptions, render: Render) -> Part:
 
 
 @dataclass(frozen=True)
-class RowFile:
-    """A `.jsonl`, `.json` or `.parquet` file."""
+class _File:
+    """A part that is one file."""
 
     path: Path
     options: CorpusOptions
-    render: Render
 
     @property
     def num_bytes(self) -> int:
         """The size of the file."""
         return self.path.stat().st_size
+
+
+@dataclass(frozen=True)
+class RowFile(_File):
+    """A `.jsonl`, `.json` or `.parquet` file."""
+
+    render: Render
 
     def __iter__(self) -> Iterator[Item]:
         with readable(str(self.path)):
@@ -73,24 +79,20 @@ class RowFile:
                     )
 
     def _parquet(self) -> Iterator[Item]:
-        with parquet_file(self.path) as file:
-            names = file.schema_arrow.names
-            reader = RowReader(self.path.name, f"{self.path}: row ", self.options, self.render)
-            rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
-            yield from reader.documents(rows, names)
+        parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                names = file.schema_arrow.names
+                reader = RowReader(self.path.name, f"{self.path}: row ", self.options, self.render)
+                rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
+                yield from reader.documents(rows, names)
+        except arrow.ArrowInvalid as error:
+            raise CorpusError(f"{self.path} is not a whole parquet file: {error}") from error
 
 
 @dataclass(frozen=True)
-class TextFile:
+class TextFile(_File):
     """A file that is one document."""
-
-    path: Path
-    options: CorpusOptions
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.path.stat().st_size
 
     def __iter__(self) -> Iterator[Item]:
         with readable(str(self.path)), self.path.open("rb") as file:
@@ -156,21 +158,6 @@ def decode(content: bytes) -> str | None:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-@contextmanager
-def parquet_file(path: Path) -> Iterator[Any]:
-    """Opens a parquet file.
-
-    Raises:
-        CorpusError: It is damaged, or none.
-    """
-    parquet = imported("pyarrow.parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except imported("pyarrow").ArrowInvalid as error:
-        raise CorpusError(f"{path} is not a whole parquet file: {error}") from error
 
 
 def _parquet_rows(file: Any, columns: list[str], num_bytes: int) -> Iterator[Row]:
