@@ -49,13 +49,6 @@ def test_what_is_no_hierarchy_is_refused_in_one_line(run, drafter, code, message
     assert message in err.splitlines()[-1]
 
 
-def test_a_hierarchy_keeps_no_memory(run, tmp_path):
-    options = ["--drafter", "hierarchy:demo-tiny", "--memory", tmp_path / "m"]
-    code, _, err = run(*GENERATE, *options)
-    assert code == 1
-    assert "a hierarchy keeps no memory" in err
-
-
 def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     options = ["--max-new-tokens", 12, "--drafter", "hierarchy:demo-tiny", "--model-tables"]
