@@ -51,11 +51,11 @@ class Level(ABC):
             LevelError: This level or one beneath it failed.
         """
 
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """Takes the tokens that the target emitted."""
+    def observe(self, token_ids: Sequence[int]) -> None:  # noqa: B027
+        """Takes the tokens that the target emitted; a level may ignore them."""
 
-    def finish(self) -> None:
-        """Ends the request."""
+    def finish(self) -> None:  # noqa: B027
+        """Ends the request; most levels have nothing to end."""
 
     def _timed(self, call: Callable[[], Answer]) -> Answer:
         started = perf_counter()
