@@ -50,7 +50,7 @@ def lookup(
     top: Annotated[int, typer.Option(min=1, help="How many continuations to show.")] = 10,
     max_match: Annotated[int, typer.Option(min=1, help="Longest suffix to look for.")] = 16,
     sources: Annotated[
-        int, typer.Option(min=0, help="The most places of the corpus that are shown, where it occurs.")
+        int, typer.Option(min=0, help="The most places of it in the corpus to show.")
     ] = 0,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the one the datastore was built with.")
