@@ -88,7 +88,7 @@ def naive_replay(drafter, prompt, completion, max_nodes):
     while rest:
         paths = []
         if len(rest) > 1:
-            tree = session.draft(max_nodes)
+            tree = session.draft(max_nodes, len(rest) - 1)
             for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
                 paths.append([*(paths[parent] if parent >= 0 else []), token])
             paths = [path for path in paths if len(path) < len(rest)]

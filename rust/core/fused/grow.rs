@@ -22,6 +22,9 @@ const TAIL: usize = 16;
 /// Paths less likely than this are not drafted: no tree of a few hundred nodes has any.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
+/// At most this many of a node's likeliest tokens are corrected by the weights.
+const MAX_CANDIDATES: usize = 32;
+
 /// What the tokens that came tell of the last draft.
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
@@ -292,7 +295,7 @@ impl TreeBuilder {
             uses: draft.counts,
             frequencies: next_tokens.map_or(&[][..], |next_tokens| &next_tokens.frequencies),
             min_share: node.min_share,
-            max_candidates: max_candidates.min(reading.candidates),
+            max_candidates: max_candidates.min(MAX_CANDIDATES),
         };
         let prediction = mixer::predict(inputs.weights, &mut self.evidence, &request);
         self.asked.push(Asked { prediction, index });
