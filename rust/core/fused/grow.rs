@@ -170,7 +170,9 @@ impl TreeBuilder {
     }
 
     fn start(&mut self, draft: &Draft<'_>) {
-        self.clear();
+        if !self.tail.is_empty() {
+            self.clear();
+        }
         let tokens = draft.inputs.context.tokens();
         let start = tokens.len().saturating_sub(TAIL);
         self.tail.extend_from_slice(&tokens[start..]);
@@ -313,7 +315,10 @@ impl TreeBuilder {
 
     /// Finds the path of the draft that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
-        let mut accepted = Accepted::default();
+        let mut accepted = Accepted {
+            asked: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
+            nodes: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
+        };
         let (mut index, mut number) = (-1, (!self.asked.is_empty()).then_some(0));
         for &token in tokens {
             accepted.asked.extend(number);
