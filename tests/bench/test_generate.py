@@ -10,12 +10,11 @@ import gpu
 import specds
 from html_pages import Page
 from replays import transcript
-from specds.bench.generation import measure
-from specds.bench.generation import run as running
+from specds.bench.generation import measure, report
 from specds.bench.generation.measure import Mode, Plan
-from specds.bench.generation.report import label, rows_of
+from specds.bench.generation.report import altered, rows_of, way_label
 from specds.bench.generation.requests import Request, batches
-from specds.bench.generation.run import GenerateOptions, altered, run_generate
+from specds.bench.generation.run import GenerateOptions, run_generate
 from specds.bench.generation.shapes import SHAPES, num_bytes, random_model
 from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
 from specds.bench.replay.trace import Trace, replay
@@ -84,7 +83,7 @@ class FakeWay:
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr(measure, "perf_counter", clock)
+    monkeypatch.setattr("specds.demo.measure.perf_counter", clock)
     return clock
 
 
@@ -255,7 +254,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
         else:
             assert (row["batch"], row["name"]) == (2, "transformers-prompt-lookup")
             assert "batch_size" in row["reason"]
-    assert {label(row, rows) for row in rows if row["kind"] == "drafter"} == {
+    assert {way_label(row, rows) for row in rows if row["kind"] == "drafter"} == {
         "rest, 2",
         "rest, auto",
     }
@@ -269,7 +268,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
 
 def test_a_changed_text_fails_the_command(command, files, monkeypatch):
     changed = {"kind": "drafter", "num_differing": 1, "mode": "forced"}
-    monkeypatch.setattr(running, "altered", lambda _: [changed])
+    monkeypatch.setattr(report, "altered", lambda _: [changed])
     code, _, err = command(
         *(*FORCED, "--transcripts", files / "one.jsonl", "--datastore", files / "code.specds"),
         *("--baseline", "plain", "--context", "none", "--limit", "1", "--json"),

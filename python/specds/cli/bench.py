@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specds import terminal
 from specds.cli.arguments import Json, Weights, listed, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specds.bench.harness import Document, Progress
 
 app = typer.Typer(
     name="bench",
@@ -86,13 +91,10 @@ def replay(
 
         specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
     """
-    from specds.bench.page import require_plotly
     from specds.bench.replay.plots import page
     from specds.bench.replay.report import tables
     from specds.bench.replay.run import ReplayOptions, run_replay
 
-    if html:
-        require_plotly()
     options = ReplayOptions(
         transcripts=[*transcripts, *(more_transcripts or [])],
         drafters=listed(drafter),
@@ -107,17 +109,8 @@ def replay(
         limit=limit,
         weights=weights,
     )
-    with terminal.request_progress("replay") as progress:
-        rows, settings = run_replay(options, progress)
-    if html:
-        html.write_text(page(rows, settings), encoding="utf-8")
-    if as_json:
-        terminal.print_json({**asdict(settings), "rows": rows})
-        return
-    for table in tables(rows, settings):
-        terminal.out.print(table)
-    for reason in dict.fromkeys(f"{r['drafter']}: {r['reason']}" for r in rows if r["reason"]):
-        terminal.note(reason)
+    run = partial(run_replay, options)
+    _show("replay", run, tables, page, html, as_json=as_json)
 
 
 @app.command()
@@ -200,12 +193,10 @@ def generate(
 
         specds bench generate --forced --shape llama-2-7b --transcripts a.jsonl --datastore a.specds
     """
-    from specds.bench.generation.report import tables
-    from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
-    from specds.bench.page import require_plotly
+    from specds.bench.generation.plots import page
+    from specds.bench.generation.report import altered, tables
+    from specds.bench.generation.run import GenerateOptions, run_generate
 
-    if html:
-        require_plotly()
     options = GenerateOptions(
         model=model,
         shape=shape,
@@ -231,24 +222,40 @@ def generate(
         seed=seed,
         warm_memory=warm_memory,
     )
-    with terminal.request_progress("generate") as progress:
-        document = run_generate(options, progress)
-    rows, costs = document["rows"], document["verification_costs"]
-    if html:
-        from specds.bench.generation.plots import page
-
-        html.write_text(page(rows, costs, sentence(document)), encoding="utf-8")
-    if as_json:
-        terminal.print_json(document)
-    else:
-        for table in tables(rows, costs):
-            terminal.out.print(table)
-        terminal.out.print(sentence(document))
-    for reason in dict.fromkeys(f"{r['name']}: {r['reason']}" for r in rows if r["reason"]):
-        terminal.note(reason)
+    run = partial(run_generate, options)
+    document = _show("generate", run, tables, page, html, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
+
+
+def _show(
+    what: str,
+    run: Callable[[Progress], Document],
+    tables: Callable[[Document], list[Any]],
+    page: Callable[[Document], str],
+    html: Path | None,
+    *,
+    as_json: bool,
+) -> Document:
+    """Runs a benchmark and shows what it measured: tables or JSON, and a page."""
+    from specds.bench.harness import reasons
+    from specds.bench.page import require_plotly
+
+    if html:
+        require_plotly()  # before anything is measured
+    with terminal.request_progress(what) as progress:
+        document = run(progress)
+    if html:
+        html.write_text(page(document), encoding="utf-8")
+    if as_json:
+        terminal.print_json(document)
+    else:
+        for table in tables(document):
+            terminal.out.print(table)
+    for reason in reasons(document["rows"]):
+        terminal.note(reason)
+    return document
 
 
 def _budget(text: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
-from specds.bench.generation.measure import synchronise
+from specds.demo.measure import synchronise
 from specds.verify.runners import runner_class
 from specds.verify.support import require_support
 
