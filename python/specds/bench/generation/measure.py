@@ -13,7 +13,7 @@ from specds.bench.transcripts import ALL
 from specds.demo.measure import timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from specds.bench.generation.requests import Batch
     from specds.bench.generation.ways import Target, Way
@@ -26,11 +26,6 @@ class Mode:
 
     name: str
     settings: dict[str, Any]
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
-        return not self.settings["do_sample"]
 
 
 @dataclass(frozen=True)
@@ -297,7 +292,7 @@ def divergence(
     pairs = enumerate(zip(mine, theirs, strict=False))
     shorter = min(len(mine), len(theirs))
     position = next((place for place, (one, other) in pairs if one != other), shorter)
-    if not mode.is_greedy:
+    if mode.settings["do_sample"]:
         return position, None
     ids = torch.tensor([prompt + theirs[:position]], device=target.model.device)
     with torch.inference_mode():
@@ -305,12 +300,12 @@ def divergence(
     return position, float(top[0] - top[1])
 
 
-def _together(cells: Iterable[Cell]) -> list[Cell]:
+def _together(cells: Sequence[Cell]) -> list[Cell]:
     """A cell for all groups of each mode, size and way, where there are several."""
     merged: dict[tuple[int, str, int], Cell] = {}
-    sources = {cell.source for cell in cells}
-    for cell in cells if len(sources) > 1 else ():
-        key = (cell.batch, cell.mode, id(cell.way))
-        together = Cell(ALL, cell.mode, cell.batch, cell.way, reason=cell.reason)
-        merged.setdefault(key, together).merge(cell)
+    if len({cell.source for cell in cells}) > 1:
+        for cell in cells:
+            key = (cell.batch, cell.mode, id(cell.way))
+            together = Cell(ALL, cell.mode, cell.batch, cell.way, reason=cell.reason)
+            merged.setdefault(key, together).merge(cell)
     return list(merged.values())
