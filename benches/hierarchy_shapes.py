@@ -78,7 +78,7 @@ class PassCosts:
     target: dict[int, float]
 
     def of_target(self, num_nodes: int) -> float:
-        """A pass of the target over so many nodes."""
+        """A pass of the target over `num_nodes` nodes."""
         return float(np.interp(num_nodes, list(self.target), list(self.target.values())))
 
     def of_level(self, name: str, *, has_beneath: bool) -> float:

@@ -58,7 +58,7 @@ class FakeClock:
 
 
 class FakeWay:
-    """Takes a second to begin and so many a token; later runs take `drift` as long."""
+    """Takes a second to begin and `seconds` a token; later runs take `drift` as long."""
 
     def __init__(self, clock, seconds, text=(7, 8, 9, 10), drift=2.0):
         self.clock, self.seconds, self.text, self.drift = clock, seconds, text, drift

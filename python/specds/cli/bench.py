@@ -37,22 +37,35 @@ class OrderName(str, Enum):
     SHUFFLED = "shuffled"
 
 
+_MoreFiles = Annotated[
+    list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
+]
+_Datastores = Annotated[
+    list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
+]
+_Drafters = Annotated[str, typer.Option(help="Drafters by name.")]
+_WarmMemory = Annotated[
+    bool,
+    typer.Option(
+        "--warm-memory/--no-warm-memory",
+        help="Whether one drafter serves all requests of a run and keeps what they taught it.",
+    ),
+]
+_Html = Annotated[Path | None, typer.Option(help="Write the figures here as one page.")]
+
+
 @app.command()
 def replay(
     transcripts: Annotated[
         list[Path],
         typer.Option(help="A file of recorded answers: JSONL of `prompt` and `completion`."),
     ],
-    more_transcripts: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
-    ] = None,
-    datastore: Annotated[
-        list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
-    ] = None,
+    more_transcripts: _MoreFiles = None,
+    datastore: _Datastores = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the one the datastore was built with.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused,rest",
+    drafter: _Drafters = "fused,rest",
     budget: Annotated[str, typer.Option(help="The most nodes of a draft.")] = "64",
     model: Annotated[
         str | None, typer.Option(help="The target, for drafters that are made of its weights.")
@@ -61,23 +74,17 @@ def replay(
         OrderName, typer.Option(help="As the files have them, or all shuffled by --seed.")
     ] = OrderName.FILE,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
-    warm_memory: Annotated[
-        bool,
-        typer.Option(
-            "--warm-memory/--no-warm-memory",
-            help="Whether one drafter serves all requests and keeps what they taught it.",
-        ),
-    ] = True,
+    warm_memory: _WarmMemory = True,
     memory_tokens: Annotated[
         int,
         typer.Option(
             parser=size,
-            help="So many tokens of the datastore are in the memory of `fused` at first: 1M.",
+            help="Tokens of the datastore that are in the memory of `fused` at first: 1M.",
         ),
     ] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
-    html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
+    html: _Html = None,
     as_json: Json = False,
 ) -> None:
     """Replay recorded answers: how many of their tokens does a drafter foretell, how fast?
@@ -126,16 +133,12 @@ def generate(
         list[Path] | None,
         typer.Option(help="A file of recorded answers: their prompts are completed."),
     ] = None,
-    more_transcripts: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
-    ] = None,
-    datastore: Annotated[
-        list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
-    ] = None,
+    more_transcripts: _MoreFiles = None,
+    datastore: _Datastores = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the model's, or that of the datastore.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
+    drafter: _Drafters = "fused",
     weights: Weights = None,
     baseline: Annotated[
         str | None,
@@ -172,14 +175,8 @@ def generate(
     device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, ...")] = "auto",
     dtype: Annotated[str, typer.Option(help="`auto`, `float32`, `bfloat16`, ...")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the sampling, and of the demo's prompts.")] = 0,
-    warm_memory: Annotated[
-        bool,
-        typer.Option(
-            "--warm-memory/--no-warm-memory",
-            help="Whether one drafter serves all requests of a run and keeps what they taught it.",
-        ),
-    ] = True,
-    html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
+    warm_memory: _WarmMemory = True,
+    html: _Html = None,
     as_json: Json = False,
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
