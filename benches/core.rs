@@ -13,15 +13,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::build::{DatastoreBuilder, DatastoreOptions};
-use specds::draft::Session;
 use specds::draft::TokenTree;
+use specds::draft::{DraftLimits, Session};
 use specds::lookup::{Datastore, Match};
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::MAX_SHARD_TOKENS;
@@ -36,17 +35,11 @@ static CORPUS: LazyLock<Corpus> = LazyLock::new(Corpus::read);
 static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 
 fn main() {
-    if env::args().nth(1).as_deref() == Some(SORTS) {
-        return print_sorts();
-    }
     check_answers();
     fused::check_answers();
     print_sizes();
     print_replays();
     memory::print_figures();
-    if cfg!(target_os = "linux") {
-        measure_sorts();
-    }
     divan::main();
 }
 
@@ -249,32 +242,22 @@ fn print_sizes() {
     println!("size: {bytes_per_token:.3} bytes a token");
 }
 
-/// Times of drafts over held-out files, from one shard and from several, sampled and exact: the trees
-/// must be the same however the corpus is cut.
+/// Times of drafts over held-out files, from one shard and from several.
 fn print_replays() {
     println!("draft, {MAX_NODES} nodes, in µs:");
-    for exact in [false, true] {
-        let config = RestConfig {
-            exact,
-            ..RestConfig::default()
-        };
-        let (_, expected) = replay(&BUILT.datastore, config);
-        print_replay(&BUILT.datastore, config);
-        for num_shards in [4, 16] {
-            let built = Built::new(CORPUS.num_tokens() as u64 / num_shards + (1 << 16));
-            let (_, trees) = replay(&built.datastore, config);
-            assert!(trees == expected, "trees of {num_shards} shards");
-            print_replay(&built.datastore, config);
-        }
+    print_replay(&BUILT.datastore);
+    for num_shards in [4, 16] {
+        let built = Built::new(CORPUS.num_tokens() as u64 / num_shards + (1 << 16));
+        print_replay(&built.datastore);
     }
 }
 
 /// Each time is the best of five passes: others use the machine too.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn print_replay(datastore: &Arc<Datastore>, config: RestConfig) {
-    let (mut times, trees) = replay(datastore, config);
+fn print_replay(datastore: &Arc<Datastore>) {
+    let (mut times, trees) = replay(datastore);
     for _ in 0..4 {
-        let (again, _) = replay(datastore, config);
+        let (again, _) = replay(datastore);
         let pairs = times.into_iter().zip(again);
         times = pairs.map(|(time, again)| time.min(again)).collect();
     }
@@ -284,32 +267,31 @@ fn print_replay(datastore: &Arc<Datastore>, config: RestConfig) {
     let mean = times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64;
     let num_emitted: usize = trees.iter().map(|(_, num_accepted)| num_accepted + 1).sum();
     println!(
-        "  {:>2} shards, {:>7}: p50 {p50:5.1}, p90 {p90:6.1}, p99 {p99:6.1}, mean {mean:5.1}; {:.2} tokens a draft, bonus included",
+        "  {:>2} shards: p50 {p50:5.1}, p90 {p90:6.1}, p99 {p99:6.1}, mean {mean:5.1}; {:.2} tokens a draft, bonus included",
         datastore.manifest().shards.len(),
-        if config.exact { "exact" } else { "sampled" },
         num_emitted as f64 / trees.len() as f64,
     );
 }
 
 /// Drafts as a decoder would: observes the accepted tokens and one more. Gives the time of each
 /// draft, and each tree with the number of its tokens that were accepted.
-fn replay(
-    datastore: &Arc<Datastore>,
-    config: RestConfig,
-) -> (Vec<Duration>, Vec<(TokenTree, usize)>) {
+fn replay(datastore: &Arc<Datastore>) -> (Vec<Duration>, Vec<(TokenTree, usize)>) {
     let mut times = Vec::new();
     let mut trees = Vec::new();
     for file in &CORPUS.held_out {
+        let config = RestConfig::default();
         let mut session = RestSession::new(Arc::clone(datastore), config).expect("a session");
         let (prompt, mut answer) = file.split_at(file.len() / 2);
-        session.observe(prompt).expect("known tokens");
+        session.observe(prompt, None).expect("known tokens");
         for _ in 0..25 {
             let start = Instant::now();
-            let tree = session.draft(MAX_NODES).expect("a draft");
+            let tree = session
+                .draft(DraftLimits::nodes(MAX_NODES))
+                .expect("a draft");
             times.push(start.elapsed());
             let num_accepted = num_accepted(&tree, answer);
             let (emitted, rest) = answer.split_at(answer.len().min(num_accepted + 1));
-            session.observe(emitted).expect("known tokens");
+            session.observe(emitted, None).expect("known tokens");
             trees.push((tree, num_accepted));
             answer = rest;
         }
@@ -330,114 +312,6 @@ fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
 
 fn session() -> RestSession {
     RestSession::new(Arc::clone(&BUILT.datastore), RestConfig::default()).expect("the defaults")
-}
-
-/// The argument with which this program prints what sorts take, and nothing else.
-const SORTS: &str = "--sorts";
-
-/// In a process that gives memory back once it is freed.
-fn measure_sorts() {
-    let program = env::current_exe().expect("the path of this program");
-    let mut command = Command::new(program);
-    command.arg(SORTS).env("MALLOC_MMAP_THRESHOLD_", "65536");
-    assert!(command.status().expect("this program runs").success());
-}
-
-/// The tokens that are sorted to see what a sort takes.
-const NUM_SORTED: usize = 4_000_000;
-
-/// Processor time and memory of the index of one shard, for text and for what sorts badly: the fast
-/// sort, and the one that makes do with little memory. Text and files are not counted.
-fn print_sorts() {
-    let text: Vec<u32> = CORPUS.documents.concat();
-    let text = |length: usize| {
-        text.iter()
-            .copied()
-            .cycle()
-            .take(length)
-            .collect::<Vec<_>>()
-    };
-    let mut state = 1_u32;
-    let random = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 16
-    };
-    let cycle = |period: Vec<u32>| period.into_iter().cycle().take(NUM_SORTED).collect();
-    let rows: [(&str, Vec<u32>); 5] = [
-        ("text", text(NUM_SORTED)),
-        ("one token", vec![7; NUM_SORTED]),
-        ("ten copies", cycle(text(NUM_SORTED / 10))),
-        ("period 1000", cycle(text(1000))),
-        ("random", (0..NUM_SORTED).map(random).collect()),
-    ];
-    for (name, mut text) in rows {
-        for token in &mut text {
-            *token = (*token).min(VOCAB_SIZE - 1);
-        }
-        for (sort, max_memory) in [("fast", u64::MAX), ("light", LIGHT_MEMORY)] {
-            let (seconds, bytes) = index(&text, max_memory);
-            println!("sort, {name}, {sort}: {seconds:.2} s, {bytes:.2} bytes a token");
-        }
-    }
-}
-
-/// What the light sort of so many tokens and one separator needs.
-const LIGHT_MEMORY: u64 = 2 * (NUM_SORTED as u64 + 1) + (1 << 16);
-
-/// The processor time of an index, and the most private memory a token while it is built.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn index(text: &[u32], max_memory: u64) -> (f64, f64) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let options = DatastoreOptions {
-        max_memory,
-        ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
-    };
-    let bytes = private_bytes();
-    let path = folder.path().join("datastore");
-    let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
-    builder
-        .add_documents(text, &[text.len()])
-        .expect("room on the disk");
-    let seconds = cpu_seconds();
-    let is_done = AtomicBool::new(false);
-    let most = thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let mut most = bytes;
-            while !is_done.load(Ordering::Relaxed) {
-                most = most.max(private_bytes());
-                thread::sleep(Duration::from_millis(2));
-            }
-            most
-        });
-        builder
-            .finish(&mut |_, _, _| ControlFlow::Continue(()))
-            .expect("a datastore");
-        is_done.store(true, Ordering::Relaxed);
-        watcher.join().expect("numbers that can be read")
-    });
-    let bytes = (most - bytes) as f64 / text.len() as f64;
-    (cpu_seconds() - seconds, bytes)
-}
-
-/// The processor time of this process up to now.
-fn cpu_seconds() -> f64 {
-    let text = fs::read_to_string("/proc/self/stat").expect("the statistics of this process");
-    let (_, fields) = text.rsplit_once(')').expect("a name in parentheses");
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    ticks
-        .map(|ticks| ticks.parse::<f64>().expect("a number"))
-        .sum::<f64>()
-        / 100.0
-}
-
-/// The memory of this process that no file stands behind.
-fn private_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").expect("the status of this process");
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().next())
-        .expect("a size");
-    kib.parse::<u64>().expect("a number") << 10
 }
 
 #[divan::bench(sample_count = 3)]
@@ -485,11 +359,11 @@ fn draft(bencher: Bencher, max_nodes: usize) {
     let input = || {
         let mut session = session();
         session
-            .observe(contexts.next().expect("a context"))
+            .observe(contexts.next().expect("a context"), None)
             .expect("known tokens");
         session
     };
     bencher
         .with_inputs(input)
-        .bench_local_values(|mut session| session.draft(max_nodes));
+        .bench_local_values(|mut session| session.draft(DraftLimits::nodes(max_nodes)));
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, black_box};
 use specds::draft::TokenTree;
-use specds::draft::{Session, draft_batch};
+use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
 use specds::memory::{Memory, MemoryOptions};
@@ -68,7 +68,7 @@ impl Decoder {
     fn start(drafter: Arc<FusedDrafter>, file: &'static [u32]) -> Self {
         let place = file.len() / 2;
         let mut session = FusedSession::new(Arc::clone(&drafter), "").expect("a short name");
-        session.observe(&file[..place]).expect("known tokens");
+        session.observe(&file[..place], None).expect("known tokens");
         Self {
             drafter,
             session,
@@ -101,7 +101,10 @@ pub(crate) fn check_answers() {
     let trees = || {
         let mut decoder = decoder(Sources::All);
         let step = |_| {
-            let tree = decoder.session.draft(64).expect("a draft");
+            let tree = decoder
+                .session
+                .draft(DraftLimits::nodes(64))
+                .expect("a draft");
             TokenTree::new(
                 tree.token_ids().to_vec(),
                 tree.parents().to_vec(),
@@ -123,7 +126,11 @@ pub(crate) fn check_answers() {
 )]
 fn draft<const MAX_NODES: usize>(bencher: Bencher, sources: Sources) {
     let mut decoder = decoder(sources);
-    bencher.bench_local(|| decoder.session.draft(black_box(MAX_NODES)));
+    bencher.bench_local(|| {
+        decoder
+            .session
+            .draft(DraftLimits::nodes(black_box(MAX_NODES)))
+    });
 }
 
 /// What the outcome of a draft teaches.
@@ -132,12 +139,15 @@ fn observe_outcome(bencher: Bencher, max_nodes: usize) {
     let decoder = RefCell::new(decoder(Sources::All));
     let outcome = || {
         let mut decoder = decoder.borrow_mut();
-        let tree = decoder.session.draft(max_nodes).expect("a draft");
+        let tree = decoder
+            .session
+            .draft(DraftLimits::nodes(max_nodes))
+            .expect("a draft");
         decoder.emitted(&tree)
     };
     bencher
         .with_inputs(outcome)
-        .bench_local_values(|emitted| decoder.borrow_mut().session.observe(emitted));
+        .bench_local_values(|emitted| decoder.borrow_mut().session.observe(emitted, None));
 }
 
 /// A draft, and what its outcome teaches: one decoding step.
@@ -145,9 +155,15 @@ fn observe_outcome(bencher: Bencher, max_nodes: usize) {
 fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
     let mut decoder = decoder(Sources::All);
     bencher.bench_local(|| {
-        let tree = decoder.session.draft(max_nodes).expect("a draft");
+        let tree = decoder
+            .session
+            .draft(DraftLimits::nodes(max_nodes))
+            .expect("a draft");
         let emitted = decoder.emitted(&tree);
-        decoder.session.observe(emitted).expect("known tokens");
+        decoder
+            .session
+            .observe(emitted, None)
+            .expect("known tokens");
     });
 }
 
@@ -161,11 +177,11 @@ fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
         .map(|file| Decoder::start(Arc::clone(&drafter), file))
         .collect();
     bencher.bench_local(|| {
-        let mut sessions: Vec<_> = decoders
+        let limits = DraftLimits::nodes(16);
+        let rows = decoders
             .iter_mut()
-            .map(|decoder| &mut decoder.session)
-            .collect();
-        draft_batch(&mut sessions, 0.0, 16, Some(num_threads))
+            .map(|decoder| (&mut decoder.session, limits));
+        draft_batch(&mut rows.collect::<Vec<_>>(), Some(num_threads))
     });
 }
 

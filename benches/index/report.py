@@ -69,7 +69,7 @@ def build_figures(builds: dict[str, Any]) -> Iterator[Figure]:
         if build["rival"]:
             ratio = _least(build, "cpu_s") / own_cpu
             yield Figure(f"build, {name}: times our processor time", ratio, "x", at_least=15)
-        low_memory = not build["rival"] and name != "specds"
+        little_memory = not build["rival"] and name != "specds"
         yield Figure(
             f"build, {name}: peak memory",
             _least(build, "peak_bytes") / tokens,
@@ -80,7 +80,7 @@ def build_figures(builds: dict[str, Any]) -> Iterator[Figure]:
             f"build, {name}: private memory",
             _least(build, "private_bytes") / tokens,
             "B/token",
-            at_most=2.5 if low_memory else None,
+            at_most=2.5 if little_memory else None,
         )
         yield Figure(
             f"build, {name}: disk",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
 from specds._core import TokenTree
+from specds.drafters import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,30 +57,43 @@ class PromptLookupDrafter:
         return PromptLookupSession(self._torch, self._generator, prompt_ids)
 
 
-class PromptLookupSession:
+class PromptLookupSession(Session):
     """One request; `elapsed_ns` is the time of the last call of the generator alone."""
 
     def __init__(self, torch: Any, generator: Any, prompt_ids: Sequence[int] | np.ndarray) -> None:
         self._torch = torch
         self._generator = generator
         self._token_ids = [int(token) for token in prompt_ids]
-        self.elapsed_ns = 0
+        self._elapsed_ns = 0
 
-    def draft(self, max_nodes: int) -> TokenTree:
+    @property
+    def elapsed_ns(self) -> int:
+        """Nanoseconds of the last call."""
+        return self._elapsed_ns
+
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
         """A chain of at most `max_nodes` tokens."""
         context = self._torch.tensor([self._token_ids])
         generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
         start = perf_counter_ns()
         candidates, _ = generator.get_candidates(context)
-        self.elapsed_ns = perf_counter_ns() - start
+        self._elapsed_ns = perf_counter_ns() - start
         drafted = candidates[0, len(self._token_ids) :].tolist()
         return TokenTree(drafted, range(-1, len(drafted) - 1))
 
-    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+    def observe(
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+    ) -> None:
         """Appends tokens."""
         start = perf_counter_ns()
         self._token_ids += [int(token) for token in token_ids]
-        self.elapsed_ns = perf_counter_ns() - start
+        self._elapsed_ns = perf_counter_ns() - start
 
     def finish(self) -> None:
         """Ends the request."""

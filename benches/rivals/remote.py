@@ -19,6 +19,7 @@ from rivals.answers import (
     differences,
 )
 from specds._core import TokenTree
+from specds.drafters import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -146,31 +147,44 @@ class RemoteDrafter:
         return RemoteSession(self._process, prompt_ids)
 
 
-class RemoteSession:
+class RemoteSession(Session):
     """One request; `elapsed_ns` is the time of the last call, as the child measured it."""
 
     def __init__(self, process: RivalProcess, prompt_ids: Sequence[int] | np.ndarray) -> None:
         self._process = process
-        self.elapsed_ns = 0
+        self._elapsed_ns = 0
         process.call("session", token_ids=np.asarray(prompt_ids).tolist())
 
-    def draft(self, max_nodes: int) -> TokenTree:
+    @property
+    def elapsed_ns(self) -> int:
+        """Nanoseconds of the last call."""
+        return self._elapsed_ns
+
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
         """Drafts at most `max_nodes` nodes.
 
         Raises:
             RivalAnswerError: What came back is no tree of tokens.
         """
         answer = self._process.call("draft", max_nodes=max_nodes)
-        self.elapsed_ns = answer["elapsed_ns"]
+        self._elapsed_ns = answer["elapsed_ns"]
         try:
             return TokenTree(answer["token_ids"], answer["parents"])
         except (TypeError, ValueError, OverflowError) as error:
             raise RivalAnswerError(f"its draft is no tree of tokens: {error}") from error
 
-    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+    def observe(
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+    ) -> None:
         """Appends tokens."""
         answer = self._process.call("observe", token_ids=np.asarray(token_ids).tolist())
-        self.elapsed_ns = answer["elapsed_ns"]
+        self._elapsed_ns = answer["elapsed_ns"]
 
     def finish(self) -> None:
         """Ends the request."""

@@ -1,6 +1,6 @@
 """The compiled core: datastores, lookups and the drafters that need no model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +9,9 @@ from typing import Any, Final, Literal, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
+
+from specds.drafters.session import Proposal, RequestRules, Session
+from specds.stats import LevelStats
 
 __all__ = [
     "DEFAULT_PRIOR_TOKENS",
@@ -26,9 +29,7 @@ __all__ = [
     "Trigrams",
     "__version__",
     "aded_session",
-    "build_shard",
     "compact",
-    "document_hashes",
     "draft_batch",
     "fit_weights",
     "merge",
@@ -216,9 +217,6 @@ class DatastoreBuilder:
         corpus: Where the documents come from, one line a source.
         max_shard_tokens: The most tokens of a shard.
         max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
-        position_stride: Index only suffixes that begin at a multiple of this.
-        max_duplicates: Index at most so many suffixes whose first 32 tokens are the same; 0 is no
-            limit.
         drop_duplicates: Leave out documents that were added before, and count them.
         max_documents: The most documents to add; those beyond are ignored.
         max_tokens: The most tokens to add, separators included.
@@ -247,8 +245,6 @@ class DatastoreBuilder:
         corpus: list[str] = ...,
         max_shard_tokens: int = ...,
         max_memory: int = ...,
-        position_stride: int = 1,
-        max_duplicates: int = 0,
         drop_duplicates: bool = False,
         max_documents: int = ...,
         max_tokens: int = ...,
@@ -276,32 +272,6 @@ class DatastoreBuilder:
                 lengths do not add up.
             OSError: The disk is full.
         """
-    def place_documents(self, hashes: bytes, lengths: ArrayLike) -> NDArray[np.int64]:
-        """Decides which shards documents go into whose tokens are elsewhere.
-
-        It decides as `add_documents` does. Each shard is to be built by `build_shard` and adopted,
-        in order; it is complete once a document goes into the next one.
-
-        Args:
-            hashes: What `document_hashes` gives.
-            lengths: The number of tokens of each, shape `(num_documents,)`.
-
-        Returns:
-            The number of each one's shard, counted over this build, shape `(num_documents,)`; -1
-            where it is left out.
-
-        Raises:
-            ValueError: A document does not fit into a shard, or others came with their tokens.
-        """
-    def adopt(self, shard_id: str) -> None:
-        """Takes the shard that was built of the documents placed in the next one.
-
-        Args:
-            shard_id: What `build_shard` gave.
-
-        Raises:
-            FormatError: There is no such shard in `staging_folder`, or it holds other documents.
-        """
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore:
         """Waits until every shard is indexed, publishes the datastore and fits its prior.
 
@@ -318,9 +288,6 @@ class DatastoreBuilder:
     def staging_folder(self) -> Path:
         """Where the datastore grows before it is published."""
     @property
-    def shard_options(self) -> dict[str, int]:
-        """The keyword arguments of `build_shard` for the shards of this build."""
-    @property
     def num_tokens(self) -> int:
         """Tokens added so far, separators included."""
     @property
@@ -334,42 +301,6 @@ class DatastoreBuilder:
     @property
     def is_full(self) -> bool:
         """Whether a limit is reached, so that no more documents are taken."""
-
-def build_shard(
-    folder: str | PathLike[str],
-    documents: Iterable[tuple[ArrayLike, ArrayLike]],
-    *,
-    vocab_size: int,
-    separator: int,
-    max_shard_tokens: int = ...,
-    max_memory: int = ...,
-    position_stride: int = 1,
-    max_duplicates: int = 0,
-) -> str:
-    """Builds one shard apart from any builder, in any process that sees the folder.
-
-    Args:
-        folder: The `staging_folder` of the builder that will adopt it.
-        documents: Batches of tokens and lengths, each as for `DatastoreBuilder.add_documents`; one
-            batch is in memory at a time.
-        vocab_size: As for `DatastoreBuilder`.
-        separator: As for `DatastoreBuilder`.
-        max_shard_tokens: As for `DatastoreBuilder`.
-        max_memory: As for `DatastoreBuilder`.
-        position_stride: As for `DatastoreBuilder`.
-        max_duplicates: As for `DatastoreBuilder`.
-
-    Returns:
-        The id of the shard: the same documents give the same id.
-    """
-
-def document_hashes(tokens: ArrayLike, lengths: ArrayLike) -> bytes:
-    """The hash of the tokens of each document, 16 bytes each: equal where the tokens are.
-
-    Args:
-        tokens: As for `DatastoreBuilder.add_documents`.
-        lengths: As for `DatastoreBuilder.add_documents`.
-    """
 
 def merge(
     sources: Sequence[str | PathLike[str]],
@@ -561,52 +492,60 @@ class Memory:
     def num_tenants(self) -> int: ...
 
 @final
-class DraftSession:
-    """One request that a drafter of this package drafts for. Safe to hand to other threads."""
+class DraftSession(Session):
+    """One request that a drafter of the core drafts for. Safe to hand to other threads.
 
-    def observe(self, token_ids: ArrayLike) -> None:
-        """Appends tokens to the context: the prompt first, then what the model emitted."""
-    def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, likeliest first.
+    A node's probability is how likely the model is held to accept it.
+    """
 
-        A node's probability is how likely the model is held to accept it.
+    @property
+    def grows(self) -> bool: ...
+    @property
+    def proposes(self) -> bool: ...
+    @property
+    def proposals(self) -> Mapping[int, Proposal]: ...
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]: ...
+    @property
+    def elapsed_ns(self) -> int | None: ...
+    def observe(self, token_ids: ArrayLike, num_verified: int | None = None) -> None:
+        """As `Session.observe`.
+
+        Raises:
+            ValueError: A token id is not in the vocabulary; the context is then as it was.
         """
-    def draft_until(self, min_gain: float, max_nodes: int = 256) -> TokenTree:
-        """Drafts only nodes of a probability of `min_gain` or more."""
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
+        """As `Session.draft`."""
     def draft_after(self, token_ids: ArrayLike, max_nodes: int) -> TokenTree:
-        """Drafts as `draft` would if `token_ids` had been observed.
-
-        The session stays as it is and learns nothing; its last draft is still the one before.
+        """As `Session.draft_after`.
 
         Raises:
             ValueError: A token id is not in the vocabulary.
         """
-    def cut(self, num_nodes: int) -> None:
-        """Tells that only the first `num_nodes` nodes of the last draft are verified.
-
-        A drafter that learns from what is observed needs to know: of most others nothing is said.
-        """
-    def pace(self, step_seconds: float) -> None:
-        """Tells how long a plain step of the model takes: what a draft may cost depends on it."""
+    def set_step_time(self, step_seconds: float) -> None:
+        """As `Session.set_step_time`."""
     @property
     def num_predictions(self) -> int:
-        """How many of the model's likeliest tokens at each node it wants to know; 0 where none."""
-    def recycle(self, tree: TokenTree, predictions: ArrayLike) -> None:
-        """Takes what the model predicted at a tree, before what it emitted is observed.
-
-        Args:
-            tree: What was verified.
-            predictions: Token ids of shape `(1 + num_nodes, k)`, likeliest first: row 0 after the
-                context, then one row for each node.
+        """How many of the model's likeliest tokens at each node it uses; 0 where none."""
+    def observe_predictions(self, tree: TokenTree, predictions: ArrayLike) -> None:
+        """As `Session.observe_predictions`.
 
         Raises:
-            ValueError: There is not a row for each, or a token id is not in the vocabulary.
+            ValueError: There is not a row for each node, or a token id is not in the vocabulary.
         """
+    def join(self, rules: RequestRules) -> None:
+        """Does nothing."""
     @property
     def match_length(self) -> int:
         """The length of the context suffix that the last draft was made from; 0 without one."""
     def finish(self) -> None:
-        """Ends the request: nothing is observed or drafted after it."""
+        """As `Session.finish`."""
 
 @final
 class Trigrams:
@@ -717,7 +656,6 @@ def rest_session(
     min_match: int = 1,
     continuation: int = 10,
     max_samples: int = 256,
-    exact: bool = False,
 ) -> DraftSession:
     """Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1."""
 
@@ -758,10 +696,8 @@ class FusedState:
         memory: Memory | None = None,
         *,
         model_tables: ModelTables | None = None,
-        trigrams: Trigrams | None = None,
         context: bool = True,
         recycled: bool = True,
-        unigram: bool = False,
         learns: bool = True,
         effort: str = "auto",
         weights: bytes | None = None,
@@ -852,7 +788,9 @@ def draft_batch(
     sessions: Sequence[DraftSession],
     max_nodes: int,
     *,
+    max_depths: Sequence[int] | None = None,
     min_gain: float = 0.0,
+    may_grow_to: int = 0,
     num_threads: int | None = None,
 ) -> list[TokenTree]:
     """Drafts at most `max_nodes` nodes for each session, in several threads.
@@ -860,10 +798,13 @@ def draft_batch(
     Args:
         sessions: What the drafters' `session` returns, each at most once.
         max_nodes: As for one session.
-        min_gain: As for one session's `draft_until`.
+        max_depths: As for one session, one for each.
+        min_gain: As for one session.
+        may_grow_to: As for one session.
         num_threads: The most threads that work at a time; all processors by default. The trees are
             the same with any number.
 
     Raises:
-        ValueError: A session comes twice or drafts in another thread, or `num_threads` is 0.
+        ValueError: A session comes twice or drafts in another thread, `max_depths` has not one for
+            each, or `num_threads` is 0.
     """

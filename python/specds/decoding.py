@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, accept_drawn, accept_greedy, walk
-from specds.drafters.session import ProposingSession, RecyclingSession
 from specds.stats import GenerationStats
 from specds.verify.packed_runner import PackedRunner
 
@@ -75,11 +74,9 @@ class Row:
     unseen: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # To ask what a session can costs as much as to observe.
-        recycles = isinstance(self.session, RecyclingSession)
-        self._recycling = cast("RecyclingSession", self.session) if recycles else None
-        proposes = isinstance(self.session, ProposingSession)
-        self._proposing = cast("ProposingSession", self.session) if proposes else None
+        self.num_predictions = self.session.num_predictions
+        # Of the draft before the unseen tokens.
+        self._num_verified = 0
 
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
@@ -87,9 +84,8 @@ class Row:
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
-            proposals = None if self._proposing is None else self._proposing.proposals
             accept = accept_drawn if self.sampler.is_draw else walk
-            path = accept(logits, tree, self.emitter, self.sampler, proposals)
+            path = accept(logits, tree, self.emitter, self.sampler, self.session.proposals)
         self._note(num_before, len(path))
         return path
 
@@ -108,11 +104,6 @@ class Row:
         self.new = self.emitter.emitted[num_before:]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
-    @property
-    def num_predictions(self) -> int:
-        """How many of the target's likeliest tokens the session wants to know at every node."""
-        return 0 if self._recycling is None else self._recycling.num_predictions
-
     def observe(
         self, tree: TokenTree | None, predictions: NDArray[np.int64] | None, *, later: bool
     ) -> None:
@@ -124,9 +115,11 @@ class Row:
             later: The session drafts nothing in the next step: what was emitted is told with what
                 comes after it, since each call costs some ten microseconds between two passes.
         """
-        if self._recycling is not None and predictions is not None and predictions.size:
+        if predictions is not None and predictions.size:
             self.catch_up()
-            self._recycling.recycle(_EMPTY_TREE if tree is None else tree, predictions)
+            self.session.observe_predictions(_EMPTY_TREE if tree is None else tree, predictions)
+        if not self.unseen:
+            self._num_verified = 0 if tree is None else len(tree)
         self.unseen += self.new
         if not later:
             self.catch_up()
@@ -134,7 +127,7 @@ class Row:
     def catch_up(self) -> None:
         """Tells the session what it has not observed yet."""
         if self.unseen:
-            self.session.observe(self.unseen)
+            self.session.observe(self.unseen, self._num_verified)
             self.unseen = []
 
     def finish(self) -> None:
@@ -187,7 +180,7 @@ class Decoding:
         self._watch.stop()
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
-            self.stats.merge_levels(getattr(row.session, "level_stats", {}))
+            self.stats.merge_levels(row.session.level_stats)
 
     def _prefill(self, number: int, row: Row, chunk_size: int | None) -> None:
         logits = self._runner.prefill(row.prompt_ids, chunk_size, number)

@@ -16,7 +16,7 @@ from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.policy import make_budget, require_budget
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
-from specds.drafters.session import ProposingSession, RequestRules, node_budget
+from specds.drafters.session import RequestRules, Session, node_budget
 from specds.stats import GenerationStats
 from specds.verify.runners import runner_class
 from specds.verify.support import (
@@ -257,10 +257,15 @@ def _run(
             )
             prompt_ids = ids[:, paddings[number] :]
             session = options.drafter.session(prompt_ids[0].tolist())
+            if not isinstance(session, Session):
+                name = type(session).__name__
+                raise TypeError(
+                    f"a drafter's session must be a `specds.drafters.Session`, not {name}"
+                )
             rows.append(Row(prompt_ids, sampler, emitter, session))
         limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         chooser = None
-        proposed = generation_config.do_sample and isinstance(rows[0].session, ProposingSession)
+        proposed = generation_config.do_sample and rows[0].session.proposes
         if not samplers[0].keeps and not proposed:
             chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
         decode = partial(_decode, options, model, verification, chooser)
@@ -284,8 +289,6 @@ def _run(
 
 def _join(row: Row, model: PreTrainedModel, generation_config: GenerationConfig) -> None:
     """Tells a session that chooses tokens itself how the target chooses them."""
-    if not isinstance(row.session, ProposingSession):
-        return
     # Sessions see a prompt without its padding.
     padding = row.emitter.length - row.prompt_ids.shape[1]
     eos = generation_config.eos_token_id

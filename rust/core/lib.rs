@@ -30,7 +30,7 @@
 //! use std::sync::Arc;
 //!
 //! use specds::build::{DatastoreBuilder, DatastoreOptions};
-//! use specds::draft::Session;
+//! use specds::draft::{DraftLimits, Session};
 //! use specds::papers::rest::{RestConfig, RestSession};
 //!
 //! let options = DatastoreOptions::new(100, 100);
@@ -39,8 +39,8 @@
 //! let datastore = builder.finish(&mut |_stage, _done, _total| ControlFlow::Continue(()))?;
 //!
 //! let mut session = RestSession::new(Arc::new(datastore), RestConfig::default())?;
-//! session.observe(&[9, 1, 2])?;
-//! let tree = session.draft(16)?;
+//! session.observe(&[9, 1, 2], None)?;
+//! let tree = session.draft(DraftLimits::nodes(16))?;
 //! assert_eq!(session.match_length(), 2);
 //! assert_eq!(tree.token_ids(), [3, 4, 5]);
 //! assert_eq!(tree.parents(), [-1, 0, 0]);

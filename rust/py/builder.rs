@@ -1,14 +1,11 @@
 //! `specds.DatastoreBuilder`, and what else writes datastores.
 
-use std::iter;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator};
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
 use specds::fused;
@@ -47,7 +44,7 @@ impl DatastoreBuilder {
         path, *, vocab_size, separator, tokenizer_name = String::new(),
         tokenizer_fingerprint = String::new(), corpus = Vec::new(),
         max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-        position_stride = 1, max_duplicates = 0, drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
+        drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
         prior_tokens = fused::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -61,8 +58,6 @@ impl DatastoreBuilder {
         corpus: Vec<String>,
         max_shard_tokens: u64,
         max_memory: u64,
-        position_stride: u32,
-        max_duplicates: u32,
         drop_duplicates: bool,
         max_documents: u64,
         max_tokens: u64,
@@ -86,8 +81,6 @@ impl DatastoreBuilder {
             corpus,
             max_shard_tokens,
             max_memory,
-            position_stride,
-            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -129,36 +122,6 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
     }
 
-    /// Decides which shard each document goes into, by the hashes of its tokens and their number.
-    fn place_documents<'py>(
-        &self,
-        py: Python<'py>,
-        hashes: &[u8],
-        lengths: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let lengths: Vec<usize> = integers(lengths, "lengths")?;
-        let (hashes, rest) = hashes.as_chunks();
-        if !rest.is_empty() {
-            let message = "`hashes` must hold 16 bytes a document";
-            return Err(PyValueError::new_err(message));
-        }
-        let hashes: Vec<_> = hashes.iter().copied().map(u128::from_le_bytes).collect();
-        let shards =
-            py.detach(|| self.with(|builder| builder.place_documents(&hashes, &lengths)))?;
-        let shards = shards.into_iter();
-        // There are at most 65,536 shards.
-        let shards = shards.map(|shard| shard.and_then(|shard| i64::try_from(shard).ok()));
-        Ok(PyArray1::from_iter(
-            py,
-            shards.map(|shard| shard.unwrap_or(-1)),
-        ))
-    }
-
-    /// Takes the shard that `build_shard` has built of the documents placed in the next one.
-    fn adopt(&self, py: Python<'_>, shard_id: &str) -> PyResult<()> {
-        py.detach(|| self.with(|builder| builder.adopt(shard_id)))
-    }
-
     /// Waits until every shard is indexed, publishes the datastore, fits its prior and opens it.
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
@@ -173,20 +136,6 @@ impl DatastoreBuilder {
     #[getter]
     fn staging_folder(&self) -> PyResult<PathBuf> {
         self.with(|builder| Ok(builder.staging_folder()?.to_owned()))
-    }
-
-    /// How `build_shard` is to build the shards of this build: its keyword arguments.
-    #[getter]
-    fn shard_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let options = self.with(|builder| Ok(builder.options().clone()))?;
-        let arguments = PyDict::new(py);
-        arguments.set_item("vocab_size", options.vocab_size)?;
-        arguments.set_item("separator", options.separator)?;
-        arguments.set_item("max_shard_tokens", options.max_shard_tokens)?;
-        arguments.set_item("max_memory", options.max_memory)?;
-        arguments.set_item("position_stride", options.position_stride)?;
-        arguments.set_item("max_duplicates", options.max_duplicates)?;
-        Ok(arguments)
     }
 
     #[getter]
@@ -213,76 +162,6 @@ impl DatastoreBuilder {
     fn num_given(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_given()))
     }
-}
-
-/// Builds one shard apart from any builder, in its staging folder; gives the shard's id.
-#[pyfunction]
-#[pyo3(signature = (
-    folder, documents, *, vocab_size, separator,
-    max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    position_stride = 1, max_duplicates = 0
-))]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
-pub(crate) fn build_shard(
-    py: Python<'_>,
-    folder: PathBuf,
-    documents: &Bound<'_, PyAny>,
-    vocab_size: u32,
-    separator: u32,
-    max_shard_tokens: u64,
-    max_memory: u64,
-    position_stride: u32,
-    max_duplicates: u32,
-) -> PyResult<String> {
-    let options = DatastoreOptions {
-        max_shard_tokens,
-        max_memory,
-        position_stride,
-        max_duplicates,
-        ..DatastoreOptions::new(vocab_size, separator)
-    };
-    let documents = documents.try_iter()?.unbind();
-    let mut failure = None;
-    let batches = iter::from_fn(|| {
-        let batch = Python::attach(|py| next_batch(documents.bind(py)));
-        batch.unwrap_or_else(|error| {
-            failure = Some(error);
-            Some(Err(Error::Stopped))
-        })
-    });
-    let built = py.detach(|| build::build_shard(&folder, &options, batches));
-    match failure {
-        Some(error) => Err(error),
-        None => built.map_err(py_err),
-    }
-}
-
-type Batch = Result<(Vec<u32>, Vec<usize>), Error>;
-
-fn next_batch(documents: &Bound<'_, PyIterator>) -> PyResult<Option<Batch>> {
-    let Some(batch) = documents.clone().next() else {
-        return Ok(None);
-    };
-    let (tokens, lengths): (Bound<'_, PyAny>, Bound<'_, PyAny>) = batch?.extract()?;
-    Ok(Some(Ok((
-        integers(&tokens, "tokens")?,
-        integers(&lengths, "lengths")?,
-    ))))
-}
-
-/// The hash of the tokens of each document, 16 bytes each.
-#[pyfunction]
-pub(crate) fn document_hashes<'py>(
-    py: Python<'py>,
-    tokens: &Bound<'py, PyAny>,
-    lengths: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let tokens: Vec<u32> = integers(tokens, "tokens")?;
-    let lengths: Vec<usize> = integers(lengths, "lengths")?;
-    let hashes = py.detach(|| build::document_hashes(&tokens, &lengths));
-    let hashes = hashes.map_err(py_err)?;
-    let bytes: Vec<u8> = hashes.into_iter().flat_map(u128::to_le_bytes).collect();
-    Ok(PyBytes::new(py, &bytes))
 }
 
 /// Joins datastores of one tokenizer into a new one.

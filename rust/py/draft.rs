@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use specds::Result;
-use specds::draft::{self, Session};
+use specds::draft::{self, DraftLimits, Session};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::papers::rest::{RestConfig, RestSession};
@@ -33,23 +34,41 @@ impl DraftSession {
 }
 
 #[pymethods]
+#[expect(
+    clippy::unused_self,
+    reason = "they stand in for methods of Python's sessions"
+)]
 impl DraftSession {
     /// Appends tokens to the context: the prompt first, then what the model emitted.
-    fn observe(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (token_ids, num_verified = None))]
+    fn observe(
+        &self,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
+        num_verified: Option<usize>,
+    ) -> PyResult<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        py.detach(|| self.lock().observe(&tokens)).map_err(py_err)
+        py.detach(|| self.lock().observe(&tokens, num_verified))
+            .map_err(py_err)
     }
 
     /// Drafts at most `max_nodes` nodes that continue the context.
-    fn draft(&self, py: Python<'_>, max_nodes: usize) -> PyResult<TokenTree> {
-        let draft = py.detach(|| self.lock().draft(max_nodes));
-        draft.map(TokenTree).map_err(py_err)
-    }
-
-    /// Drafts only nodes whose probability is at least `min_gain`.
-    #[pyo3(signature = (min_gain, max_nodes = 256))]
-    fn draft_until(&self, py: Python<'_>, min_gain: f32, max_nodes: usize) -> PyResult<TokenTree> {
-        let draft = py.detach(|| self.lock().draft_until(min_gain, max_nodes));
+    #[pyo3(signature = (max_nodes, max_depth = None, min_gain = 0.0, may_grow_to = 0))]
+    fn draft(
+        &self,
+        py: Python<'_>,
+        max_nodes: usize,
+        max_depth: Option<usize>,
+        min_gain: f32,
+        may_grow_to: usize,
+    ) -> PyResult<TokenTree> {
+        let limits = DraftLimits {
+            max_nodes,
+            min_gain,
+            may_grow_to,
+            max_depth: max_depth.unwrap_or(usize::MAX),
+        };
+        let draft = py.detach(|| self.lock().draft(limits));
         draft.map(TokenTree).map_err(py_err)
     }
 
@@ -65,14 +84,9 @@ impl DraftSession {
         draft.map(TokenTree).map_err(py_err)
     }
 
-    /// Tells that only the first `num_nodes` nodes of the last draft are verified.
-    fn cut(&self, num_nodes: usize) {
-        self.lock().cut(num_nodes);
-    }
-
-    /// Tells how long a plain step of the model takes.
-    fn pace(&self, step_seconds: f64) {
-        self.lock().pace(step_seconds);
+    /// Tells how long a plain step of the model takes, in seconds.
+    fn set_step_time(&self, step_seconds: f64) {
+        self.lock().set_step_time(step_seconds);
     }
 
     /// How many of the model's likeliest tokens at each node it wants to know.
@@ -82,7 +96,7 @@ impl DraftSession {
     }
 
     /// Tells what the model itself predicted at the context and at each node of a tree.
-    fn recycle(
+    fn observe_predictions(
         &self,
         py: Python<'_>,
         tree: &Bound<'_, TokenTree>,
@@ -90,8 +104,43 @@ impl DraftSession {
     ) -> PyResult<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
         let tree = &tree.get().0;
-        py.detach(|| self.lock().recycle(tree, &predictions, k))
+        py.detach(|| self.lock().observe_predictions(tree, &predictions, k))
             .map_err(py_err)
+    }
+
+    /// Whether `draft` uses all its arguments.
+    #[getter]
+    fn grows(&self) -> bool {
+        true
+    }
+
+    /// Whether it samples tokens of distributions of its own.
+    #[getter]
+    fn proposes(&self) -> bool {
+        false
+    }
+
+    /// Nothing, as nothing is sampled.
+    #[getter]
+    fn proposals<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
+        PyDict::new(py)
+    }
+
+    /// Nothing, as there are no levels.
+    #[getter]
+    fn level_stats<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
+        PyDict::new(py)
+    }
+
+    /// None: the caller's clock tells.
+    #[getter]
+    fn elapsed_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Does nothing.
+    fn join(&self, rules: &Bound<'_, PyAny>) {
+        let _ = rules;
     }
 
     /// The length of the context suffix that the last draft was made from.
@@ -109,7 +158,7 @@ impl DraftSession {
 /// Starts a request that is drafted for as REST does.
 #[pyfunction]
 #[pyo3(signature = (
-    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256, exact = false
+    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
 ))]
 pub(crate) fn rest_session(
     datastore: &Bound<'_, Datastore>,
@@ -117,14 +166,12 @@ pub(crate) fn rest_session(
     min_match: usize,
     continuation: usize,
     max_samples: usize,
-    exact: bool,
 ) -> PyResult<DraftSession> {
     let config = RestConfig {
         max_match,
         min_match,
         continuation,
         max_samples,
-        exact,
     };
     let datastore = Arc::clone(&datastore.get().0);
     DraftSession::new(RestSession::new(datastore, config))
@@ -159,20 +206,37 @@ pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyRe
 
 /// Drafts for every session, in several threads.
 #[pyfunction]
-#[pyo3(signature = (sessions, max_nodes, *, min_gain = 0.0, num_threads = None))]
+#[pyo3(signature = (
+    sessions, max_nodes, *, max_depths = None, min_gain = 0.0, may_grow_to = 0, num_threads = None
+))]
 pub(crate) fn draft_batch(
     py: Python<'_>,
     sessions: Vec<Bound<'_, DraftSession>>,
     max_nodes: usize,
+    max_depths: Option<Vec<usize>>,
     min_gain: f32,
+    may_grow_to: usize,
     num_threads: Option<usize>,
 ) -> PyResult<Vec<TokenTree>> {
     let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
+    let max_depths = max_depths.unwrap_or_else(|| vec![usize::MAX; sessions.len()]);
+    if max_depths.len() != sessions.len() {
+        let (expected, found) = (sessions.len(), max_depths.len());
+        let reason =
+            format!("`max_depths` must have one for each session: {expected}, not {found}");
+        return Err(PyValueError::new_err(reason));
+    }
+    let limits = max_depths.into_iter().map(|max_depth| DraftLimits {
+        max_nodes,
+        min_gain,
+        may_grow_to,
+        max_depth,
+    });
     py.detach(|| {
         let mut guards = lock_all(&sessions)?;
-        let mut sessions: Vec<&mut AnySession> =
-            guards.iter_mut().map(|guard| &mut ***guard).collect();
-        draft::draft_batch(&mut sessions, min_gain, max_nodes, num_threads).map_err(py_err)
+        let sessions = guards.iter_mut().map(|guard| &mut ***guard);
+        let mut rows: Vec<(&mut AnySession, DraftLimits)> = sessions.zip(limits).collect();
+        draft::draft_batch(&mut rows, num_threads).map_err(py_err)
     })
     .map(|trees| trees.into_iter().map(TokenTree).collect())
 }

@@ -27,6 +27,7 @@ pub(crate) fn py_err(error: Error) -> PyErr {
         Error::NotADatastore { .. }
         | Error::NotTrigrams { .. }
         | Error::Version { .. }
+        | Error::Incomplete { .. }
         | Error::Truncated { .. }
         | Error::Corrupt { .. }
         | Error::Checksum { .. }

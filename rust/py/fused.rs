@@ -8,7 +8,6 @@ use pyo3::types::PyBytes;
 use specds::draft::Source;
 use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
 
-use crate::aded::Trigrams;
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
@@ -24,22 +23,16 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 impl FusedState {
     #[new]
     #[pyo3(signature = (
-        datastore = None, memory = None, *, model_tables = None, trigrams = None, context = true,
-        recycled = true, unigram = false, learns = true, effort = "auto", weights = None
+        datastore = None, memory = None, *, model_tables = None, context = true,
+        recycled = true, learns = true, effort = "auto", weights = None
     ))]
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::fn_params_excessive_bools,
-        reason = "keyword arguments of Python"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         datastore: Option<&Bound<'_, Datastore>>,
         memory: Option<&Bound<'_, Memory>>,
         model_tables: Option<&Bound<'_, ModelTables>>,
-        trigrams: Option<&Bound<'_, Trigrams>>,
         context: bool,
         recycled: bool,
-        unigram: bool,
         learns: bool,
         effort: &str,
         weights: Option<&[u8]>,
@@ -47,7 +40,6 @@ impl FusedState {
         let config = FusedConfig {
             context,
             recycled,
-            unigram,
             learns,
             effort: effort_of(effort)?,
         };
@@ -56,10 +48,6 @@ impl FusedState {
         let weights = read(weights, datastore.as_deref())?;
         let mut drafter =
             fused::FusedDrafter::new(datastore, memory, config, weights).map_err(py_err)?;
-        if let Some(trigrams) = trigrams {
-            let trigrams = Arc::clone(&trigrams.get().0);
-            drafter = drafter.with_trigrams(trigrams).map_err(py_err)?;
-        }
         if let Some(tables) = model_tables {
             let tables = Arc::clone(&tables.get().0);
             drafter = drafter.with_model_tables(tables).map_err(py_err)?;

@@ -25,7 +25,7 @@ mod _core {
     #[pymodule_export]
     use super::aded::{AdaptiveTrigrams, Trigrams, aded_session};
     #[pymodule_export]
-    use super::builder::{DatastoreBuilder, build_shard, compact, document_hashes, merge, refit};
+    use super::builder::{DatastoreBuilder, compact, merge, refit};
     #[pymodule_export]
     use super::datastore::{Datastore, Match, StoredDocument};
     #[pymodule_export]

@@ -22,6 +22,7 @@ from models import (
     tree_generate,
 )
 from specds.accept.on_device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
+from specds.drafters import Session
 from specds.generation import generate
 from specds.verify import PackedRunner, TreeCache
 from specds.verify.batch_inputs import Inputs
@@ -128,16 +129,21 @@ def test_texts_are_those_of_plain_decoding(family):
         assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
 
 
-class Predictions:
+class Predictions(Session):
     """A session that notes what the target predicts, and drafts as another does."""
 
     num_predictions = 5
 
     def __init__(self, session, note):
-        self.draft, self.observe, self.finish = session.draft, session.observe, session.finish
-        self.note = note
+        self.session, self.note = session, note
 
-    def recycle(self, tree, predictions):
+    def draft(self, *arguments):
+        return self.session.draft(*arguments)
+
+    def observe(self, *arguments):
+        self.session.observe(*arguments)
+
+    def observe_predictions(self, tree, predictions):
         self.note(tree.token_ids.tolist(), np.asarray(predictions).tolist())
 
 

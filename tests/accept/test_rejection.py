@@ -18,7 +18,7 @@ from specds.accept import Emitter, Sampler, on_host, rejection, walk
 from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, FixedBudget
 from specds.budget.step_cost import CostModel
-from specds.drafters import RequestRules, TokenTree
+from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
@@ -63,24 +63,21 @@ def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
 # A hierarchy of toy models ------------------------------------------------------------------------
 
 
-class ToyRetrieval:
+class ToyRetrieval(Session):
     """A session whose trees depend on the context alone, as those of a drafter do."""
 
     def __init__(self, num_tokens):
         self.tokens = list(START)
         self.num_tokens = num_tokens
 
-    def draft(self, max_nodes):
+    def draft(self, max_nodes, *_):
         first = (self.tokens[-1] + len(self.tokens)) % self.num_tokens
         second = (first + 1) % self.num_tokens
         tree = TokenTree([first, second, first, second, first], [-1, 0, 1, -1, 3])
         return tree.prefix(max_nodes)
 
-    def observe(self, token_ids):
+    def observe(self, token_ids, num_verified=None):
         self.tokens += token_ids
-
-    def finish(self):
-        pass
 
 
 class ToyTrialRetrieval(ToyRetrieval):
@@ -118,9 +115,10 @@ def generated(target, session, length, processors=(), max_nodes=8, budget=None):
         num_before = len(emitter.emitted)
         budget.prepare()
         (tree,) = budget.draft([session], [length - num_before - 1])
+        session.num_verified = 0 if tree is None else len(tree)
         logits = target.run([*START, *emitter.emitted], tree or EMPTY_TREE)
         walk(logits, tree, emitter, sampler, session.proposals)
-        session.observe(emitter.emitted[num_before:])
+        session.observe(emitter.emitted[num_before:], session.num_verified)
         budget.record([emitter.emitted[num_before:]])
     return tuple(emitter.emitted)
 
@@ -198,16 +196,10 @@ def test_the_law_is_the_targets_where_each_step_verifies_what_pays(name, monkeyp
 def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(monkeypatch):
     """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
 
-    def cut(session, num_nodes):
-        session.cut_draft, session.num_verified = session._draft, num_nodes
-
     def proposals(session):
-        draft = session._draft
-        is_cut = getattr(session, "cut_draft", None) is draft
-        num_verified = session.num_verified if is_cut else len(draft.tree)
-        return {node: one for node, one in draft.proposals.items() if node + 1 < num_verified}
+        one_by_one = session._draft.proposals.items()
+        return {node: one for node, one in one_by_one if node + 1 < session.num_verified}
 
-    monkeypatch.setattr(HierarchySession, "cut", cut, raising=False)
     monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
     assert law_of_case("full, 0.5", monkeypatch, is_auto=True) > 0.001
 

@@ -18,7 +18,7 @@ from specds.bench.engines import ENTRANTS
 from specds.bench.replay.report import figures
 from specds.bench.replay.trace import replay
 from specds.bench.transcripts import TranscriptError, read_transcripts
-from specds.drafters import TokenTree
+from specds.drafters import Session, TokenTree
 from specds.loading import load_tokenizer
 from specds.tokenization import vocab_size
 
@@ -47,14 +47,14 @@ class Fake:
         return FakeSession(self, list(map(int, prompt_ids)))
 
 
-class FakeSession:
+class FakeSession(Session):
     def __init__(self, drafter, context):
         self.drafter, self.context = drafter, context
 
-    def draft(self, max_nodes):
+    def draft(self, max_nodes, *_):
         return TokenTree(*self.drafter.choose(self.context, max_nodes))
 
-    def observe(self, token_ids):
+    def observe(self, token_ids, num_verified=None):
         self.context += list(map(int, token_ids))
 
     def finish(self):
@@ -88,7 +88,7 @@ def naive_replay(drafter, prompt, completion, max_nodes):
     while rest:
         paths = []
         if len(rest) > 1:
-            tree = session.draft(max_nodes)
+            tree = session.draft(max_nodes, len(rest) - 1)
             for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
                 paths.append([*(paths[parent] if parent >= 0 else []), token])
             paths = [path for path in paths if len(path) < len(rest)]

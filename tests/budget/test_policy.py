@@ -12,17 +12,17 @@ from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, 
 from reference import TokenTree
 from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
-from specds.budget.policy import AutoBudget, FixedBudget, _num_before
+from specds.budget.policy import AutoBudget, FixedBudget
 from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.drafters import Session
 from specds.drafters import TokenTree as CoreTree
-from specds.drafters.session import within
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
 FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
 
 
-class World:
+class World(Session):
     """Drafts of one chain each, a target that follows them so often, and a clock.
 
     Args:
@@ -48,10 +48,12 @@ class World:
     def clock(self):
         return self.now
 
-    def draft(self, max_nodes):
-        return self.draft_until(0.0, max_nodes)
+    grows = True
 
-    def draft_until(self, min_gain, max_nodes):
+    def observe(self, token_ids, num_verified=None):
+        pass
+
+    def draft(self, max_nodes, max_depth=None, min_gain=0.0, may_grow_to=0):
         self.now += self.draft_s
         self.num_drafts += 1
         probs = self.claims(self.step) ** np.arange(1, max_nodes + 1)
@@ -197,23 +199,25 @@ def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
 
 
-class Listed:
+class Listed(Session):
     """Drafts nodes of these probabilities, side by side, and notes what it is asked and told."""
 
     def __init__(self, probs):
         self.probs = np.array(probs)
         self.asked, self.told = [], []
 
-    def draft_until(self, min_gain, max_nodes):
+    grows = True
+
+    def observe(self, token_ids, num_verified=None):
+        pass
+
+    def draft(self, max_nodes, max_depth=None, min_gain=0.0, may_grow_to=0):
         self.asked.append(max_nodes)
         probs = self.probs[self.probs >= min_gain][:max_nodes]
         return CoreTree(np.arange(len(probs)), [-1] * len(probs), probs)
 
-    def pace(self, step_seconds):
+    def set_step_time(self, step_seconds):
         self.told.append(step_seconds)
-
-    def draft(self, max_nodes):
-        return self.draft_until(0.0, max_nodes)
 
 
 @given(
@@ -232,7 +236,7 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
     # What no size makes worth its while is left out in any case.
-    trees_of_all = [Listed(probs).draft_until(cost.least_worth, 64) for probs in drafts]
+    trees_of_all = [Listed(probs).draft(64, None, cost.least_worth) for probs in drafts]
     gains = [tree.probs.tolist() for tree in trees_of_all]
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
@@ -268,11 +272,14 @@ def test_more_is_drafted_only_where_it_might_pay():
 
 
 def test_a_session_that_takes_its_time_is_asked_once():
-    class Slow:
+    class Slow(Session):
         def __init__(self):
             self.asked = []
 
-        def draft(self, max_nodes):
+        def observe(self, token_ids, num_verified=None):
+            pass
+
+        def draft(self, max_nodes, *_):
             self.asked.append(max_nodes)
             return Listed([0.9] * 64).draft(max_nodes)
 
@@ -293,8 +300,8 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
     seconds = {size: LINEAR[max(size, 1)] for size in SIZES}
     world = World(seconds, lambda _: 0.5)
     asked = []
-    world.draft_until = lambda least, most: (
-        asked.append(least) or World.draft_until(world, least, most)
+    world.draft = lambda most, depth, least, grown: (
+        asked.append(least) or World.draft(world, most, depth, least, grown)
     )
     world.decode(auto(world), 100)
     assert min(asked) > 0.03
@@ -337,15 +344,12 @@ def test_near_the_end_a_draft_in_rows_keeps_all_its_rows():
     assert tree.token_ids.tolist() == [1, 2, 4]
 
 
-class Rows:
+class Rows(Session):
     def __init__(self, tree):
         self.tree = tree
 
-    def draft(self, _):
+    def observe(self, token_ids, num_verified=None):
+        pass
+
+    def draft(self, *_):
         return self.tree
-
-
-@pytest.mark.parametrize(("num_nodes", "expected"), [(0, 0), (1, 1), (2, 2), (3, 4)])
-def test_a_session_is_told_of_its_own_draft_where_deep_nodes_were_left_out(num_nodes, expected):
-    draft = CoreTree([1, 2, 3, 4, 5], [-1, 0, 1, -1, 2])
-    assert _num_before(draft, within(draft, 9, 2), num_nodes) == expected

@@ -1,6 +1,8 @@
 """Building datastores of corpora: what is left out, limits, going on, adding, estimates."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,23 +196,6 @@ def test_memory_bounds_the_shards(tmp_path, demo_tokenizer):
         build_datastore(corpus(), demo_tokenizer, tmp_path / "b", BuildOptions(max_memory=10))
 
 
-def test_a_thinner_index_is_smaller_and_still_answers(tmp_path, demo_tokenizer):
-    texts = TEXTS * 200
-    keep = {"drop_duplicates": False}
-    plain = build_datastore(corpus(texts), demo_tokenizer, tmp_path / "a", BuildOptions(**keep))
-    context = demo_tokenizer.encode("return x +", add_special_tokens=False)
-    count = Datastore.open(tmp_path / "a").lookup(context).count
-    for name, options in (
-        ("b", BuildOptions(position_stride=2, **keep)),
-        ("c", BuildOptions(max_duplicates=4, **keep)),
-    ):
-        thin = build_datastore(corpus(texts), demo_tokenizer, tmp_path / name, options)
-        assert thin.num_bytes < plain.num_bytes
-        store = Datastore.open(tmp_path / name)
-        store.verify()
-        assert 0 < store.lookup(context).count < count
-
-
 def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer):
     texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
     made = corpus(texts, parts=30)
@@ -236,3 +221,51 @@ def test_a_log_of_answers_is_a_corpus(tmp_path, demo_tokenizer):
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = build_datastore(open_corpus(str(log)), demo_tokenizer, tmp_path / "d")
     assert report.num_documents == 40
+
+
+PEAK = """
+import sys, threading
+import numpy as np
+from specds._core import DatastoreBuilder
+
+def private_bytes():
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("RssAnon"))
+    return int(line.split()[1]) << 10
+
+vocab_size, max_memory = int(sys.argv[2]), int(sys.argv[3])
+tokens = np.random.default_rng(0).integers(0, 1000, 4_000_000, dtype=np.uint32)
+peak = before = private_bytes()
+done = threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.001):
+        peak = max(peak, private_bytes())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+with DatastoreBuilder(
+    sys.argv[1], vocab_size=vocab_size, separator=0, max_memory=max_memory, prior_tokens=0
+) as builder:
+    for document in tokens.reshape(1000, 4000):
+        builder.add_documents(document, [4000])
+    datastore = builder.finish()
+done.set()
+watcher.join()
+print(peak - before, datastore.num_shards)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="private memory is read from /proc")
+@pytest.mark.parametrize("vocab_size", [60_000, 70_000])
+def test_sorting_stays_within_its_memory(tmp_path, vocab_size):
+    max_memory = 8 << 20
+    arguments = [str(tmp_path / "d"), str(vocab_size), str(max_memory)]
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True
+    )
+    peak, num_shards = map(int, done.stdout.split())
+    assert num_shards > 2
+    # Writing takes buffers and tables beside what sorting does.
+    assert peak < max_memory + (3 << 20)

@@ -1,4 +1,4 @@
-"""Builds on a real Ray cluster of two workers on this machine, against local builds."""
+"""Builds on a real Ray cluster of two workers on this machine: the documents of local builds."""
 
 import os
 import random
@@ -7,17 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from specds import BuildOptions, build_datastore
+from specds import BuildOptions, Datastore, build_datastore
+from specds.build import compact
 from specds.corpora import Corpus, CorpusError, Document, Skipped
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
-pytest.importorskip("ray.data")
 
 pytestmark = [
     # Ray leaves sockets and files of its own to the garbage collector.
@@ -27,7 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-# The prior is fitted and compared, to few tokens: how well it fits is told elsewhere.
 SMALL = {"max_shard_tokens": 60_000, "prior_tokens": 4000}
 
 
@@ -138,17 +138,21 @@ def build(path, corpus, engine="ray", progress=None, **options):
     return build_datastore(corpus, Characters(), path, options, progress=progress)
 
 
-def read_all(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def documents(path):
+    """How often each document is in a datastore."""
+    store = Datastore.open(path)
+    store.verify()
+    found, position = Counter(), 0
+    while position < store.num_tokens:
+        document = store.document(position)
+        found[document.token_ids.tobytes()] += 1
+        position = document.start + len(document.token_ids) + 1
+    return found
 
 
 def assert_same(ours, local):
-    assert read_all(ours) == read_all(local)
-    assert not ours.with_name(f".{ours.name}.build").exists()
+    assert documents(ours) == documents(local)
+    assert not list(ours.parent.glob(f".{ours.name}.build*"))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
@@ -162,49 +166,50 @@ def test_cluster_out_of_reach_is_an_error_of_one_line(tmp_path, monkeypatch, add
     assert not list(tmp_path.iterdir())
 
 
-COUNTS = (
-    *("num_documents", "num_tokens", "num_shards", "num_bytes"),
-    *("num_added_documents", "num_added_tokens", "num_duplicates"),
-)
-
-
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"drop_duplicates": False},
-        {"max_documents": 200},
-        {"max_tokens": 150_000, "position_stride": 2},
-    ],
+    [{}, {"max_documents": 200}, {"max_tokens": 150_000}, {"max_documents": 145}],
     ids=str,
 )
-def test_build_on_a_cluster_is_the_local_one(cluster, tmp_path, options):
+def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path, options):
+    options = {"drop_duplicates": False, **options}
     local = build(tmp_path / "local", made(), "local", **options)
     told = []
     ours = build(
         tmp_path / "ray", made(), progress=lambda *event, **_: told.append(event), **options
     )
-    assert ray.data.DataContext.get_current().enable_progress_bars
     assert_same(tmp_path / "ray", tmp_path / "local")
-    assert [getattr(ours, name) for name in COUNTS] == [getattr(local, name) for name in COUNTS]
-    assert ours.num_shards > 2
-    assert list((tmp_path / "ray").glob("prior-*.bin")), "the prior was compared as well"
-    if "max_documents" not in options and "max_tokens" not in options:
+    for name in ("num_documents", "num_tokens", "num_added_documents", "num_added_tokens"):
+        assert getattr(ours, name) == getattr(local, name)
+    assert Datastore.open(tmp_path / "ray").prior is not None
+    assert Datastore.open(tmp_path / "ray").corpus == ["made"]
+    if options == {"drop_duplicates": False}:
         assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)
+        assert ours.num_shards >= 5, "each part has shards of its own"
     assert ("tokenise", 1, 1) in told
-    assert ("sort", ours.num_tokens, ours.num_tokens) in told
 
 
-def test_documents_that_are_there_are_not_added_again(cluster, tmp_path):
-    for engine in ("local", "ray"):
-        build(tmp_path / engine, made(Made(1), Made(2)), "local")
-        build(tmp_path / engine, made(Made(2), Made(3)), engine, append=True)
+def test_documents_of_several_workers_are_found_by_compact(cluster, tmp_path):
+    local = build(tmp_path / "local", made(), "local")
+    ours = build(tmp_path / "ray", made())
+    assert documents(tmp_path / "ray").keys() == documents(tmp_path / "local").keys()
+    assert 0 < ours.num_duplicates < local.num_duplicates
+    compact(tmp_path / "ray", drop_duplicates=True)
     assert_same(tmp_path / "ray", tmp_path / "local")
+
+
+def test_documents_are_added_to_a_datastore(cluster, tmp_path):
+    options = {"drop_duplicates": False}
+    for engine in ("local", "ray"):
+        build(tmp_path / engine, made(Made(1)), "local", **options)
+        report = build(tmp_path / engine, made(Made(2), Made(3)), engine, append=True, **options)
+    assert_same(tmp_path / "ray", tmp_path / "local")
+    assert report.num_documents > report.num_added_documents
 
 
 def test_build_with_the_fast_tokenizer(cluster, tmp_path, demo_tokenizer):
     for engine in ("local", "ray"):
-        options = BuildOptions(engine=engine, **SMALL)
+        options = BuildOptions(engine=engine, drop_duplicates=False, **SMALL)
         build_datastore(made(), demo_tokenizer, tmp_path / engine, options)
     assert_same(tmp_path / "ray", tmp_path / "local")
 
@@ -222,7 +227,7 @@ def test_error_of_a_part_is_raised_as_it_was(
     cluster, tmp_path, error, arguments, expected, message
 ):
     with pytest.raises(expected, match=message) as raised:
-        build(tmp_path / "d", made(Made(0), Broken(error, arguments), Made(1)))
+        build(tmp_path / "d", made(Broken(error, arguments)))
     assert type(raised.value) is expected
     assert not list(tmp_path.iterdir())
 
@@ -233,31 +238,29 @@ def test_error_behind_a_limit_is_not_met(cluster, tmp_path):
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
-def test_empty_corpus_and_too_little_memory_are_refused(cluster, tmp_path):
-    with pytest.raises(ValueError, match="the corpus is empty"):
-        build(tmp_path / "d", Corpus("none", (), None))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specds.build.ray._SORTING_BYTES_PER_TOKEN", 1 << 40)
-        with pytest.raises(ValueError, match="no worker has more than 1073741824: set --max-mem"):
-            build(tmp_path / "d", made(), max_memory=1 << 60)
-    # Those that are left would end the process once it leaves the cluster.
-    assert not [thread for thread in threading.enumerate() if thread.name == "iter_threaded"]
+def test_empty_corpora_are_refused(cluster, tmp_path):
+    for corpus in (Corpus("none", (), None), made(Made(0, num_documents=0))):
+        with pytest.raises(ValueError, match="the corpus is empty"):
+            build(tmp_path / "d", corpus)
+        assert not list(tmp_path.iterdir())
 
 
 def test_build_goes_on_after_the_driver_was_killed(cluster, tmp_path):
-    local = build(tmp_path / "local", made(), "local")
+    options = {"drop_duplicates": False}
+    local = build(tmp_path / "local", made(), "local", **options)
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1]); import ray, test_ray;"
         "from pathlib import Path;"
         "ray.cloudpickle.register_pickle_by_value(test_ray);"
-        "kill = lambda stage, *_, **__: stage == 'sort' and os.kill(os.getpid(), signal.SIGKILL);"
-        "test_ray.build(Path(sys.argv[2]), test_ray.made(), progress=kill, ray_address=sys.argv[3])"
+        "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL);"
+        "test_ray.build(Path(sys.argv[2]), test_ray.made(), progress=kill, ray_address=sys.argv[3],"
+        "drop_duplicates=False)"
     )
     arguments = [str(Path(__file__).parent), str(tmp_path / "ray"), cluster.address]
     killed = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "ray").exists()
-    report = build(tmp_path / "ray", made())
+    report = build(tmp_path / "ray", made(), **options)
     assert report.num_taken_up > 0
     assert report.num_added_documents == local.num_documents
     assert (report.text_bytes, report.skipped) == (local.text_bytes, local.skipped)
@@ -287,27 +290,13 @@ def killer(cluster, tmp_path):
     add_worker(cluster)
 
 
-def test_worker_killed_while_it_reads(killer, tmp_path):
-    build(tmp_path / "local", made(), "local")
+def test_work_of_a_killed_worker_is_done_again(killer, tmp_path):
+    options = {"drop_duplicates": False}
+    build(tmp_path / "local", made(), "local", **options)
     held = Held(Made(2), tmp_path)
-    build(tmp_path / "ray", made(Made(0), Made(1), held, Made(3), Made(4)))
+    build(tmp_path / "ray", made(Made(0), Made(1), held, Made(3), Made(4)), **options)
     assert killer
     assert_same(tmp_path / "ray", tmp_path / "local")
-
-
-def test_worker_killed_while_it_builds_a_shard(killer, tmp_path, monkeypatch):
-    build(tmp_path / "local", made(), "local")
-    monkeypatch.setattr("specds.build.ray._build", held_build)
-    build(tmp_path / "ray", made())
-    assert killer
-    assert_same(tmp_path / "ray", tmp_path / "local")
-
-
-def held_build(staging_folder, *arguments):
-    from specds.build.ray import _build
-
-    hold(staging_folder.parent)
-    return _build(staging_folder, *arguments)
 
 
 def hold(folder):

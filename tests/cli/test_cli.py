@@ -298,8 +298,6 @@ def test_trigrams_are_made_once_and_drafted_from_without_a_datastore(run, datast
     ]
     assert results[0]["stats"]["num_draft_tokens"] > 0
     assert results[0]["drafted"] == results[1]["drafted"]
-    result = json.loads(run("generate", *options, "--trigrams", out)[1])
-    assert result["token_ids"] == results[0]["token_ids"]
     code, _, error = run("generate", *options, "--trigrams", out, "--drafter", "rest")
     assert code == 1
     assert "drafter `rest` takes no tri-grams" in error

@@ -250,13 +250,6 @@ fn unusable_options_are_refused_by_name() {
         ("separator", options(4, 5)),
         ("max_shard_tokens", shard(1)),
         ("max_shard_tokens", shard(1 << 31)),
-        (
-            "position_stride",
-            DatastoreOptions {
-                position_stride: 0,
-                ..options(4, 4)
-            },
-        ),
     ];
     for (argument, options) in rows {
         let error = DatastoreBuilder::create(folder.path().join("d"), options).unwrap_err();
@@ -349,27 +342,20 @@ fn the_size_on_disk_is_that_of_the_files() {
     assert_eq!(datastore.manifest().corpus, ["a\tline", "another"]);
 }
 
+/// libsais takes 2 MiB, and 4 bytes a token (8 where tokens have 24 bits).
 #[test]
-fn little_memory_gives_the_same_bytes() {
+fn memory_bounds_the_shards() {
     let folder = tempdir().unwrap();
-    let mut state = 1_u32;
-    let mut random = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 27
-    };
-    let documents: Vec<Vec<u32>> = (0..40)
-        .map(|_| (0..999).map(&mut random).collect())
-        .collect();
-    for (name, vocab_size) in [("narrow", 100), ("wide", 70_000)] {
-        let [fast, light] =
-            ["fast", "light"].map(|sort| folder.path().join(sort.to_owned() + name));
-        build(&fast, options(vocab_size, 99), &documents).unwrap();
-        let little = DatastoreOptions {
-            max_memory: 150_000,
-            ..options(vocab_size, 99)
-        };
-        let datastore = build(&light, little, &documents).unwrap();
-        assert_eq!(datastore.manifest().shards.len(), 1);
-        assert!(read_all(&fast) == read_all(&light), "{name}");
+    let documents = vec![vec![1; 999]; 4];
+    for (vocab_size, bytes_per_token) in [(100, 4), (70_000, 8)] {
+        for (num_tokens, num_shards) in [(4000, 1), (3999, 2), (2000, 2), (1000, 4)] {
+            let options = DatastoreOptions {
+                max_memory: (2 << 20) + bytes_per_token * num_tokens,
+                ..options(vocab_size, 99)
+            };
+            let path = folder.path().join(format!("{vocab_size}-{num_tokens}"));
+            let datastore = build(&path, options, &documents).unwrap();
+            assert_eq!(datastore.manifest().shards.len(), num_shards);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions: observe, draft.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::build::DatastoreOptions;
-use specds::draft::{Session, draft_batch};
+use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
@@ -32,39 +33,36 @@ proptest! {
         min_match in 1_usize..4,
         continuation in 1_usize..6,
         max_samples in prop_oneof![1_usize..8, Just(256)],
-        exact in any::<bool>(),
         max_nodes in 0_usize..20,
     ) {
         let folder = tempdir().unwrap();
         let path = folder.path().join("datastore");
         let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
         let max_match = max_match.max(min_match);
-        let config = RestConfig { max_match, min_match, continuation, max_samples, exact };
+        let config = RestConfig { max_match, min_match, continuation, max_samples };
         let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
         let mut context = Vec::new();
         for (piece, is_drafted) in pieces {
             let piece: Vec<_> = shift(&piece, oracle.vocab_size);
-            session.observe(&piece).unwrap();
+            session.observe(&piece, None).unwrap();
             context.extend(piece);
             if is_drafted {
-                let tree = session.draft(max_nodes).unwrap();
+                let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
                 let (pattern, _) = oracle.lookup(&context, max_match, min_match);
                 prop_assert_eq!(session.match_length(), pattern.len());
-                let max_samples = if exact { usize::MAX } else { max_samples };
                 let samples = oracle.samples(&pattern, continuation, max_samples);
                 prop_assert_eq!(&tree, &naive_draft(&samples, max_nodes));
 
                 let mut fresh = RestSession::new(Arc::clone(&datastore), config).unwrap();
-                fresh.observe(&context).unwrap();
-                prop_assert_eq!(&fresh.draft(max_nodes).unwrap(), &tree);
-                prop_assert_eq!(&session.draft(max_nodes + 3).unwrap().prefix(max_nodes), &tree);
+                fresh.observe(&context, None).unwrap();
+                prop_assert_eq!(&fresh.draft(DraftLimits::nodes(max_nodes)).unwrap(), &tree);
+                prop_assert_eq!(&session.draft(DraftLimits::nodes(max_nodes + 3)).unwrap().prefix(max_nodes), &tree);
             }
         }
     }
 }
 
-/// Documents long enough that shards are split by searches, with so few tokens that paths collide:
-/// the last of each row is rare.
+/// Documents long enough that most matches are sampled, with so few tokens that paths collide.
 fn long_documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
     let token = prop_oneof![8 => Just(0_u32), 4 => Just(1), 2 => Just(2), 1 => Just(3)];
     vec(vec(token, 1..300), 1..12)
@@ -74,14 +72,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn no_cut_into_shards_changes_a_draft_or_a_sample(
+    fn samples_of_every_shard_equal_the_oracle(
         documents in long_documents(),
         (vocab_size, separator) in prop_oneof![Just((4, 4)), Just((4, 3)), Just((70_000, 70_000))],
         num_shards in 2_u64..6,
         contexts in vec(vec(0_u32..4, 1..4), 1..6),
         continuation in 1_usize..8,
         max_samples in 1_usize..300,
-        exact in any::<bool>(),
         max_nodes in 0_usize..100,
     ) {
         let shifted = |tokens: &Vec<u32>| shift(tokens, vocab_size);
@@ -94,31 +91,22 @@ proptest! {
             max_shard_tokens: (num_tokens as u64 / num_shards).max(longest),
             documents,
         };
-        let whole = Oracle { max_shard_tokens: 1 << 20, ..oracle.clone() };
         let folder = tempdir().unwrap();
-        let build = |name, oracle: &Oracle| {
-            build(&folder.path().join(name), oracle.options(), &oracle.documents).unwrap()
-        };
-        let (cut, whole) = (Arc::new(build("cut", &oracle)), Arc::new(build("whole", &whole)));
-        prop_assert_eq!(whole.manifest().shards.len(), 1);
-        let config = RestConfig { continuation, max_samples, exact, ..RestConfig::default() };
+        let path = folder.path().join("d");
+        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let config = RestConfig { continuation, max_samples, ..RestConfig::default() };
         for context in contexts {
             let context = shifted(&context);
-            let draft = |datastore: &Arc<Datastore>| {
-                let mut session = RestSession::new(Arc::clone(datastore), config).unwrap();
-                session.observe(&context).unwrap();
-                session.draft(max_nodes).unwrap()
-            };
-            let tree = draft(&cut);
-            prop_assert_eq!(&tree, &draft(&whole));
             let (pattern, _) = oracle.lookup(&context, config.max_match, 1);
-            let limit = if exact { usize::MAX } else { max_samples };
-            let samples = oracle.samples(&pattern, continuation, limit);
-            prop_assert_eq!(&tree, &naive_draft(&samples, max_nodes));
+            let samples = oracle.samples(&pattern, continuation, max_samples);
+            let found = datastore.lookup(&context, config.max_match, 1).unwrap();
+            let rows = datastore.samples(&found, continuation, max_samples);
+            prop_assert_eq!(rows.iter().map(<[u32]>::to_vec).collect::<Vec<_>>(), &samples[..]);
 
-            let found = cut.lookup(&context, config.max_match, 1).unwrap();
-            let rows = cut.samples(&found, continuation, limit);
-            prop_assert_eq!(rows.iter().map(<[u32]>::to_vec).collect::<Vec<_>>(), samples);
+            let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
+            session.observe(&context, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
+            prop_assert_eq!(tree, naive_draft(&samples, max_nodes));
         }
     }
 
@@ -134,13 +122,14 @@ proptest! {
         let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
         let start = |context: &Vec<u32>| {
             let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(&shift(context, oracle.vocab_size)).unwrap();
+            session.observe(&shift(context, oracle.vocab_size), None).unwrap();
             session
         };
-        let alone = contexts.iter().map(|context| start(context).draft(max_nodes).unwrap());
+        let alone = contexts.iter().map(|context| start(context).draft(DraftLimits::nodes(max_nodes)).unwrap());
         let mut sessions: Vec<_> = contexts.iter().map(start).collect();
-        let mut sessions: Vec<_> = sessions.iter_mut().collect();
-        let batch = draft_batch(&mut sessions, 0.0, max_nodes, num_threads).unwrap();
+        let limits = DraftLimits::nodes(max_nodes);
+        let mut rows: Vec<_> = sessions.iter_mut().map(|session| (session, limits)).collect();
+        let batch = draft_batch(&mut rows, num_threads).unwrap();
         prop_assert_eq!(batch, alone.collect::<Vec<_>>());
     }
 }
@@ -155,7 +144,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn no_cut_into_shards_changes_what_follows_frequent_n_grams(
+    fn what_follows_frequent_n_grams_equals_the_oracle(
         documents in frequent_documents(),
         separator in 3_u32..5,
         num_shards in 1_u64..5,
@@ -174,14 +163,11 @@ proptest! {
             let found = datastore.lookup(&context, 16, 1).unwrap();
             let expected = oracle.continuations(&pattern, top_k);
             prop_assert_eq!(datastore.continuations(&found, top_k), expected);
-            for exact in [false, true] {
-                let config = RestConfig { max_samples, exact, ..RestConfig::default() };
-                let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-                session.observe(&context).unwrap();
-                let limit = if exact { usize::MAX } else { max_samples };
-                let samples = oracle.samples(&pattern, config.continuation, limit);
-                prop_assert_eq!(&session.draft(30).unwrap(), &naive_draft(&samples, 30));
-            }
+            let config = RestConfig { max_samples, ..RestConfig::default() };
+            let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
+            session.observe(&context, None).unwrap();
+            let samples = oracle.samples(&pattern, config.continuation, max_samples);
+            prop_assert_eq!(&session.draft(DraftLimits::nodes(30)).unwrap(), &naive_draft(&samples, 30));
         }
     }
 }
@@ -193,12 +179,13 @@ fn a_batch_may_mix_sessions_but_needs_a_thread() {
     let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2]]).unwrap());
     let mut rest = RestSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
     let mut fused = fused(Some(datastore));
-    rest.observe(&[1]).unwrap();
-    fused.observe(&[1]).unwrap();
-    let mut sessions: [&mut dyn Session; 2] = [&mut rest, &mut fused];
-    let trees = draft_batch(&mut sessions, 0.0, 4, Some(2)).unwrap();
+    rest.observe(&[1], None).unwrap();
+    fused.observe(&[1], None).unwrap();
+    let limits = DraftLimits::nodes(4);
+    let mut rows: [(&mut dyn Session, _); 2] = [(&mut rest, limits), (&mut fused, limits)];
+    let trees = draft_batch(&mut rows, Some(2)).unwrap();
     assert!(trees.iter().all(|tree| tree.token_ids() == [2]));
-    let error = draft_batch(&mut sessions, 0.0, 4, Some(0)).unwrap_err();
+    let error = draft_batch(&mut rows, Some(0)).unwrap_err();
     assert!(matches!(
         error,
         Error::InvalidArgument {
@@ -218,7 +205,7 @@ fn a_session_without_context_drafts_nothing() {
     )
     .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    assert!(session.draft(64).unwrap().is_empty());
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
 }
 
@@ -232,8 +219,8 @@ fn observing_an_unknown_token_changes_nothing() {
     )
     .unwrap();
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    session.observe(&[1]).unwrap();
-    let error = session.observe(&[2, 4]).unwrap_err();
+    session.observe(&[1], None).unwrap();
+    let error = session.observe(&[2, 4], None).unwrap_err();
     assert!(matches!(
         error,
         Error::TokenOutOfRange {
@@ -241,7 +228,10 @@ fn observing_an_unknown_token_changes_nothing() {
             vocab_size: 4
         }
     ));
-    assert_eq!(session.draft(64).unwrap().token_ids(), [2, 3]);
+    assert_eq!(
+        session.draft(DraftLimits::nodes(64)).unwrap().token_ids(),
+        [2, 3]
+    );
 }
 
 #[test]
@@ -317,11 +307,13 @@ fn the_largest_configuration_works() {
         min_match: 1,
         continuation: 1024,
         max_samples: 65_536,
-        exact: false,
     };
     let mut session = RestSession::new(Arc::new(datastore), config).unwrap();
-    session.observe(&[1; 10]).unwrap();
-    assert_eq!(session.draft(usize::MAX).unwrap().len(), 1024);
+    session.observe(&[1; 10], None).unwrap();
+    assert_eq!(
+        session.draft(DraftLimits::nodes(usize::MAX)).unwrap().len(),
+        1024
+    );
     assert_eq!(session.match_length(), 10);
 }
 
@@ -357,16 +349,15 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
         }
     }
     let datastore = Arc::new(Datastore::open(&path).unwrap());
-    for (exact, max_samples) in [(false, 40), (true, 1)] {
+    for max_samples in [1, 40] {
         let config = RestConfig {
-            exact,
             max_samples,
             ..RestConfig::default()
         };
         for context in [&[0][..], &[1], &[4], &[1, 0], &[0, 1, 4]] {
             let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-            session.observe(context).unwrap();
-            let tree = session.draft(64).unwrap();
+            session.observe(context, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(64)).unwrap();
             assert!(tree.token_ids().iter().all(|&token| token < 6));
             assert!(
                 (0..)
@@ -376,8 +367,8 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
             assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
             let found = datastore.lookup(context, 16, 1).unwrap();
             let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(context).unwrap();
-            let tree = session.draft(64).unwrap();
+            session.observe(context, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(64)).unwrap();
             assert!(tree.token_ids().iter().all(|&token| token < 6));
             datastore.samples(&found, 10, max_samples);
             datastore.continuations(&found, 10);
@@ -398,18 +389,10 @@ fn counts_are_exact_where_tokens_change_at_a_key() {
             .concat();
         let folder = tempdir().unwrap();
         let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, options(5, 5), &documents).unwrap());
-        let config = RestConfig {
-            max_samples: 1,
-            exact: true,
-            ..RestConfig::default()
-        };
-        let mut session = RestSession::new(datastore, config).unwrap();
-        session.observe(&[0]).unwrap();
-        let samples: Vec<_> = documents
-            .iter()
-            .map(|document| document[1..].to_vec())
-            .collect();
-        assert_eq!(session.draft(8).unwrap(), naive_draft(&samples, 8));
+        let datastore = build(&path, options(5, 5), &documents).unwrap();
+        let found = datastore.lookup(&[0], 1, 1).unwrap();
+        let mut counts = [(1, num_first as u64), (2, 256), (3, 300)];
+        counts.sort_by_key(|&(token, count)| (Reverse(count), token));
+        assert_eq!(datastore.continuations(&found, 8), counts);
     }
 }

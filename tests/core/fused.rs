@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
-use specds::draft::{Session, draft_batch};
+use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::draft::{Source, TokenTree};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
@@ -35,7 +35,7 @@ fn alone() -> Arc<FusedDrafter> {
 
 fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
     let mut session = FusedSession::new(Arc::clone(drafter), "").unwrap();
-    session.observe(prompt).unwrap();
+    session.observe(prompt, None).unwrap();
     session
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn memory(vocab_size: u32) -> Arc<Memory> {
     Arc::new(Memory::new(MemoryOptions::new(vocab_size)).unwrap())
 }
 
-/// A drafter with bigrams, unigram and, where there is a datastore, tri-grams.
+/// A drafter with the bigrams of a model.
 pub(crate) fn with_tables(
     datastore: Option<&Arc<Datastore>>,
     memory: &Arc<Memory>,
@@ -57,11 +57,7 @@ pub(crate) fn with_tables(
     let tables = ModelTables::new(bigram, probs, (0..vocab_size).collect()).unwrap();
     let (cloned, memory) = (datastore.cloned(), Some(Arc::clone(memory)));
     let drafter = FusedDrafter::new(cloned, memory, config, Weights::default()).unwrap();
-    let drafter = drafter.with_model_tables(Arc::new(tables)).unwrap();
-    Arc::new(match datastore {
-        None => drafter,
-        Some(datastore) => drafter.with_trigrams(trigrams(datastore)).unwrap(),
-    })
+    Arc::new(drafter.with_model_tables(Arc::new(tables)).unwrap())
 }
 
 pub(crate) fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
@@ -97,10 +93,10 @@ fn replay(session: &mut FusedSession, text: &[u32], max_nodes: usize) -> Vec<(us
     let mut steps = Vec::new();
     let mut begin = 0;
     while begin < text.len() {
-        let tree = session.draft(max_nodes).unwrap();
+        let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
         let rest = &text[begin..];
         let emitted = (num_accepted(&tree, rest) + 1).min(rest.len());
-        session.observe(&rest[..emitted]).unwrap();
+        session.observe(&rest[..emitted], None).unwrap();
         steps.push((begin, emitted, 1.0 + tree.probs().iter().sum::<f32>()));
         begin += emitted;
     }
@@ -165,17 +161,16 @@ proptest! {
         let run = || {
             let datastore = has_datastore.then_some(&datastore);
             let memory = memory(oracle.vocab_size);
-            let config = FusedConfig { unigram: true, ..FusedConfig::default() };
-            let drafter = with_tables(datastore, &memory, config);
+            let drafter = with_tables(datastore, &memory, FusedConfig::default());
             let mut trees = Vec::new();
             for request in &requests {
                 let mut session = start(&drafter, &shift(&request[0], oracle.vocab_size));
                 session.expect_output(&shift(&request[0], oracle.vocab_size)).unwrap();
                 for piece in request {
-                    let tree = session.draft(max_nodes).unwrap();
+                    let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
                     let predictions = vec![0; (tree.len() + 1) * k];
-                    session.recycle(&tree, &predictions, k).unwrap();
-                    session.observe(&shift(piece, oracle.vocab_size)).unwrap();
+                    session.observe_predictions(&tree, &predictions, k).unwrap();
+                    session.observe(&shift(piece, oracle.vocab_size), None).unwrap();
                     trees.push(tree);
                 }
                 session.finish();
@@ -191,8 +186,8 @@ proptest! {
     }
 
     #[test]
-    fn no_cut_into_shards_changes_a_fused_draft(
-        documents in vec(vec(0_u32..4, 1..200), 2..10),
+    fn no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(
+        documents in vec(vec(0_u32..4, 1..8), 2..5),
         (vocab_size, separator) in prop_oneof![Just((4, 4)), Just((4, 3)), Just((70_000, 70_000))],
         num_shards in 2_u64..6,
         contexts in vec(vec(0_u32..4, 1..6), 1..4),
@@ -209,7 +204,7 @@ proptest! {
             let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
             let drafter = drafter(Some(&datastore), None, FusedConfig::default());
             let draft = |context: &Vec<u32>| {
-                start(&drafter, &shift(context, vocab_size)).draft(32).unwrap()
+                start(&drafter, &shift(context, vocab_size)).draft(DraftLimits::nodes(32)).unwrap()
             };
             contexts.iter().map(draft).collect::<Vec<_>>()
         };
@@ -223,19 +218,20 @@ proptest! {
     ) {
         let drafter = alone();
         let sessions = || contexts.iter().map(|context| start(&drafter, context));
-        let one_by_one: Vec<_> = sessions().map(|mut session| session.draft(16).unwrap()).collect();
+        let one_by_one: Vec<_> = sessions().map(|mut session| session.draft(DraftLimits::nodes(16)).unwrap()).collect();
         let mut sessions: Vec<_> = sessions().collect();
-        let mut sessions: Vec<_> = sessions.iter_mut().collect();
-        prop_assert_eq!(draft_batch(&mut sessions, 0.0, 16, num_threads).unwrap(), one_by_one);
+        let limits = DraftLimits::nodes(16);
+        let mut rows: Vec<_> = sessions.iter_mut().map(|session| (session, limits)).collect();
+        prop_assert_eq!(draft_batch(&mut rows, num_threads).unwrap(), one_by_one);
     }
 }
 
 #[test]
 fn a_request_without_tokens_drafts_nothing() {
     let mut session = FusedSession::new(alone(), "").unwrap();
-    assert!(session.draft(64).unwrap().is_empty());
-    session.observe(&[]).unwrap();
-    assert!(session.draft(64).unwrap().is_empty());
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
+    session.observe(&[], None).unwrap();
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
     session.finish();
 }
@@ -243,7 +239,7 @@ fn a_request_without_tokens_drafts_nothing() {
 #[test]
 fn what_came_before_in_a_request_is_drafted_from_its_own_text() {
     let mut session = start(&alone(), &[1, 2, 3, 4, 9, 8, 7, 1, 2]);
-    let tree = session.draft(2).unwrap();
+    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [3, 4]);
     assert_eq!(tree.sources(), [Source::Context; 2]);
     assert_eq!(session.match_length(), 2);
@@ -256,7 +252,7 @@ fn what_is_in_the_datastore_is_drafted_from_it() {
         &drafter(Some(&datastore), None, FusedConfig::default()),
         &[1, 2],
     );
-    let tree = session.draft(2).unwrap();
+    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [3, 4]);
     assert_eq!(tree.sources(), [Source::Datastore; 2]);
 }
@@ -268,7 +264,7 @@ fn no_source_that_is_left_out_is_drafted_from() {
         ..FusedConfig::default()
     };
     let mut session = start(&drafter(None, None, config), &[1, 2, 3, 1, 2]);
-    assert!(session.draft(8).unwrap().is_empty());
+    assert!(session.draft(DraftLimits::nodes(8)).unwrap().is_empty());
 }
 
 #[test]
@@ -276,13 +272,13 @@ fn earlier_requests_are_drafted_from_for_their_tenant_alone() {
     let drafter = drafter(None, Some(&memory(100)), FusedConfig::default());
     let session = |tenant| FusedSession::new(Arc::clone(&drafter), tenant).unwrap();
     let mut first = session("ann");
-    first.observe(&[1, 2, 3]).unwrap();
-    first.observe(&[4, 5]).unwrap();
+    first.observe(&[1, 2, 3], None).unwrap();
+    first.observe(&[4, 5], None).unwrap();
     first.finish();
     for (tenant, expected) in [("ann", &[4, 5][..]), ("bob", &[])] {
         let mut session = session(tenant);
-        session.observe(&[7, 2, 3]).unwrap();
-        let tree = session.draft(2).unwrap();
+        session.observe(&[7, 2, 3], None).unwrap();
+        let tree = session.draft(DraftLimits::nodes(2)).unwrap();
         assert_eq!(tree.token_ids(), expected);
         assert!(
             tree.sources()
@@ -299,7 +295,7 @@ fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
     let turns: Vec<u32> = (0..100).collect();
     for length in [40, 70, 100] {
         let mut session = start(&drafter, &turns[..length - 10]);
-        session.observe(&turns[length - 10..length]).unwrap();
+        session.observe(&turns[length - 10..length], None).unwrap();
         session.finish();
     }
     assert_eq!(memory.read("").unwrap().tokens().len(), 100 + 3);
@@ -309,7 +305,7 @@ fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
 fn an_output_that_the_caller_expects_is_drafted() {
     let mut session = start(&alone(), &[1, 2]);
     session.expect_output(&[5, 1, 2, 6, 7]).unwrap();
-    let tree = session.draft(2).unwrap();
+    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [6, 7]);
     assert_eq!(tree.sources(), [Source::Predicted; 2]);
 }
@@ -320,9 +316,9 @@ fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_
     assert_eq!(session.num_predictions(), 8);
     let tree = TokenTree::new(vec![3, 4], vec![-1, -1], vec![0.5, 0.4]).unwrap();
     let predictions = [3, 4, 10, 11, 20, 21];
-    session.recycle(&tree, &predictions, 2).unwrap();
-    session.observe(&[3, 8, 2, 4]).unwrap();
-    let tree = session.draft(2).unwrap();
+    session.observe_predictions(&tree, &predictions, 2).unwrap();
+    session.observe(&[3, 8, 2, 4], None).unwrap();
+    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [20, 21]);
     assert_eq!(tree.sources(), [Source::Recycled; 2]);
 }
@@ -331,44 +327,22 @@ fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_
 fn what_the_model_predicts_after_one_token_is_drafted() {
     let drafter = with_tables(None, &memory(9), FusedConfig::default());
     let mut session = start(&drafter, &[8]);
-    let tree = session.draft(2).unwrap();
+    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [0, 8]);
     assert_eq!(tree.sources(), [Source::Bigram; 2]);
-    session.observe(&[0, 1]).unwrap();
+    session.observe(&[0, 1], None).unwrap();
     assert_eq!(drafter.accepted()[Source::Bigram as usize], 1);
-}
-
-#[test]
-fn trigrams_are_drafted_and_learn_from_their_request_alone() {
-    let datastore = build_one(&[vec![1, 2, 3], vec![1, 2, 3]], 9);
-    let drafter = FusedDrafter::new(None, None, FusedConfig::default(), Weights::default());
-    let drafter = Arc::new(
-        drafter
-            .unwrap()
-            .with_trigrams(trigrams(&datastore))
-            .unwrap(),
-    );
-    assert_eq!(drafter.vocab_size(), Some(9));
-    let mut session = start(&drafter, &[1]);
-    session.observe(&[2]).unwrap();
-    let tree = session.draft(1).unwrap();
-    assert_eq!(
-        (tree.token_ids(), tree.sources()),
-        (&[3][..], &[Source::Trigram][..])
-    );
-    session.observe(&[4, 1, 2]).unwrap();
-    assert!(session.draft(2).unwrap().token_ids().contains(&4));
-    let mut other = start(&drafter, &[1, 2]);
-    assert_eq!(other.draft(8).unwrap().token_ids(), [3]);
 }
 
 #[test]
 fn predictions_must_be_k_for_each_node() {
     let mut session = start(&alone(), &[1, 2]);
-    let tree = session.draft(0).unwrap();
-    session.recycle(&tree, &[1, 2], 2).unwrap();
+    let tree = session.draft(DraftLimits::nodes(0)).unwrap();
+    session.observe_predictions(&tree, &[1, 2], 2).unwrap();
     for (predictions, k) in [(&[1][..], 2), (&[1, 2, 3], 2), (&[1], 0)] {
-        let error = session.recycle(&tree, predictions, k).unwrap_err();
+        let error = session
+            .observe_predictions(&tree, predictions, k)
+            .unwrap_err();
         assert!(matches!(
             error,
             Error::InvalidArgument {
@@ -386,10 +360,10 @@ fn tokens_outside_the_vocabulary_and_what_does_not_belong_together_is_refused() 
     assert_eq!(drafter.vocab_size(), Some(10));
     let mut session = start(&drafter, &[1]);
     let refused = [
-        session.observe(&[2, 10]).unwrap_err(),
+        session.observe(&[2, 10], None).unwrap_err(),
         session.expect_output(&[10]).unwrap_err(),
         session
-            .recycle(&TokenTree::default(), &[10], 1)
+            .observe_predictions(&TokenTree::default(), &[10], 1)
             .unwrap_err(),
     ];
     for error in refused {
@@ -417,9 +391,13 @@ fn only_nodes_of_enough_probability_are_drafted_until_a_gain() {
     let mut random = Random(1);
     let phrases: Vec<_> = (0..6).map(|_| random.tokens(6, 0, 30)).collect();
     let mut session = start(&alone(), &random.phrases(&phrases, 300));
-    let all = session.draft(64).unwrap();
+    let all = session.draft(DraftLimits::nodes(64)).unwrap();
     for min_gain in [0.0, 0.05, 0.3, 1.0] {
-        let tree = session.draft_until(min_gain, 64).unwrap();
+        let limits = DraftLimits {
+            min_gain,
+            ..DraftLimits::nodes(64)
+        };
+        let tree = session.draft(limits).unwrap();
         assert!(tree.probs().iter().all(|&prob| prob >= min_gain));
         // What follows nodes that are not twice as likely is not looked up; all else is there.
         let drafted = paths(&tree);
@@ -429,7 +407,52 @@ fn only_nodes_of_enough_probability_are_drafted_until_a_gain() {
             assert!(prob < 2.0 * min_gain || drafted.contains(path));
         }
     }
-    assert!(session.draft_until(0.05, 64).unwrap().len() > 1);
+    let limits = DraftLimits {
+        min_gain: 0.05,
+        ..DraftLimits::nodes(64)
+    };
+    assert!(session.draft(limits).unwrap().len() > 1);
+}
+
+#[test]
+fn a_draft_grows_on_where_its_limits_foresaw_that() {
+    let mut random = Random(1);
+    let phrases: Vec<_> = (0..6).map(|_| random.tokens(6, 0, 30)).collect();
+    let mut session = start(&alone(), &random.phrases(&phrases, 300));
+    let whole = session.draft(DraftLimits::nodes(64)).unwrap();
+    for (first, then) in [(1, 64), (8, 32), (8, 64), (0, 16)] {
+        let foreseen = DraftLimits {
+            may_grow_to: then,
+            ..DraftLimits::nodes(first)
+        };
+        let small = session.draft(foreseen).unwrap();
+        let grown = session.draft(DraftLimits::nodes(then)).unwrap();
+        check_tree(&grown, then);
+        assert_eq!(grown.prefix(small.len()), small, "it goes on");
+        // The likeliest paths are the same, whatever was asked for first.
+        let expected = paths(&whole.prefix(then));
+        let common = paths(&grown)
+            .iter()
+            .filter(|path| expected.contains(path))
+            .count();
+        assert!(
+            10 * common >= 9 * expected.len(),
+            "{common} of {}",
+            expected.len()
+        );
+    }
+}
+
+#[test]
+fn a_draft_begins_again_where_its_limits_did_not_foresee_more_nodes() {
+    let mut session = start(&alone(), &[1, 2, 3, 4, 1, 2, 5, 6, 1, 2]);
+    let expected = session.draft(DraftLimits::nodes(8)).unwrap();
+    let foreseen = DraftLimits {
+        may_grow_to: 4,
+        ..DraftLimits::nodes(2)
+    };
+    session.draft(foreseen).unwrap();
+    assert_eq!(session.draft(DraftLimits::nodes(8)).unwrap(), expected);
 }
 
 #[test]
@@ -527,11 +550,15 @@ fn what_is_expected_stays_right_where_few_nodes_or_none_are_verified() {
     let mut session = start(&alone(), &text[..10]);
     let (mut begin, mut expected, mut came) = (10, 0.0, 0.0);
     while begin < text.len() {
-        let (tree, rest) = (session.draft(16).unwrap(), &text[begin..]);
+        let (tree, rest) = (
+            session.draft(DraftLimits::nodes(16)).unwrap(),
+            &text[begin..],
+        );
         let num_verified = [0, 1, 4][begin % 3];
-        session.cut(num_verified);
         let emitted = num_accepted(&tree.prefix(num_verified), rest) + 1;
-        session.observe(&rest[..emitted.min(rest.len())]).unwrap();
+        session
+            .observe(&rest[..emitted.min(rest.len())], Some(num_verified))
+            .unwrap();
         if begin > text.len() / 3 {
             expected += 1.0 + tree.probs().iter().sum::<f32>();
             came += num_accepted(&tree, rest) as f32 + 1.0;
@@ -546,9 +573,11 @@ fn what_is_expected_stays_right_where_few_nodes_or_none_are_verified() {
 fn a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted() {
     let drafter = alone();
     let mut session = start(&drafter, &[1, 2, 3, 1, 2]);
-    assert_eq!(session.draft(2).unwrap().token_ids(), [3, 1]);
-    session.cut(1);
-    session.observe(&[3, 1]).unwrap();
+    assert_eq!(
+        session.draft(DraftLimits::nodes(2)).unwrap().token_ids(),
+        [3, 1]
+    );
+    session.observe(&[3, 1], Some(1)).unwrap();
     assert_eq!(drafter.accepted().iter().sum::<u64>(), 1);
 }
 

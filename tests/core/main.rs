@@ -16,7 +16,6 @@ mod oracle;
 mod prior;
 mod resume;
 mod snapshot;
-mod thin;
 mod tree;
 mod trial;
 mod trigrams;

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::draft::Session;
-use specds::draft::{Source, TokenTree};
+use specds::draft::{DraftLimits, Source, TokenTree};
 use specds::papers::model_tables::ModelTables;
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
@@ -22,8 +22,8 @@ fn tables() -> Arc<ModelTables> {
 
 fn draft(context: &[u32], config: NGrammysConfig, max_nodes: usize) -> (TokenTree, usize) {
     let mut session = NGrammysSession::new(Some(tables()), config).unwrap();
-    session.observe(context).unwrap();
-    let tree = session.draft(max_nodes).unwrap();
+    session.observe(context, None).unwrap();
+    let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
     (tree, session.match_length())
 }
 
@@ -145,7 +145,7 @@ proptest! {
         let mut session = NGrammysSession::new(None, config).unwrap();
         let mut context = Vec::new();
         for piece in pieces {
-            session.observe(&piece).unwrap();
+            session.observe(&piece, None).unwrap();
             context.extend(piece);
             let mut expected: Vec<Vec<u32>> = Vec::new();
             for row in rows_of(&context, config) {
@@ -155,10 +155,10 @@ proptest! {
                     }
                 }
             }
-            let tree = session.draft(usize::MAX).unwrap();
+            let tree = session.draft(DraftLimits::nodes(usize::MAX)).unwrap();
             prop_assert_eq!(paths(&tree), expected);
             prop_assert_eq!(session.match_length(), if tree.is_empty() { 0 } else { q });
-            prop_assert_eq!(session.draft(max_nodes).unwrap(), tree.prefix(max_nodes));
+            prop_assert_eq!(session.draft(DraftLimits::nodes(max_nodes)).unwrap(), tree.prefix(max_nodes));
         }
     }
 
@@ -193,7 +193,7 @@ proptest! {
         let mut session = PromptLookupSession::new(config).unwrap();
         let mut context = Vec::new();
         for piece in pieces {
-            session.observe(&piece).unwrap();
+            session.observe(&piece, None).unwrap();
             context.extend(piece);
             let length = context.len();
             let (mut expected, mut matched) = (&[][..], 0);
@@ -205,7 +205,7 @@ proptest! {
                     }
                 }
             }
-            let tree = session.draft(max_nodes).unwrap();
+            let tree = session.draft(DraftLimits::nodes(max_nodes)).unwrap();
             let expected = &expected[..expected.len().min(num_tokens).min(max_nodes)];
             prop_assert_eq!(tree.token_ids(), expected);
             prop_assert!(tree.parents().iter().copied().eq((-1..).take(tree.len())));
@@ -253,8 +253,8 @@ fn unusable_configurations_are_refused_by_name() {
 #[test]
 fn tokens_outside_the_tables_vocabulary_leave_the_context_as_it_was() {
     let mut session = NGrammysSession::new(Some(tables()), config(2, 1, Rows::Mixed)).unwrap();
-    session.observe(&[1]).unwrap();
-    let error = session.observe(&[2, 4]).unwrap_err();
+    session.observe(&[1], None).unwrap();
+    let error = session.observe(&[2, 4], None).unwrap_err();
     assert!(matches!(
         error,
         Error::TokenOutOfRange {
@@ -262,7 +262,10 @@ fn tokens_outside_the_tables_vocabulary_leave_the_context_as_it_was() {
             vocab_size: 4
         }
     ));
-    assert_eq!(session.draft(9).unwrap().token_ids(), [2, 3]);
+    assert_eq!(
+        session.draft(DraftLimits::nodes(9)).unwrap().token_ids(),
+        [2, 3]
+    );
 }
 
 #[test]

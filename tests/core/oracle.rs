@@ -28,45 +28,41 @@ impl Oracle {
 
     /// The tokens of each shard.
     pub(crate) fn shards(&self) -> Vec<Vec<u32>> {
-        let mut shards: Vec<Vec<u32>> = Vec::new();
-        for document in self
-            .documents
-            .iter()
-            .filter(|document| !document.is_empty())
-        {
-            let limit = usize::try_from(self.max_shard_tokens).unwrap();
-            match shards.last_mut() {
-                Some(shard) if shard.len() + document.len() < limit => shard.extend(document),
-                _ => shards.push(document.clone()),
-            }
-            shards.last_mut().unwrap().push(self.separator);
-        }
-        shards
+        self.texts().iter().map(|shard| shard.concat()).collect()
     }
 
-    /// The documents that have tokens, each with its separator.
-    fn texts(&self) -> impl Iterator<Item = Vec<u32>> {
-        let documents = self
-            .documents
-            .iter()
-            .filter(|document| !document.is_empty());
-        documents.map(|document| [document, &[self.separator][..]].concat())
+    /// The documents of each shard that have tokens, each with its separator.
+    fn texts(&self) -> Vec<Vec<Vec<u32>>> {
+        let limit = usize::try_from(self.max_shard_tokens).unwrap();
+        let mut shards: Vec<Vec<Vec<u32>>> = Vec::new();
+        for document in &self.documents {
+            let text = [document, &[self.separator][..]].concat();
+            match shards.last_mut() {
+                _ if document.is_empty() => {}
+                Some(shard) if shard.concat().len() + text.len() <= limit => shard.push(text),
+                _ => shards.push(vec![text]),
+            }
+        }
+        shards
     }
 
     pub(crate) fn num_tokens(&self) -> usize {
         self.shards().concat().len()
     }
 
-    /// What follows each occurrence of `pattern` up to the end of its document, in the order of
-    /// suffixes.
+    /// What follows each occurrence of `pattern` up to the end of its document, one shard after the
+    /// other, in each in the order of suffixes.
     fn rests(&self, pattern: &[u32]) -> Vec<Vec<u32>> {
         let mut rests = Vec::new();
-        for document in self.texts() {
-            let starts = 0..document.len();
-            let suffixes = starts.filter_map(|start| document[start..].strip_prefix(pattern));
-            rests.extend(suffixes.map(<[u32]>::to_vec));
+        for shard in self.texts() {
+            let first = rests.len();
+            for document in shard {
+                let starts = 0..document.len();
+                let suffixes = starts.filter_map(|start| document[start..].strip_prefix(pattern));
+                rests.extend(suffixes.map(<[u32]>::to_vec));
+            }
+            rests[first..].sort();
         }
-        rests.sort();
         rests
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, build_shard, document_hashes};
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing};
 use specds::lookup::Datastore;
 use specds::{Error, Result};
 
@@ -49,7 +49,7 @@ fn documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn a_killed_build_goes_on_to_the_same_bytes(
@@ -248,170 +248,4 @@ fn appending_needs_a_datastore_of_the_same_tokenizer() {
         .map(|entry| entry.unwrap().path())
         .collect();
     assert_eq!(names, [path]);
-}
-
-#[test]
-fn shards_built_elsewhere_make_the_same_datastore() {
-    let folder = tempdir().unwrap();
-    let (path, other) = (folder.path().join("d"), folder.path().join("other"));
-    let documents = [vec![1, 2], vec![3], vec![1, 2, 3], vec![1]];
-    let undisturbed = build(&other, planned(5), &documents).unwrap();
-    assert_eq!(undisturbed.manifest().shards.len(), 3);
-
-    let mut builder = DatastoreBuilder::create(&path, planned(5)).unwrap();
-    let staging = builder.staging_folder().unwrap().to_owned();
-    assert_eq!(place(&mut builder, &documents), [0, 0, 1, 2].map(Some));
-    for shard in [&documents[..2], &documents[2..3], &documents[3..]] {
-        let id = build_shard(&staging, &planned(5), batches(shard)).unwrap();
-        builder.adopt(&id).unwrap();
-    }
-    let datastore = builder.finish(&mut silent).unwrap();
-    assert_eq!(datastore.manifest(), undisturbed.manifest());
-    assert_eq!(read_all(&path), read_all(&other));
-}
-
-#[test]
-fn what_is_not_a_shard_is_not_adopted() {
-    let folder = tempdir().unwrap();
-    let mut builder = DatastoreBuilder::create(folder.path().join("d"), planned(5)).unwrap();
-    let staging = builder.staging_folder().unwrap().to_owned();
-    for id in ["", "..", "0123"] {
-        assert!(matches!(builder.adopt(id), Err(Error::Corrupt { .. })));
-    }
-    let refused: [(&[u32], &[usize]); 4] =
-        [(&[4], &[1]), (&[1], &[2]), (&[], &[0]), (&[1; 6], &[3, 3])];
-    for (tokens, lengths) in refused {
-        let documents = [Ok((tokens.to_vec(), lengths.to_vec()))];
-        assert!(build_shard(&staging, &planned(5), documents).is_err());
-    }
-    let id = build_shard(&staging, &planned(5), batches(&[vec![1]])).unwrap();
-    let not_placed = |builder: &mut DatastoreBuilder| builder.adopt(&id).unwrap_err();
-    assert!(matches!(not_placed(&mut builder), Error::Mismatch { .. }));
-    place(&mut builder, &[vec![1, 2]]);
-    assert!(matches!(not_placed(&mut builder), Error::Mismatch { .. }));
-}
-
-#[test]
-fn what_was_placed_must_be_built_elsewhere_and_adopted() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("d");
-    let mut builder = DatastoreBuilder::create(&path, planned(5)).unwrap();
-    for (hashes, lengths) in [
-        (vec![0], vec![]),
-        (vec![0], vec![5]),
-        (vec![0], vec![usize::MAX]),
-    ] {
-        assert!(builder.place_documents(&hashes, &lengths).is_err());
-    }
-    place(&mut builder, &[vec![1]]);
-    let error = builder.add_documents(&[1], &[1]).unwrap_err();
-    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-    assert!(matches!(
-        builder.finish(&mut silent),
-        Err(Error::BuildFailed)
-    ));
-
-    let mut builder = DatastoreBuilder::create(&path, planned(5)).unwrap();
-    builder.add_documents(&[1], &[1]).unwrap();
-    let error = builder.place_documents(&[0], &[1]).unwrap_err();
-    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-}
-
-#[test]
-fn a_shard_that_was_not_adopted_is_not_published() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("d");
-    let mut builder = DatastoreBuilder::create(&path, planned(5)).unwrap();
-    let staging = builder.staging_folder().unwrap().to_owned();
-    build_shard(&staging, &planned(5), batches(&[vec![3]])).unwrap();
-    add(&mut builder, &[vec![1]]).unwrap();
-    builder.finish(&mut silent).unwrap();
-    let other = build(&folder.path().join("other"), planned(5), &[vec![1]]).unwrap();
-    assert_eq!(read_all(&path), read_all(other.path()));
-}
-
-#[test]
-fn hashes_tell_documents_apart_as_their_tokens_do() {
-    let hashes = document_hashes(&[1, 2, 1, 2, 1, 2], &[2, 0, 1, 1, 2]).unwrap();
-    assert_eq!(hashes[0], hashes[4]);
-    let distinct: std::collections::BTreeSet<_> = hashes.iter().collect();
-    assert_eq!(distinct.len(), 4);
-    assert!(document_hashes(&[1], &[2]).is_err());
-    assert!(document_hashes(&[1], &[usize::MAX, 2]).is_err());
-}
-
-/// Documents one by one, as another process would read them.
-fn batches(documents: &[Vec<u32>]) -> impl Iterator<Item = Result<(Vec<u32>, Vec<usize>)>> {
-    documents
-        .iter()
-        .map(|document| Ok((document.clone(), vec![document.len()])))
-}
-
-fn place(builder: &mut DatastoreBuilder, documents: &[Vec<u32>]) -> Vec<Option<usize>> {
-    let lengths: Vec<usize> = documents.iter().map(Vec::len).collect();
-    let hashes = document_hashes(&documents.concat(), &lengths).unwrap();
-    builder.place_documents(&hashes, &lengths).unwrap()
-}
-
-/// Builds what a builder has placed, a shard at a time, and gives the ids.
-fn build_placed(
-    builder: &DatastoreBuilder,
-    documents: &[Vec<u32>],
-    shards: &[Option<usize>],
-) -> Vec<String> {
-    let staging = builder.staging_folder().unwrap();
-    let numbers: std::collections::BTreeSet<usize> = shards.iter().copied().flatten().collect();
-    let kept = |number| {
-        let pairs = documents.iter().zip(shards);
-        let kept = pairs.filter(move |(_, shard)| **shard == Some(number));
-        kept.map(|(document, _)| document.clone())
-            .collect::<Vec<_>>()
-    };
-    let ids = numbers
-        .into_iter()
-        .map(|number| build_shard(staging, builder.options(), batches(&kept(number))).unwrap());
-    ids.collect()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn shards_built_elsewhere_make_the_same_bytes_also_after_a_kill(
-        documents in documents(),
-        killed_after in 0_usize..4,
-        drop_duplicates: bool,
-        max_documents in 1_u64..10,
-        max_tokens in 2_u64..40,
-    ) {
-        let folder = tempdir().unwrap();
-        let (path, other) = (folder.path().join("d"), folder.path().join("other"));
-        let options = DatastoreOptions { drop_duplicates, max_documents, max_tokens, ..planned(12) };
-        let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
-        let shards = place(&mut builder, &documents);
-        for id in build_placed(&builder, &documents, &shards).into_iter().take(killed_after) {
-            builder.adopt(&id).unwrap();
-        }
-        kill(builder, &path);
-
-        let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
-        let rest = &documents[usize::try_from(builder.num_given()).unwrap()..];
-        let shards = place(&mut builder, rest);
-        for id in build_placed(&builder, rest, &shards) {
-            builder.adopt(&id).unwrap();
-        }
-        let mut local = DatastoreBuilder::create(&other, options).unwrap();
-        add(&mut local, &documents).unwrap();
-        prop_assert_eq!(builder.num_documents(), local.num_documents());
-        prop_assert_eq!(builder.num_tokens(), local.num_tokens());
-        prop_assert_eq!(builder.is_full(), local.is_full());
-        match (builder.finish(&mut silent), local.finish(&mut silent)) {
-            (Ok(built), Ok(_)) => {
-                built.verify().unwrap();
-                prop_assert_eq!(read_all(&path), read_all(&other));
-            }
-            (Err(Error::EmptyCorpus), Err(Error::EmptyCorpus)) => {}
-            (built, local) => panic!("{built:?} {local:?}"),
-        }
-    }
 }

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::build::DatastoreOptions;
-use specds::draft::Session;
 use specds::draft::Source;
+use specds::draft::{DraftLimits, Session};
 use specds::lookup::Datastore;
 use specds::papers::aded::AdaptiveTrigrams;
 use specds::papers::aded::{AdedConfig, AdedSession, SearchConfig};
@@ -55,17 +54,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn words_are_counted_however_a_datastore_is_cut_and_whatever_it_indexes(
+    fn words_are_counted_however_a_datastore_is_cut(
         oracle in corpora(),
-        position_stride in 1_u32..4,
         order in 2_usize..5,
         max_words in 1_usize..5,
         min_count in 1_u64..3,
         prefixes in vec(vec(0_u32..4, 3), 1..20),
     ) {
         let folder = tempdir().unwrap();
-        let options = DatastoreOptions { position_stride, ..oracle.options() };
-        let datastore = build(&folder.path().join("d"), options, &oracle.documents).unwrap();
+        let datastore = build(&folder.path().join("d"), oracle.options(), &oracle.documents).unwrap();
         let options = TrigramOptions { order, max_words, min_count };
         let trigrams = count(&datastore, options);
         trigrams.save(folder.path().join("t")).unwrap();
@@ -402,9 +399,9 @@ fn a_session_drafts_the_likeliest_words_and_learns_others() {
     let saved = Saved::new();
     let trigrams = Arc::new(saved.open().unwrap());
     let mut session = session(&trigrams, AdedConfig::default());
-    assert!(session.draft(64).unwrap().is_empty());
-    session.observe(&[1, 2]).unwrap();
-    let tree = session.draft(64).unwrap();
+    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
+    session.observe(&[1, 2], None).unwrap();
+    let tree = session.draft(DraftLimits::nodes(64)).unwrap();
     assert_eq!(tree.token_ids(), [3, 0, 0]);
     assert_eq!(tree.parents(), [-1, 0, -1]);
     assert!(
@@ -413,10 +410,13 @@ fn a_session_drafts_the_likeliest_words_and_learns_others() {
             .all(|&source| source == Source::Trigram)
     );
     assert_eq!(session.match_length(), 2);
-    assert_eq!(session.draft(0).unwrap().len(), 0);
+    assert_eq!(session.draft(DraftLimits::nodes(0)).unwrap().len(), 0);
 
-    session.observe(&[1, 2, 1, 2, 1, 2]).unwrap();
-    assert_eq!(session.draft(1).unwrap().token_ids(), [1]);
+    session.observe(&[1, 2, 1, 2, 1, 2], None).unwrap();
+    assert_eq!(
+        session.draft(DraftLimits::nodes(1)).unwrap().token_ids(),
+        [1]
+    );
     assert_eq!(trigrams.words(&[1, 2]), [(3, 2.0 / 3.0), (0, 1.0 / 3.0)]);
 }
 
@@ -437,7 +437,10 @@ fn the_smallest_and_the_largest_search_work() {
             ..AdedConfig::default()
         };
         let mut session = session(&trigrams, config);
-        session.observe(&[1, 2]).unwrap();
-        assert_eq!(session.draft(usize::MAX).unwrap().len(), num_nodes);
+        session.observe(&[1, 2], None).unwrap();
+        assert_eq!(
+            session.draft(DraftLimits::nodes(usize::MAX)).unwrap().len(),
+            num_nodes
+        );
     }
 }

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datastores import build
 from reference import Datastore as Oracle
 from specds import Datastore, FormatError, FusedDrafter, RestDrafter
-from specds.build import DatastoreBuilder, build_shard, document_hashes
+from specds.build import DatastoreBuilder
 from specds.drafters import RestConfig, TokenTree, draft_batch
 
 GOLDEN = Path(__file__).parents[1] / "data"
@@ -58,7 +58,6 @@ def test_lookup_and_counts_equal_the_oracle(
     max_nodes=st.integers(0, 12),
     continuation=st.integers(1, 5),
     max_samples=st.integers(1, 6),
-    exact=st.booleans(),
     shard=st.sampled_from([13, 20, 1000]),
 )
 def test_drafts_of_a_session_equal_the_oracle_at_every_step(
@@ -69,16 +68,14 @@ def test_drafts_of_a_session_equal_the_oracle_at_every_step(
     max_nodes,
     continuation,
     max_samples,
-    exact,
     shard,
 ):
-    oracle = Oracle(documents, separator, 4)
+    oracle = Oracle(documents, separator, 4, shard)
     store = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
     limits = {
         "max_match": 5,
         "continuation": continuation,
         "max_samples": max_samples,
-        "exact": exact,
     }
     session = RestDrafter(store, RestConfig(**limits)).session(pieces[0])
     context = []
@@ -276,58 +273,6 @@ def test_progress_that_raises_stops_the_build(tmp_path):
         builder.add_documents([1, 2], [2])
         builder.finish(stop)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_shards_built_elsewhere_make_the_same_datastore(tmp_path):
-    tokens, lengths = [1, 2, 3, 1, 2, 0, 3], [2, 1, 2, 2]
-    options = {"max_shard_tokens": 6, "drop_duplicates": True, "position_stride": 2}
-    with DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4, **options) as builder:
-        hashes = document_hashes(tokens, lengths)
-        assert len(hashes) == 4 * 16
-        assert builder.place_documents(hashes, lengths).tolist() == [0, 0, -1, 1]
-        counts = (builder.num_given, builder.num_documents, builder.num_tokens)
-        assert (*counts, builder.num_duplicates) == (4, 3, 8, 1)
-        for documents in ([([1, 2], [2]), ([3], [1])], [([0, 3], [2])]):
-            folder = builder.staging_folder
-            builder.adopt(build_shard(folder, iter(documents), **builder.shard_options))
-        builder.finish()
-    build(tmp_path / "local", [[1, 2], [3], [1, 2], [0, 3]], **options)
-    ours, local = (
-        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")}
-        for root in (tmp_path / "d", tmp_path / "local")
-    )
-    assert ours == local
-
-
-def test_bad_documents_from_elsewhere_are_refused(tmp_path):
-    def broken():
-        yield [1], [1]
-        raise LookupError("gone")
-
-    with DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4, max_shard_tokens=6) as builder:
-        for hashes, lengths, message in [
-            (b"", [1], "must be as many"),
-            (bytes(15), [1], "16 bytes"),
-            (bytes(16), [6], "takes 7 tokens"),
-        ]:
-            with pytest.raises(ValueError, match=message):
-                builder.place_documents(hashes, lengths)
-        with pytest.raises(ValueError, match="add up"):
-            document_hashes([1, 2], [3])
-        for documents, error in [
-            (broken(), LookupError),
-            ([[1]], TypeError),
-            ([1], TypeError),
-            ([([1], [-1])], ValueError),
-            ([([4], [1])], ValueError),
-            ([], ValueError),
-            (1, TypeError),
-        ]:
-            with pytest.raises(error):
-                build_shard(builder.staging_folder, documents, **builder.shard_options)
-        assert builder.num_given == 0
-        with pytest.raises(FormatError):
-            builder.adopt("0" * 32)
 
 
 def test_existing_target_is_refused_before_any_work(tmp_path):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from datastores import build
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
-from reference_aded import Matrix
 from reference_fused import Request
 from specds import FormatError, FusedConfig, FusedDrafter
 from specds._core import FusedState
@@ -22,8 +21,6 @@ from specds.drafters import (
     Memory,
     ModelTables,
     TokenTree,
-    TrialSession,
-    Trigrams,
     draft_batch,
     fit_weights,
     make_drafter,
@@ -55,7 +52,7 @@ def sources_of(tree):
     documents=st.lists(texts, max_size=3),
     separator=st.sampled_from([3, 4]),
     earlier=st.lists(tokens, max_size=12),
-    bigrams=st.lists(st.permutations(range(4)), min_size=5, max_size=5),
+    bigrams=st.lists(st.permutations(range(4)), min_size=4, max_size=4),
     offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
@@ -72,29 +69,22 @@ def test_every_draft_is_that_of_a_naive_twin(
     if earlier:
         memory.insert("", earlier)
     remembered = [*earlier, None] if earlier else []
-    *bigrams, unigram = bigrams
-    tables = {
-        "bigram": [list(zip(row, PROBS, strict=False)) for row in bigrams],
-        "unigram": unigram,
-    }
     twin = Request(
         documents,
         separator if documents else None,
         remembered,
-        tables=tables,
-        trigrams=Matrix(documents, separator, 4) if documents else None,
+        bigrams=[list(zip(row, PROBS, strict=False)) for row in bigrams],
         effort=BY_PACE[pace] if effort == "auto" else effort,
     )
     drafter = FusedDrafter(
         store,
-        FusedConfig(unigram=True, effort=effort),
+        FusedConfig(effort=effort),
         memory,
-        model_tables=ModelTables([row[:3] for row in bigrams], [PROBS] * 4, unigram),
-        trigrams=Trigrams.build(store) if documents else None,
+        model_tables=ModelTables([row[:3] for row in bigrams], [PROBS] * 4, range(4)),
     )
     session = drafter.session(pieces[0])
     if pace is not None:
-        session.pace(pace)
+        session.set_step_time(pace)
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(max_nodes)
@@ -116,7 +106,7 @@ def test_every_draft_is_that_of_a_naive_twin(
         if offset is not None:
             ends = [twin.context[-1], *(path[-1] for path in drafted)]
             predictions = [[(end + offset) % 4, end] for end in ends]
-            session.recycle(tree, predictions)
+            session.observe_predictions(tree, predictions)
             twin.recycled.add(twin.context, drafted, predictions)
         session.observe(piece)
         twin.observe(piece)
@@ -171,7 +161,7 @@ def test_requests_that_finished_are_remembered_for_their_tenant(tmp_path):
     assert len(drafter.session([52], tenant="bob").draft(2)) == 0
 
 
-ALL = {"datastore", "context", "memory", "recycled", "model_tables", "trigrams"}
+ALL = {"datastore", "context", "memory", "recycled", "model_tables"}
 
 
 @pytest.mark.parametrize("source", sorted(ALL))
@@ -180,18 +170,16 @@ def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
     memory = Memory(9)
     memory.insert("", [1, 2, 4])
     tables = ModelTables([[5]] * 9, [[1.0]] * 9, range(9))
-    sources = {"model_tables": tables, "trigrams": Trigrams.build(store)}
     expected = {"datastore": 3, "memory": 4, "model_tables": 5, "recycled": 6, "context": 7}
-    expected["trigrams"] = 3
-    named = {"model_tables": "bigram", "trigrams": "trigram"}.get(source, source)
+    named = {"model_tables": "bigram"}.get(source, source)
     for config in (
         FusedConfig(**dict.fromkeys(ALL - {source}, False)),
         FusedConfig(**{source: False}),
     ):
         is_on = getattr(config, source)
-        drafter = FusedDrafter(store, config, memory, **sources)
+        drafter = FusedDrafter(store, config, memory, model_tables=tables)
         session = drafter.session([2, 7, 2, 7, 1])
-        session.recycle(TokenTree([2], [-1]), [[2], [6]])
+        session.observe_predictions(TokenTree([2], [-1]), [[2], [6]])
         session.observe([2])
         tree = session.draft(1 if is_on else 64)
         assert (named in sources_of(tree)) == is_on
@@ -201,28 +189,12 @@ def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
             assert drafter.stats() == {named: 1}
 
 
-def test_the_unigram_is_drafted_where_it_is_wanted():
-    tables = ModelTables([[5, 6]] * 9, [[0.9, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
-    for unigram in (False, True):
-        session = FusedDrafter(None, FusedConfig(unigram=unigram), model_tables=tables).session([1])
-        assert ("unigram" in sources_of(session.draft(8))) == unigram
-
-
 def test_no_token_is_drafted_that_the_other_sources_do_not_have():
     tables = ModelTables([[8, 7, 3]] * 9, [[0.5, 0.3, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
-    drafter = FusedDrafter(None, FusedConfig(unigram=True), Memory(5), model_tables=tables)
-    assert set(drafter.session([1]).draft(30).token_ids.tolist()) == set(range(5))
-
-
-def test_trigrams_adapt_to_each_request_by_itself(tmp_path):
-    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
-    alone = FusedConfig(**dict.fromkeys(ALL - {"trigrams"}, False))
-    drafter = FusedDrafter(None, alone, trigrams=Trigrams.build(store))
-    first = drafter.session([1, 2, 4, 1, 2, 4, 1])
-    first.observe([2])
-    assert 4 in first.draft(2).token_ids
-    assert drafter.session([1, 2]).draft(2).token_ids.tolist() == [3]
-    assert drafter.vocab_size == 9
+    drafter = FusedDrafter(None, None, Memory(5), model_tables=tables)
+    drafted = set(drafter.session([1]).draft(30).token_ids.tolist())
+    assert 3 in drafted
+    assert drafted <= set(range(5))
 
 
 def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
@@ -299,7 +271,7 @@ def test_a_predicted_output_and_recycled_predictions_are_drafted():
     assert without.session([1, 2]).num_predictions == 0
     session = FusedDrafter().session([1, 2])
     assert session.num_predictions == 8
-    session.recycle(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
+    session.observe_predictions(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])
     assert session.draft(2).token_ids.tolist() == [20, 21]
 
@@ -320,7 +292,7 @@ def test_texts_are_those_of_plain_decoding_and_learned_from(recycled):
 
 def test_only_likely_nodes_are_drafted_until_a_gain():
     session = FusedDrafter().session([1, 2, 3, 4, 1, 2, 5, 6, 1, 2])
-    tree = session.draft_until(0.2)
+    tree = session.draft(64, min_gain=0.2)
     assert 0 < len(tree) < len(session.draft(64))
     assert (tree.probs >= 0.2).all()
 
@@ -330,7 +302,6 @@ def test_a_draft_on_trial_is_that_after_the_tokens_and_leaves_no_trace():
         FusedDrafter().session([1, 2, 3, 4, 1]),
         FusedDrafter().session([1, 2, 3, 4, 1]),
     )
-    assert isinstance(session, TrialSession)
     tree = session.draft(4).token_ids.tolist()
     other.observe([7, 1, 2])
     on_trial = session.draft_after(np.array([7, 1, 2]), 8)
@@ -341,6 +312,20 @@ def test_a_draft_on_trial_is_that_after_the_tokens_and_leaves_no_trace():
         session.draft_after([-1], 4)
 
 
+def test_a_draft_grows_on_and_keeps_within_a_depth():
+    session = FusedDrafter().session([1, 2, 3, 4, 1, 2, 5, 6, 1, 2])
+    few = session.draft(2, may_grow_to=8)
+    more = session.draft(8)
+    assert more.token_ids.tolist()[:2] == few.token_ids.tolist()
+    assert len(few) < len(more) <= 8
+    assert session.draft(8, max_depth=1).depths().max() == 1
+    assert len(session.draft(8, max_depth=0)) == 0
+    trees = draft_batch([session], 8, max_depths=[1])
+    assert [tree.depths().max() for tree in trees] == [1]
+    with pytest.raises(ValueError, match="`max_depths` must have one for each session: 1, not 2"):
+        draft_batch([session], 8, max_depths=[1, 2])
+
+
 def test_bad_arguments_are_refused_by_name(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], separator=4)
     others = "must have the vocabulary of the other sources: 4, not"
@@ -348,11 +333,6 @@ def test_bad_arguments_are_refused_by_name(tmp_path):
         FusedDrafter(store, memory=Memory(9))
     with pytest.raises(ValueError, match=f"`model_tables` {others} 3"):
         FusedDrafter(store, model_tables=ModelTables([[0]] * 3, [[1.0]] * 3, range(3)))
-    elsewhere = build(tmp_path / "e", [[0, 1, 2]], vocab_size=9, separator=9)
-    with pytest.raises(ValueError, match=f"`trigrams` {others} 9"):
-        FusedDrafter(store, trigrams=Trigrams.build(elsewhere))
-    with pytest.raises(FileNotFoundError):
-        FusedDrafter(trigrams=tmp_path / "nothing")
     with pytest.raises(ValueError, match="max_nodes must not be negative, got -1"):
         FusedConfig(max_nodes=-1)
     with pytest.raises(ValueError, match="fit them again"):
@@ -373,7 +353,7 @@ def test_bad_arguments_are_refused_by_name(tmp_path):
         ([[4]], "4"),
     ):
         with pytest.raises(ValueError, match=message):
-            session.recycle(TokenTree([], []), predictions)
+            session.observe_predictions(TokenTree([], []), predictions)
 
 
 def test_threads_share_a_drafter():

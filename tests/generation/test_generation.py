@@ -441,11 +441,11 @@ class Recycling(Session):
         super().__init__(grow, prompt_ids)
         self.recycled = []
 
-    def recycle(self, tree, predictions):
+    def observe_predictions(self, tree, predictions):
         assert predictions.shape == (1 + len(tree), 2)
         self.recycled.append([tree, predictions])
 
-    def observe(self, token_ids):
+    def observe(self, token_ids, num_verified=None):
         self.recycled[-1].append(token_ids)
         super().observe(token_ids)
 
@@ -507,13 +507,13 @@ def test_sessions_that_pause_know_all_tokens_before_they_draft(monkeypatch, make
     calls = []
 
     class Checked(make):
-        def draft(self, max_nodes):
+        def draft(self, max_nodes, *_):
             calls.append("draft")
             known = len(self.token_ids)
             assert self.token_ids == expected[:known]
             return CoreTree(expected[known : known + 1], [-1])
 
-        def observe(self, token_ids):
+        def observe(self, token_ids, num_verified=None):
             calls.append(len(token_ids))
             super().observe(token_ids)
 
@@ -621,3 +621,10 @@ def test_times_cover_the_request():
 def test_stats_import_no_torch():
     code = "import specds.stats, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_session_that_is_none_is_refused_before_anything_is_generated():
+    drafter = random_drafter()
+    drafter.session = lambda _: object()
+    with pytest.raises(TypeError, match=r"must be a `specds\.drafters\.Session`, not object"):
+        tree_generate(tiny_model("llama"), drafter, **GREEDY)

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from reference import TokenTree
+from specds import drafters
 from specds.generation import generate
 
 VOCAB_SIZE = 97
@@ -173,7 +174,7 @@ class Drafter:
         return self.sessions[-1]
 
 
-class Session:
+class Session(drafters.Session):
     def __init__(self, grow, prompt_ids):
         self.grow = grow
         self.token_ids = [int(token) for token in prompt_ids]
@@ -181,11 +182,11 @@ class Session:
         self.budgets = []
         self.finished = 0
 
-    def draft(self, max_nodes):
+    def draft(self, max_nodes, *_):
         self.budgets.append(max_nodes)
         return self.grow(self.rng, len(self.token_ids), max_nodes)
 
-    def observe(self, token_ids):
+    def observe(self, token_ids, num_verified=None):
         self.token_ids.extend(int(token) for token in token_ids)
 
     def finish(self):

@@ -68,29 +68,35 @@ class Datastore:
         documents: Lists of token ids.
         separator: Ends each document; equal to `vocab_size` where it is no token.
         vocab_size: Ids are smaller.
+        max_shard_tokens: A document that does not fit begins a new shard.
     """
 
-    def __init__(self, documents, separator, vocab_size):
+    def __init__(self, documents, separator, vocab_size, max_shard_tokens=1 << 30):
         self.texts = [[*document, separator] for document in documents if document]
+        self.shards = []
+        for text in self.texts:
+            if not self.shards or sum(map(len, [*self.shards[-1], text])) > max_shard_tokens:
+                self.shards.append([])
+            self.shards[-1].append(text)
         self.separator = separator
         self.vocab_size = vocab_size
 
     def occurrences(self, tokens, length):
-        """What follows each occurrence of `tokens`: up to `length` tokens, in suffix order.
+        """What follows each occurrence of `tokens`: up to `length` tokens, one shard after another.
 
-        A continuation ends with the separator, which counts in the order by its id, and which is
-        kept where it is a token.
+        In each they are in suffix order. A continuation ends with the separator, which counts in
+        the order by its id, and which is kept where it is a token.
         """
         found = []
-        for text in self.texts:
-            for start in range(len(text) - len(tokens) + 1):
-                if text[start : start + len(tokens)] == tokens:
-                    after = text[start + len(tokens) :]
-                    found.append(after[: after.index(self.separator) + 1][:length])
-        return [
-            [token for token in continuation if token < self.vocab_size]
-            for continuation in sorted(found)
-        ]
+        for shard in self.shards:
+            in_shard = []
+            for text in shard:
+                for start in range(len(text) - len(tokens) + 1):
+                    if text[start : start + len(tokens)] == tokens:
+                        after = text[start + len(tokens) :]
+                        in_shard.append(after[: after.index(self.separator) + 1][:length])
+            found += sorted(in_shard)
+        return [[token for token in after if token < self.vocab_size] for after in found]
 
     def lookup(self, context, max_match=16, min_match=1):
         """The longest suffix that occurs, never with a separator in it, and how often it occurs."""
@@ -132,14 +138,13 @@ class Datastore:
         min_match=1,
         continuation=10,
         max_samples=256,
-        exact=False,
     ):
         """REST's draft (He et al. 2024, Algorithm 1): `(token_ids, parents, probs)`."""
         length, _ = self.lookup(context, max_match, min_match)
         if length == 0:
             return [], [], []
         found = self.occurrences(context[len(context) - length :], continuation)
-        sample = found if exact else even_sample(found, max_samples)
+        sample = even_sample(found, max_samples)
         counts = Counter(tuple(s[:n]) for s in sample for n in range(1, len(s) + 1))
         best = sorted(counts, key=lambda path: (-counts[path], len(path), path))
         shares = {path: count / len(sample) for path, count in counts.items()}

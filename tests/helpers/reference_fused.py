@@ -1,7 +1,7 @@
 """A naive twin of the fused drafter: dictionaries and double precision, node by node.
 
 It says what the core should draft from a datastore, the request's own text, one earlier text, the
-model's predictions and tables, and tri-grams, as long as the texts are so short that nothing is
+model's predictions and bigrams, as long as the texts are so short that nothing is
 sampled. Its words are those of `rust/core/fused`.
 """
 
@@ -13,7 +13,7 @@ from math import exp, floor, log, log2
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MIN_PROB = 1 / 2048
 # What a source's evidence counts before anything is learned.
-OWN = {"datastore": 0.0, "bigram": 0.0, "unigram": 0.0, "trigram": 0.0, "echo": 0.0}
+OWN = {"datastore": 0.0, "bigram": 0.0, "echo": 0.0}
 
 
 class Weights:
@@ -301,8 +301,7 @@ class Request:
         separator=None,
         earlier=(),
         vocab_size=4,
-        tables=None,
-        trigrams=None,
+        bigrams=None,
         effort="normal",
     ):
         matches, reading = EFFORTS[effort][:2], EFFORTS[effort][2:]
@@ -311,7 +310,7 @@ class Request:
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
         self.separator = separator
-        self.tables, self.trigrams = tables, trigrams
+        self.bigrams = bigrams
         self.recycled, self.anchors = Recycled(), Anchors()
         self.has_prompt = False
         self.context, self.uses = [], Counter()
@@ -336,8 +335,6 @@ class Request:
                 self.anchors.learn(self.context, token)
             self.context.append(token)
         self.has_prompt = True
-        if self.trigrams:
-            self.trigrams.adjust(self.context, len(tokens), 10**6, 0.5, 1.0, 0.0, False)
         self.tree, self.known = {}, {}
 
     def draft(self, max_nodes):
@@ -436,13 +433,8 @@ class Request:
         return skips
 
     def table_experts(self, tail):
-        if self.tables:
-            row = dict(self.tables["bigram"][tail[-1]])
-            yield Expert("bigram", 1, 0, 1, row, 1.0)
-            yield Expert("unigram", 1, 0, 1, by_rank(self.tables["unigram"]))
-        if self.trigrams and len(tail) >= 2 and self.separator not in tail[-2:]:
-            row = {token: float(prob) for token, prob in self.trigrams.words(tail[-2:])}
-            yield Expert("trigram", 2, 0, 1, row, max(sum(row.values()), 1.0))
+        if self.bigrams:
+            yield Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)
 
     def mix(self, experts, tail, min_share):
         favourites = {}

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.best_size import best_size
@@ -103,7 +101,7 @@ class FixedBudget:
 
     def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
         most = self._max_nodes
-        return _or_none(within(session.draft(most), most, max_depth))
+        return _or_none(within(session.draft(most, max_depth), most, max_depth))
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """Changes nothing."""
@@ -123,31 +121,22 @@ class _Drafted:
     Attributes:
         session: Drafts.
         max_depth: As for `Budget.draft`.
-        draft: All that was drafted.
-        tree: What of it can be emitted.
+        tree: What was drafted.
         gains: Tokens to expect of its nodes.
         hope: The most tokens to expect of further nodes; 0 where there are none.
     """
 
     session: Session
     max_depth: int
-    draft: TokenTree = _EMPTY
     tree: TokenTree = _EMPTY
     gains: list[float] = field(default_factory=list)
     hope: float = 0.0
 
     def take(self, draft: TokenTree, most: int, trust: Trust) -> None:
-        """Takes a draft of at most so many nodes."""
-        self.draft, self.tree = draft, within(draft, most, self.max_depth)
+        """Takes a draft of at most `most` nodes."""
+        self.tree = within(draft, most, self.max_depth)
         self.gains = trust.gains(self.tree)
         self.hope = trust.hope(self.tree) if len(self.tree) == most else 0.0
-
-    def cut(self, size: int) -> TokenTree | None:
-        """The first `size` nodes; the session is told how much of its draft these are."""
-        if len(self.tree) > size:
-            _tell(self.session, "cut", _num_before(self.draft, self.tree, size))
-            return self.tree.prefix(size) if size else None
-        return _or_none(self.tree)
 
 
 class AutoBudget:
@@ -207,15 +196,15 @@ class AutoBudget:
         start = self._clock()
         for row in self._rows:
             # A draft is worth tokens of its own row, and all rows wait for it.
-            _tell(row.session, "pace", cost.seconds(0) / len(self._rows))
-        # What drafts by other models is not asked twice.
-        is_soon_done = all(hasattr(row.session, "draft_until") for row in self._rows)
-        most = min(self._first_look, self._max_nodes) if is_soon_done else self._max_nodes
+            row.session.set_step_time(cost.seconds(0) / len(self._rows))
+        grows = all(row.session.grows for row in self._rows)
+        most = min(self._first_look, self._max_nodes) if grows else self._max_nodes
         profit = self._look(cost, most)
         while most < self._max_nodes and self._is_worth_a_look(cost, most, profit):
             most = min(4 * most, self._max_nodes)
             profit = self._look(cost, most)
-        trees = [row.cut(self._num_nodes) for row in self._rows]
+        size = self._num_nodes
+        trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
         # Steps are like the one before: half of what is drafted then is left over.
         self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
         # What the model predicted is told, and learned, only where it will be drafted from.
@@ -225,7 +214,7 @@ class AutoBudget:
         return trees
 
     def _look(self, cost: CostModel, most: int) -> float:
-        """Drafts at most `most` nodes of each row, and chooses how many are verified.
+        """Grows the draft of each row to at most `most` nodes, and chooses how many are verified.
 
         Returns:
             What these gain, in tokens of a row.
@@ -233,7 +222,7 @@ class AutoBudget:
         trust = self._experience.trust
         # What is less likely seldom pays, wherever it stands.
         least = min(cost.least_worth / trust.most, 1.0)
-        drafts = _draft_all([row.session for row in self._rows], least, most)
+        drafts = _draft_all(self._rows, most, least, self._max_nodes)
         for row, draft in zip(self._rows, drafts, strict=True):
             row.take(draft, most, trust)
         gains = [row.gains for row in self._rows]
@@ -276,35 +265,19 @@ class AutoBudget:
         return None if self._cost is None else self._cost.curve()
 
 
-def _draft_all(sessions: Sequence[Session], min_gain: float, max_nodes: int) -> list[TokenTree]:
-    """As `_draft_until` for each; sessions of the core at the same time."""
-    if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
-        return draft_batch(cast("Sequence[DraftSession]", sessions), max_nodes, min_gain=min_gain)
-    return [_draft_until(session, min_gain, max_nodes) for session in sessions]
-
-
-def _draft_until(session: Session, min_gain: float, max_nodes: int) -> TokenTree:
-    """What a session drafts of that probability or more, or all where it cannot tell."""
-    draft_until: Any = getattr(session, "draft_until", None)
-    tree: TokenTree = (
-        session.draft(max_nodes) if draft_until is None else draft_until(min_gain, max_nodes)
-    )
-    return tree
-
-
-def _num_before(draft: TokenTree, tree: TokenTree, num_nodes: int) -> int:
-    """How many nodes of a draft come before all but the first so many of what is left of it."""
-    if len(draft) == len(tree) or num_nodes == 0:
-        return num_nodes
-    left = np.flatnonzero(draft.depths() <= tree.depths().max())
-    return 1 + int(left[num_nodes - 1])
-
-
-def _tell(session: Session, what: str, number: float) -> None:
-    """Tells a session what it can make use of, such as how much of its draft is verified."""
-    method: Any = getattr(session, what, None)
-    if method is not None:
-        method(number)
+def _draft_all(
+    rows: Sequence[_Drafted], max_nodes: int, min_gain: float, may_grow_to: int
+) -> list[TokenTree]:
+    """Drafts for each row; for sessions of the core at the same time."""
+    if len(rows) > 1 and all(isinstance(row.session, DraftSession) for row in rows):
+        return draft_batch(
+            [cast("DraftSession", row.session) for row in rows],
+            max_nodes,
+            max_depths=[row.max_depth for row in rows],
+            min_gain=min_gain,
+            may_grow_to=may_grow_to,
+        )
+    return [row.session.draft(max_nodes, row.max_depth, min_gain, may_grow_to) for row in rows]
 
 
 def _or_none(tree: TokenTree) -> TokenTree | None:

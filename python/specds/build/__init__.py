@@ -1,13 +1,14 @@
 """How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
 
 Read in this order: `options`, `reading` and `report` (what a build takes, has read and made),
-`resume` (a killed build goes on), `build`, `ray` (the same on a cluster), `estimate`. Imports
-`specds.corpora` and what lies below it.
+`resume` (a killed build goes on), `local`, `ray` (the same on a cluster), `build`, `estimate`.
+Imports `specds.corpora` and what lies below it.
 """
 
-from specds._core import DatastoreBuilder, build_shard, compact, document_hashes, merge
-from specds.build.build import build_datastore, open_builder
+from specds._core import DatastoreBuilder, compact, merge
+from specds.build.build import build_datastore
 from specds.build.estimate import BuildEstimate, estimate_build
+from specds.build.local import open_builder
 from specds.build.options import BuildOptions
 from specds.build.report import BuildReport, Progress
 
@@ -18,9 +19,7 @@ __all__ = [
     "DatastoreBuilder",
     "Progress",
     "build_datastore",
-    "build_shard",
     "compact",
-    "document_hashes",
     "estimate_build",
     "merge",
     "open_builder",

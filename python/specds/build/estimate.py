@@ -28,6 +28,9 @@ _SAMPLED_PARTS = 8
 _PRIOR_S = 20e-6
 """Time to fit the prior to a token, measured on 60 M tokens."""
 
+_SORTING_BYTES = 2 << 20
+"""What sorting takes however small the shard."""
+
 _PRIOR_SHARE = 16
 """It is fitted to one token in so many at most."""
 
@@ -111,13 +114,17 @@ def estimate_build(
     per_token = 8 if size > 1 << 16 else 4
     prior_tokens = min(options.prior_tokens, expected // _PRIOR_SHARE)
     prior_bytes = len(fit_weights(None, [])) if prior_tokens >= _LEAST_PRIOR_TOKENS else 0
-    shard = min(expected, options.max_shard_tokens or expected)
+    shard = min(
+        expected,
+        options.max_shard_tokens or expected,
+        max(options.sorting_memory() - _SORTING_BYTES, 2 * per_token) // per_token,
+    )
     return BuildEstimate(
         num_tokens=known,
         num_documents=None if known is None else round(len(documents) * known / sampled),
         seconds=expected * (tokenise_s + _SORT_SLOWDOWN * index_s) / sampled
         + prior_tokens * _PRIOR_S,
-        memory_bytes=peak_memory_bytes() + min(shard * per_token, options.sorting_memory()),
+        memory_bytes=peak_memory_bytes() + _SORTING_BYTES + shard * per_token,
         disk_bytes=round(expected * bytes_per_token + fixed) + prior_bytes,
         num_shards=-(-expected // max(shard, 1)),
         bytes_per_token=bytes_per_token,

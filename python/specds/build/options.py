@@ -21,11 +21,10 @@ class BuildOptions:
         max_tokens: Index at most so many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
-        position_stride: Index every second (2), third (3) ... position only, for small disks.
-        max_duplicates: Index at most so many places that begin with the same 32 tokens; 0 is all.
         prior_tokens: Fit the prior of drafters to at most so many tokens of the datastore; 0 is
             none.
-        engine: ``local``, or ``ray`` for a cluster.
+        engine: ``local``, or ``ray`` for a cluster: there a document that comes again in another
+            worker's parts is kept.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
     """
 
@@ -36,8 +35,6 @@ class BuildOptions:
     max_tokens: int | None = None
     max_memory: int | None = None
     max_shard_tokens: int | None = None
-    position_stride: int = 1
-    max_duplicates: int = 0
     prior_tokens: int = DEFAULT_PRIOR_TOKENS
     engine: Literal["local", "ray"] = "local"
     ray_address: str | None = None

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from specds._core import DatastoreBuilder
     from specds.build.options import BuildOptions
-    from specds.build.report import Clock
     from specds.corpora import Corpus, Document, Skipped
 
 _BATCH_BYTES = 1 << 20
@@ -24,28 +23,15 @@ class Reading:
     Attributes:
         num_bytes: The size of it.
         skipped: What the corpus left out, counted by reason.
-        ended: When the last document was tokenised, where the engine has gone on to index.
     """
 
     num_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    ended: Clock | None = None
 
     def leave_out(self, item: Skipped) -> None:
         """Counts what the corpus leaves out."""
         self.num_bytes += item.num_bytes
         self.skipped[item.reason] += 1
-
-    def add(self, other: Reading) -> None:
-        """Counts what another process has read."""
-        self.num_bytes += other.num_bytes
-        self.skipped += other.skipped
-
-    def take(self) -> Reading:
-        """What was read since the last call."""
-        taken = Reading(self.num_bytes, self.skipped)
-        self.num_bytes, self.skipped = 0, Counter()
-        return taken
 
 
 def how_far(

@@ -40,7 +40,7 @@ class BuildReport:
         num_duplicates: Documents left out as they had come before.
         num_taken_up: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the documents as they were read.
-        tokenise_s: Seconds for reading and tokenising.
+        tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
         tokenise_cpu_s: Seconds of all cores while tokenising; of this machine alone.
         index_cpu_s: As many seconds of all cores; of this machine alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,14 +78,13 @@ _MEMORY = Annotated[
 _SHARD = Annotated[
     int | None, typer.Option(parser=size, help="Cut shards smaller than memory asks for.")
 ]
-_STRIDE = Annotated[
-    int, typer.Option(min=1, help="Index every n-th position only: 2 takes a third less disk.")
+_ENGINE = Annotated[
+    _Engine,
+    typer.Option(
+        help="`ray` builds on a cluster; `specds compact --drop-duplicates` then finds what its "
+        "workers each had."
+    ),
 ]
-_REPEATS = Annotated[
-    int,
-    typer.Option(min=0, help="Index so many places that begin with the same 32 tokens; 0: all."),
-]
-_ENGINE = Annotated[_Engine, typer.Option(help="`ray` builds on a cluster.")]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a running Ray cluster.")]
 _ESTIMATE = Annotated[
     bool,
@@ -113,8 +113,6 @@ def build(
     keep_duplicates: _DUPLICATES = False,
     max_memory: _MEMORY = None,
     max_shard_tokens: _SHARD = None,
-    stride: _STRIDE = 1,
-    max_duplicates: _REPEATS = 0,
     prior_tokens: PriorTokens = DEFAULT_PRIOR_TOKENS,
     engine: _ENGINE = _Engine.LOCAL,
     ray_address: _ADDRESS = None,
@@ -209,7 +207,7 @@ def _build(flags: dict[str, Any], corpus: str, tokenizer: str, out: Path, *, app
                 opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
             )
     except (Exception, KeyboardInterrupt):
-        if out.with_name(f".{out.name}.build").exists():
+        if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
             terminal.note("what was complete is kept: the same command goes on from there")
         raise
     _show(report.to_dict(), display.build_table(report), as_json=flags["as_json"])
@@ -244,8 +242,6 @@ def _build_options(flags: dict[str, Any], *, append: bool) -> BuildOptions:
         max_tokens=flags["max_tokens"],
         max_memory=flags["max_memory"],
         max_shard_tokens=flags["max_shard_tokens"],
-        position_stride=flags.get("stride", 1),  # what is added is indexed as the rest
-        max_duplicates=flags.get("max_duplicates", 0),
         prior_tokens=flags["prior_tokens"],
         engine=flags["engine"].value,
         ray_address=flags["ray_address"],

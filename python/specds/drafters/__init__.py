@@ -35,11 +35,8 @@ from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import (
     Drafter,
     Proposal,
-    ProposingSession,
-    RecyclingSession,
     RequestRules,
     Session,
-    TrialSession,
     node_budget,
 )
 
@@ -62,14 +59,11 @@ __all__ = [
     "NGrammysDrafter",
     "PromptLookupDrafter",
     "Proposal",
-    "ProposingSession",
-    "RecyclingSession",
     "RequestRules",
     "RestConfig",
     "RestDrafter",
     "Session",
     "TokenTree",
-    "TrialSession",
     "Trigrams",
     "draft_batch",
     "fit_weights",

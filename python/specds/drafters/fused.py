@@ -13,7 +13,6 @@ from specds._core import (
     FusedState,
     Memory,
     ModelTables,
-    Trigrams,
     fit_weights,
 )
 from specds.drafters.session import begin
@@ -43,8 +42,6 @@ class FusedConfig:
         recycled: What the model itself predicted at other nodes, rejected ones included. It takes
             the model's 8 likeliest tokens at every node.
         model_tables: The bigrams of the model's tables.
-        unigram: Their unigram.
-        trigrams: Tri-grams of a corpus, which adapt to each request by itself.
         max_nodes: The most nodes of a draft, where who asks for it does not say; by default what
             `generate` takes.
         learns: Whether what is accepted changes what the sources are held to be worth.
@@ -58,8 +55,6 @@ class FusedConfig:
     memory: bool = True
     recycled: bool = True
     model_tables: bool = True
-    unigram: bool = False
-    trigrams: bool = True
     max_nodes: int | None = None
     learns: bool = True
     effort: Effort = "auto"
@@ -89,7 +84,6 @@ class FusedDrafter:
         weights: What `weights` or `specds.fit_weights` returned; by default the datastore's prior,
             and without one nothing is learned yet.
         model_tables: The target model, or its tables: what it predicts after a single token.
-        trigrams: Tri-grams, or the path of a folder of them.
 
     Raises:
         FileNotFoundError: There is nothing at a path.
@@ -105,7 +99,6 @@ class FusedDrafter:
         weights: bytes | None = None,
         *,
         model_tables: PreTrainedModel | ModelTables | None = None,
-        trigrams: Trigrams | str | PathLike[str] | None = None,
     ) -> None:
         self.config = config = config or FusedConfig()
         if datastore is not None and not isinstance(datastore, Datastore):
@@ -115,15 +108,12 @@ class FusedDrafter:
         self.datastore = datastore if config.datastore else None
         self.memory = memory if config.memory else None
         self.model_tables = _tables(model_tables) if config.model_tables else None
-        self.trigrams = _trigrams(trigrams) if config.trigrams else None
         self._state = FusedState(
             self.datastore,
             self.memory,
             model_tables=self.model_tables,
-            trigrams=self.trigrams,
             context=config.context,
             recycled=config.recycled,
-            unigram=config.unigram,
             learns=config.learns,
             effort=config.effort,
             weights=weights,
@@ -148,7 +138,7 @@ class FusedDrafter:
             config: As for the class.
             tokenizer: Which one the tokens are of; needed without a datastore, which knows.
             weights: What to start from instead of the weights in the file.
-            **sources: `model_tables` and `trigrams`, as for the class.
+            **sources: `model_tables`, as for the class.
 
         Raises:
             FormatError: What is at the path is no snapshot, or is damaged.
@@ -174,7 +164,7 @@ class FusedDrafter:
     @property
     def vocab_size(self) -> int | None:
         """The vocabulary size of datastore, memory or tri-grams; None without any of them."""
-        sources = (self.datastore, self.memory, self.trigrams)
+        sources = (self.datastore, self.memory)
         return next((source.vocab_size for source in sources if source is not None), None)
 
     @property
@@ -272,12 +262,6 @@ def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:
     from specds.drafters.model_tables import load_tables
 
     return load_tables(source)
-
-
-def _trigrams(source: Trigrams | str | PathLike[str] | None) -> Trigrams | None:
-    if source is None or isinstance(source, Trigrams):
-        return source
-    return Trigrams.open(Path(source))
 
 
 def _readable(weights: bytes, path: str | PathLike[str]) -> bytes | None:

@@ -113,7 +113,7 @@ class DrafterName:
     @property
     def takes_trigrams(self) -> bool:
         """Whether it drafts from tri-grams where there are any."""
-        return self.kind in ("fused", "aded")
+        return self.kind == "aded"
 
     @property
     def takes_datastore(self) -> bool:
@@ -188,7 +188,6 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
         "config": FusedConfig(recycled=inputs.recycled, effort=effort),
         "weights": inputs.weights,
         "model_tables": tables,
-        "trigrams": inputs.trigrams,
     }
     if inputs.memory is None:
         memory = None

@@ -27,8 +27,6 @@ class RestConfig:
         continuation: Tokens taken after each occurrence of the match (m).
         max_samples: Occurrences looked at, evenly spread over all of them; the paper's program
             takes the first 5,000 in lexicographic order.
-        exact: Whether all occurrences rank the nodes, not a sample of them. It takes longer where a
-            match occurs more often than `max_samples`.
         max_nodes: Node budget of a draft unless the caller of `generate` names one (c).
     """
 
@@ -36,7 +34,6 @@ class RestConfig:
     min_match: int = 1
     continuation: int = 10
     max_samples: int = 256
-    exact: bool = False
     max_nodes: int | None = None
 
 
@@ -86,6 +83,5 @@ class RestDrafter:
             min_match=self.config.min_match,
             continuation=self.config.continuation,
             max_samples=self.config.max_samples,
-            exact=self.config.exact,
         )
         return begin(session, prompt_ids)

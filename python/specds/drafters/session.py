@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from specds._core import DraftSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,61 +15,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import LogitsProcessorList, PreTrainedModel
 
-    from specds._core import DraftSession, TokenTree
-
-
-@runtime_checkable
-class Session(Protocol):
-    """One request as a drafter sees it: draft, observe what was accepted, again until finish."""
-
-    def draft(self, max_nodes: int) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
-
-        Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
-        """
-        ...
-
-    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
-        """Appends what the target model emitted since the last call: accepted and bonus tokens.
-
-        Called before the next draft, or the end: where none is made for some steps, once for all.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Ends the request. Called once, also when generation fails."""
-        ...
-
-
-@runtime_checkable
-class RecyclingSession(Session, Protocol):
-    """A session that also wants to know what the target predicts at every node of a draft."""
-
-    @property
-    def num_predictions(self) -> int:
-        """How many of the target's likeliest tokens it wants to know; 0 where none."""
-        ...
-
-    def recycle(self, tree: TokenTree, predictions: np.ndarray) -> None:
-        """Takes what the target predicts, before `observe` tells what it emitted.
-
-        Not called where there is no draft in the next step, as in pauses of an automatic budget.
-
-        Args:
-            tree: The draft that was verified.
-            predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
-                context, row ``1 + i`` after node `i`, whether it was accepted or not.
-        """
-        ...
-
-
-@runtime_checkable
-class TrialSession(Session, Protocol):
-    """A session that also drafts after tokens which nobody has verified, as hierarchies want it."""
-
-    def draft_after(self, token_ids: Sequence[int] | np.ndarray, max_nodes: int) -> TokenTree:
-        """Drafts as `draft` would if these tokens had been observed, and stays as it is."""
-        ...
+    from specds._core import TokenTree
+    from specds.stats import LevelStats
 
 
 @dataclass(frozen=True)
@@ -101,12 +51,107 @@ class RequestRules:
     eos_token_ids: frozenset[int]
 
 
-@runtime_checkable
-class ProposingSession(Session, Protocol):
-    """A session that samples tokens of distributions of its own, as models that draft do.
+class Session(ABC):
+    """One request as a drafter sees it: draft, observe what was accepted, again until finish.
 
-    It may also have an attribute `level_stats`, which goes into `GenerationStats.levels`.
+    A session implements `draft` and `observe`; everything else has a default that does nothing.
     """
+
+    @property
+    def grows(self) -> bool:
+        """Whether `draft` uses all its arguments, so that it pays to ask for few nodes first."""
+        return False
+
+    @property
+    def proposes(self) -> bool:
+        """Whether it samples tokens of distributions of its own, as models that draft do."""
+        return False
+
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """The sampled tokens of the last draft, by the node that they follow (-1: the context)."""
+        return {}
+
+    @property
+    def num_predictions(self) -> int:
+        """How many of the target's likeliest tokens `observe_predictions` uses; 0 where none."""
+        return 0
+
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]:
+        """What goes into `GenerationStats.levels`."""
+        return {}
+
+    @property
+    def match_length(self) -> int | None:
+        """The tokens of the context that the last draft was made from; None if it cannot tell."""
+        return None
+
+    @property
+    def elapsed_ns(self) -> int | None:
+        """Nanoseconds of the last call, where the caller's clock would not tell; else None."""
+        return None
+
+    @abstractmethod
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
+        """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
+
+        Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
+
+        Args:
+            max_nodes: The most nodes.
+            max_depth: Deeper nodes are left out where the session `grows`; a child of the context
+                has depth 1. The caller drops those of other sessions.
+            min_gain: The least probability of a node, for a session that `grows`.
+            may_grow_to: For a session that `grows`: the most nodes that the next call may ask for
+                where nothing is observed before it. The draft then grows on.
+        """
+
+    @abstractmethod
+    def observe(
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+    ) -> None:
+        """Appends what the target model emitted since the last call: accepted and bonus tokens.
+
+        Called before the next draft, or the end: where none is made for some steps, once for all.
+
+        Args:
+            token_ids: The tokens.
+            num_verified: How many nodes of the last draft, the first ones, were verified; None for
+                all. Little can be learned of the others.
+        """
+
+    def draft_after(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        max_nodes: int,
+    ) -> TokenTree | None:
+        """Drafts as `draft` would if these tokens had been observed, and stays as it is.
+
+        Returns:
+            The draft; None where the session cannot tell.
+        """
+        return None
+
+    def set_step_time(self, step_seconds: float) -> None:
+        """Takes how long a plain step of the target takes: what a draft may cost depends on it."""
+
+    def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        """Takes what the target predicts, before `observe` tells what it emitted.
+
+        Not called where there is no draft in the next step, as in pauses of an automatic budget.
+
+        Args:
+            tree: The draft that was verified.
+            predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
+                context, row ``1 + i`` after node `i`, whether it was accepted or not.
+        """
 
     def join(self, rules: RequestRules) -> None:
         """Takes the rules of the request, once, before anything else.
@@ -114,12 +159,13 @@ class ProposingSession(Session, Protocol):
         Raises:
             ValueError: This session cannot draft for that target.
         """
-        ...
 
-    @property
-    def proposals(self) -> Mapping[int, Proposal]:
-        """The sampled tokens of the last draft, by the node that they follow (-1: the context)."""
-        ...
+    def finish(self) -> None:
+        """Ends the request. Called once, also when generation fails."""
+
+
+# The core's sessions have all of these methods and attributes.
+Session.register(DraftSession)
 
 
 @runtime_checkable

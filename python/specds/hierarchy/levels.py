@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from specds.drafters.session import TrialSession, within
+from specds.drafters.session import within
 from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, subtree
 from specds.stats import LevelStats
 
@@ -75,8 +75,6 @@ class RetrievalLevel:
         self.name = name
         self.stats = LevelStats()
         self._session = session
-        # To ask what a session can takes as long as to ask it.
-        self._on_trial = session if isinstance(session, TrialSession) else None
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
@@ -91,9 +89,10 @@ class RetrievalLevel:
         if most <= 0:
             return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
-        if on_trial and self._on_trial is not None:
-            tree = self._timed(partial(self._on_trial.draft_after, on_trial, self._max_nodes_up))
-        else:
+        tree = None
+        if on_trial:
+            tree = self._timed(partial(self._session.draft_after, on_trial, self._max_nodes_up))
+        if tree is None:
             tree = subtree(self._of_context(), on_trial)
         return self._handed_up(within(tree, self._max_nodes_up, most))
 

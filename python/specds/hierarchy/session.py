@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from specds.drafters.session import Session
 from specds.hierarchy.draft import EMPTY_TREE, Draft
 from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from specds.stats import LevelStats
 
 
-class HierarchySession:
-    """One request: a `ProposingSession`.
+class HierarchySession(Session):
+    """One request of a hierarchy.
 
     Args:
         prompt_ids: The prompt.
@@ -37,7 +38,7 @@ class HierarchySession:
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
     ) -> None:
-        self.level_stats: dict[str, LevelStats] = {level.name: level.stats for level in levels}
+        self._stats = {level.name: level.stats for level in levels}
         self._levels = [*levels]
         self._config = config
         self._require = require
@@ -45,6 +46,16 @@ class HierarchySession:
         self._draft = Draft(EMPTY_TREE)
         # What the levels handed up to make that draft of.
         self._parts: list[Draft] = []
+
+    @property
+    def proposes(self) -> bool:
+        """As `Session.proposes`: tokens are sampled where the target samples."""
+        return True
+
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]:
+        """What each level drafted, and how much of it was accepted."""
+        return self._stats
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
@@ -60,7 +71,13 @@ class HierarchySession:
         self._require(rules)
         self._text = Text(self._text.tokens, rules)
 
-    def draft(self, max_nodes: int) -> TokenTree:
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
         """Drafts by the levels; a level that fails is left out from then on, with a warning."""
         max_nodes = min(max_nodes, self._config.max_nodes)
         length, left = len(self._text), self._text.tokens_left
@@ -76,7 +93,11 @@ class HierarchySession:
             self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
         return self._draft.tree
 
-    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+    def observe(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        num_verified: int | None = None,
+    ) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
         for draft in self._parts:

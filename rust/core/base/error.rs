@@ -57,6 +57,15 @@ pub enum Error {
         found: u32,
     },
 
+    /// The datastore indexes only some of its positions, as an earlier version could: build it again.
+    #[error(
+        "{path} indexes only some positions, which this version does not read: rebuild it with `specds build`"
+    )]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// The file is shorter or longer than it should be: copy it again, or rebuild it.
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated {

@@ -25,15 +25,6 @@ pub(crate) fn in_parallel<T: Send, R: Send>(
     }
 }
 
-/// How many items are worked on at the same time at most.
-pub(crate) fn num_threads() -> usize {
-    if has_threads() {
-        rayon::current_num_threads()
-    } else {
-        1
-    }
-}
-
 /// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
 pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
     match num_threads {

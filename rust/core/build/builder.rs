@@ -6,19 +6,17 @@ use std::path::Path;
 use std::{fmt, thread};
 
 use crate::base::error::{Error, Result};
-use crate::build::checks::{check_documents, check_fits, check_target, split_documents};
-use crate::build::dedup::{Seen, document_hash};
-use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
+use crate::build::admission::Admission;
+use crate::build::checks::{check_documents, check_target, split_documents};
+use crate::build::document_log::{Checkpoint, DocumentLog};
 use crate::build::finished_shard::{FinishedShard, move_shard};
 use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
-use crate::build::shard_plan::ShardPlan;
 use crate::build::staging::Staging;
-use crate::index::write::{Stage, fast_memory};
+use crate::index::suffix_array;
+use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::storage::manifest::{
-    self, MAX_SHARDS, Manifest, SHARD_FILE_NAME, ShardEntry, ShardManifest, folder_name,
-};
+use crate::storage::manifest::{self, Kept, MAX_SHARDS, Manifest, ShardEntry, folder_name};
 use crate::storage::section::FORMAT_VERSION;
 
 /// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
@@ -58,10 +56,7 @@ pub struct DatastoreBuilder {
     indexer: Option<IndexWorkers>,
     shards: Vec<BuiltShard>,
     current: Option<DocumentLog>,
-    placed: ShardPlan,
-    seen: Seen,
-    counts: Counts,
-    is_full: bool,
+    admission: Admission,
     has_failed: bool,
 }
 
@@ -70,14 +65,6 @@ struct BuiltShard {
     num_tokens: u64,
     num_given: u64,
     entry: Option<ShardEntry>,
-}
-
-#[derive(Default)]
-struct Counts {
-    tokens: u64,
-    documents: u64,
-    duplicates: u64,
-    given: u64,
 }
 
 impl DatastoreBuilder {
@@ -91,35 +78,34 @@ impl DatastoreBuilder {
     /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
     /// tokenizer, [`Error::Locked`] where another process builds there,
     /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
-    pub fn create(path: impl AsRef<Path>, mut options: DatastoreOptions) -> Result<Self> {
+    pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
         let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
         check_target(&target, &options)?;
         let staging = Staging::open(&target)?;
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
-        if let Some(old) = &old {
-            options.position_stride = old.position_stride;
-            options.max_duplicates = old.max_duplicates;
-        }
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
-        let num_threads = num_threads(&options, limit);
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(num_threads, &options.index(num_threads))?),
+            indexer: Some(IndexWorkers::new(
+                num_threads(&options, limit),
+                &options.index(),
+            )?),
+            admission: Admission::new(&options),
             options,
             old,
             limit,
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
-            placed: ShardPlan::default(),
-            seen: Seen::default(),
-            counts: Counts::default(),
-            is_full: false,
             has_failed: false,
         };
-        builder.remember_old()?;
+        // What is there already is a duplicate.
+        for shard in builder.old.iter().flat_map(|old| &old.shards) {
+            let folder = shard.folder(&target);
+            builder.admission.remember(&folder, shard.num_documents)?;
+        }
         if goes_on {
             builder.go_on()?;
         }
@@ -137,10 +123,6 @@ impl DatastoreBuilder {
     /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
-        if !self.placed.is_empty() {
-            let reason = "cannot follow documents that were placed in a shard of others";
-            return Err(Error::invalid("tokens", reason));
-        }
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
         while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
@@ -149,8 +131,7 @@ impl DatastoreBuilder {
             }
         }
         for document in split_documents(tokens, lengths) {
-            self.counts.given += 1;
-            if !document.is_empty() {
+            if self.admission.admit(document) {
                 self.add_document(document)?;
             }
         }
@@ -160,105 +141,38 @@ impl DatastoreBuilder {
 
     /// The tokens added so far, separators included.
     pub fn num_tokens(&self) -> u64 {
-        self.counts.tokens
+        self.admission.num_tokens
     }
 
     /// The documents added so far: those that have tokens and are no duplicates.
     pub fn num_documents(&self) -> u64 {
-        self.counts.documents
+        self.admission.num_documents
     }
 
     /// The documents left out so far as they had come before. A build that goes on does not know
     /// of those before the kill.
     pub fn num_duplicates(&self) -> u64 {
-        self.counts.duplicates
+        self.admission.num_duplicates
     }
 
     /// Whether no more documents are taken: one has reached a limit of the options.
     pub fn is_full(&self) -> bool {
-        self.is_full || self.counts.documents >= self.options.max_documents
+        self.admission.is_full()
     }
 
     /// All documents that the build was given so far, those before a kill included: a caller that
     /// reads the same corpus again skips as many.
     pub fn num_given(&self) -> u64 {
-        self.counts.given
+        self.admission.num_given
     }
 
-    /// Decides on documents whose tokens are elsewhere, as [`Self::add_documents`] does on those that
-    /// it is given: by the hash of the tokens of each
-    /// ([`document_hashes`](crate::build::document_hashes)) and their number. Gives the number of
-    /// the shard that each goes into, counted over this build, or None where it is left out. Each
-    /// shard is to be built by [`build_shard`](crate::build::build_shard) and adopted, in order;
-    /// it is complete once a document goes into the next one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooManyTokens`] where a document does not fit into a shard,
-    /// [`Error::InvalidArgument`] where there are not as many hashes as lengths, or a document came
-    /// with its tokens before: then nothing was placed.
-    pub fn place_documents(
-        &mut self,
-        hashes: &[u128],
-        lengths: &[usize],
-    ) -> Result<Vec<Option<usize>>> {
-        self.check_not_failed()?;
-        if self.current.is_some() {
-            let reason = "cannot follow documents that were added with their tokens";
-            return Err(Error::invalid("lengths", reason));
-        }
-        if hashes.len() != lengths.len() {
-            let reason = format!("must be as many as the hashes, {}", hashes.len());
-            return Err(Error::invalid("lengths", reason));
-        }
-        check_fits(lengths, self.limit)?;
-        let documents = hashes.iter().zip(lengths);
-        Ok(documents
-            .map(|(&hash, &length)| self.place(hash, length))
-            .collect())
-    }
-
-    /// Where [`build_shard`](crate::build::build_shard) puts what [`Self::adopt`] takes.
+    /// Where the build writes, and where its caller may note what is to be removed with the rest.
     ///
     /// # Errors
     ///
     /// [`Error::BuildFailed`].
     pub fn staging_folder(&self) -> Result<&Path> {
         Ok(self.staging()?.path())
-    }
-
-    /// How the shards of this build are to be built.
-    pub fn options(&self) -> &DatastoreOptions {
-        &self.options
-    }
-
-    /// Takes the shard of this id, which [`build_shard`](crate::build::build_shard) has built in
-    /// [`Self::staging_folder`] of the documents placed in the next shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`], [`Error::Mismatch`] where there is no such shard, or it holds other
-    /// documents than were placed there; [`Error::Io`].
-    pub fn adopt(&mut self, id: &str) -> Result<()> {
-        self.check_not_failed()?;
-        let folder = self.staging()?.shards().join(folder_name(id));
-        let path = folder.join(SHARD_FILE_NAME);
-        let not_a_shard = || Error::corrupt(&path, "it is not that of a shard");
-        let shard = ShardManifest::read_sealed(&folder).ok_or_else(not_a_shard)?;
-        let entry = shard.entry();
-        if entry.id != id {
-            return Err(Error::Mismatch { path });
-        }
-        let placed = self.placed.adopt(&entry).ok_or(Error::Mismatch { path })?;
-        self.has_failed = true;
-        let completed = FinishedShard {
-            num_given: placed.num_given,
-            shard: entry,
-        };
-        completed.write(self.staging()?, self.shards.len())?;
-        self.push(&placed, Some(completed.shard))?;
-        self.has_failed = false;
-        Ok(())
     }
 
     /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
@@ -276,11 +190,8 @@ impl DatastoreBuilder {
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
     ) -> Result<Datastore> {
         self.check_not_failed()?;
-        if !self.placed.is_empty() {
-            return Err(Error::BuildFailed);
-        }
         self.complete_text()?;
-        if self.shards.is_empty() && (self.old.is_none() || self.counts.given == 0) {
+        if self.shards.is_empty() && (self.old.is_none() || self.admission.num_given == 0) {
             return Err(Error::EmptyCorpus);
         }
         let mut report = stoppable(progress);
@@ -327,9 +238,6 @@ impl DatastoreBuilder {
 
     fn add_document(&mut self, document: &[u32]) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
-        if !self.admit(|| document_hash(document), num_tokens) {
-            return Ok(());
-        }
         let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
         if self.current.as_ref().is_some_and(is_full) {
             self.complete_text()?;
@@ -343,37 +251,7 @@ impl DatastoreBuilder {
             let text = DocumentLog::create(&folder, separator, width, is_kept)?;
             self.current.insert(text)
         };
-        text.add(document, self.counts.given)
-    }
-
-    /// Whether a document that has tokens is taken; if so, it counts.
-    fn admit(&mut self, hash: impl FnOnce() -> u128, num_tokens: u64) -> bool {
-        self.is_full |= self.counts.documents >= self.options.max_documents;
-        if self.is_full {
-            return false;
-        }
-        if self.options.drop_duplicates && !self.seen.insert(hash()) {
-            self.counts.duplicates += 1;
-            return false;
-        }
-        if self.counts.tokens.saturating_add(num_tokens) > self.options.max_tokens {
-            self.is_full = true;
-            return false;
-        }
-        self.counts.tokens += num_tokens;
-        self.counts.documents += 1;
-        true
-    }
-
-    /// The number of the shard that takes a document of this build's others.
-    fn place(&mut self, hash: u128, length: usize) -> Option<usize> {
-        let num_tokens = length as u64 + 1;
-        self.counts.given += 1;
-        if length == 0 || !self.admit(|| hash, num_tokens) {
-            return None;
-        }
-        let (num_given, limit) = (self.counts.given, self.limit);
-        Some(self.shards.len() + self.placed.add(num_tokens, num_given, limit))
+        text.add(document, self.admission.num_given)
     }
 
     /// Ends the text of the current shard and has it indexed.
@@ -431,7 +309,7 @@ impl DatastoreBuilder {
             num_given,
             is_complete: true,
         };
-        self.count(&text, folder)?;
+        self.admission.take_up(&text, folder)?;
         self.push(&text, Some(shard))
     }
 
@@ -441,11 +319,7 @@ impl DatastoreBuilder {
         let mut done = BTreeMap::new();
         for (index, shard) in self.shards.iter().enumerate() {
             let stages = [Stage::Sort, Stage::Write];
-            let tokens = if shard.entry.is_some() {
-                shard.num_tokens
-            } else {
-                0
-            };
+            let tokens = shard.entry.as_ref().map_or(0, |_| shard.num_tokens);
             done.extend(stages.map(|stage| ((stage, index), tokens)));
         }
         loop {
@@ -488,8 +362,7 @@ impl DatastoreBuilder {
             format_version: FORMAT_VERSION,
             vocab_size: options.vocab_size,
             separator: options.separator,
-            position_stride: options.position_stride,
-            max_duplicates: options.max_duplicates,
+            kept: Kept::default(),
             num_tokens: 0,
             num_documents: 0,
             tokenizer_name: options.tokenizer_name,
@@ -505,27 +378,6 @@ impl DatastoreBuilder {
         manifest
     }
 
-    /// Documents that the old datastore has are duplicates.
-    fn remember_old(&mut self) -> Result<()> {
-        let target = self.staging()?.target();
-        let shards = self.old.iter().flat_map(|old| &old.shards);
-        let shards = shards.map(|shard| (shard.folder(target), shard.num_documents));
-        for (folder, num_documents) in shards.collect::<Vec<_>>() {
-            self.remember(&folder, num_documents)?;
-        }
-        Ok(())
-    }
-
-    /// Remembers the documents of a text, where duplicates are dropped.
-    fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
-        if self.options.drop_duplicates {
-            for document in Documents::open(folder, self.options.width(), num_documents)? {
-                self.seen.insert(document_hash(&document?));
-            }
-        }
-        Ok(())
-    }
-
     /// Takes up what a killed build of the same plan has left: complete shards, complete texts,
     /// and the last checkpoint of a text.
     fn go_on(&mut self) -> Result<()> {
@@ -539,7 +391,7 @@ impl DatastoreBuilder {
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
                 let (separator, width) = (self.options.separator, self.options.width());
                 let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
-                self.count(&checkpoint, &folder)?;
+                self.admission.take_up(&checkpoint, &folder)?;
                 self.current = Some(text);
                 if !checkpoint.is_complete {
                     break;
@@ -551,14 +403,6 @@ impl DatastoreBuilder {
         }
         self.has_failed = false;
         Ok(())
-    }
-
-    /// Counts the documents of a text that was written before, and remembers them.
-    fn count(&mut self, text: &Checkpoint, folder: &Path) -> Result<()> {
-        self.counts.given = text.num_given;
-        self.counts.tokens += text.num_tokens;
-        self.counts.documents += text.num_documents;
-        self.remember(folder, text.num_documents)
     }
 }
 
@@ -579,7 +423,7 @@ impl fmt::Debug for DatastoreBuilder {
         let mut builder = f.debug_struct("DatastoreBuilder");
         builder
             .field("options", &self.options)
-            .field("num_tokens", &self.counts.tokens)
+            .field("num_tokens", &self.admission.num_tokens)
             .finish_non_exhaustive()
     }
 }
@@ -600,6 +444,6 @@ pub(crate) fn stoppable(
 /// How many shards are sorted at the same time.
 fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let in_memory = options.max_memory / fast_memory(limit, options.width()).max(1);
+    let in_memory = options.max_memory / suffix_array::memory(limit, options.width());
     usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
 }

@@ -33,7 +33,7 @@ pub(crate) fn split_documents<'a>(
     })
 }
 
-pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
+fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
     let mut sums = lengths.iter();
     let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if sum == Some(tokens.len()) {
@@ -44,7 +44,7 @@ pub(crate) fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
     }
 }
 
-pub(crate) fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
+fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
     let longest = lengths.iter().max();
     let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
     if found > limit {

@@ -63,7 +63,6 @@ fn note_path(staging: &Staging, index: usize) -> PathBuf {
 /// Moves a complete shard to its place, unless one of the same contents is there.
 pub(crate) fn move_shard(from: &Path, to: &Path) -> Result<()> {
     Checkpoint::remove(from)?;
-    // Two processes may come here with the same shard at once, when one of them is thought lost.
     match fs::rename(from, to) {
         Ok(()) => to.parent().map_or(Ok(()), sync_folder),
         Err(_) if to.is_dir() => fs::remove_dir_all(from).map_err(Error::io(from)),

@@ -60,8 +60,10 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             prior: None,
             ..manifest.clone()
         });
-        check_same_kind(merged, &manifest, source)?;
-        merged.corpus.extend(manifest.corpus);
+        check_same_tokenizer(merged, &manifest, source)?;
+        let is_new = |line: &String| !merged.corpus.contains(line);
+        let lines: Vec<_> = manifest.corpus.into_iter().filter(is_new).collect();
+        merged.corpus.extend(lines);
         for shard in shards {
             if merged.shards.contains(&shard) {
                 continue;
@@ -78,14 +80,9 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
     Ok(merged)
 }
 
-fn check_same_kind(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
-    let kept = |manifest: &Manifest| (manifest.position_stride, manifest.max_duplicates);
+fn check_same_tokenizer(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
     if first.tokenizer() == other.tokenizer() {
-        if kept(first) == kept(other) {
-            return Ok(());
-        }
-        let reason = "differ in what they index: build them with the same stride and duplicates";
-        return Err(Error::invalid("sources", reason));
+        return Ok(());
     }
     let (theirs, ours) = (&other.tokenizer_name, &first.tokenizer_name);
     Err(Error::OtherTokenizer {
@@ -162,8 +159,6 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         corpus: old.corpus.clone(),
         max_shard_tokens: options.max_shard_tokens,
         max_memory: options.max_memory,
-        position_stride: old.position_stride,
-        max_duplicates: old.max_duplicates,
         drop_duplicates: options.drop_duplicates,
         existing: Existing::Replace,
         plan: Some(format!("compact {}", old.build_id)),

@@ -2,20 +2,16 @@
 //!
 //! It imports `base`, `storage`, `index` and `lookup`.
 
+mod admission;
 pub(crate) mod builder;
 pub(crate) mod checks;
-pub(crate) mod dedup;
 pub(crate) mod document_log;
 pub(crate) mod finished_shard;
 mod index_workers;
 pub(crate) mod merge;
 pub(crate) mod options;
-pub(crate) mod remote_shard;
-mod shard_plan;
 pub(crate) mod staging;
 
 pub use builder::DatastoreBuilder;
-pub use dedup::document_hashes;
 pub use merge::{CompactOptions, compact, merge};
 pub use options::{DatastoreOptions, Existing};
-pub use remote_shard::build_shard;

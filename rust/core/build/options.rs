@@ -2,7 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::index::options::IndexOptions;
-use crate::index::write::largest_shard;
+use crate::index::suffix_array::most_tokens;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 
@@ -36,14 +36,8 @@ pub struct DatastoreOptions {
     /// shards are faster to look up in.
     pub max_shard_tokens: u64,
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
-    /// same time. It bounds the shards as well.
+    /// same time. A shard has at most a fourth as many tokens (an eighth where tokens have 24 bits).
     pub max_memory: u64,
-    /// Only suffixes that begin at a multiple of this are kept: 2 saves a third of the disk and finds
-    /// half as many occurrences. 1 keeps all. What is added to a datastore is indexed as that is.
-    pub position_stride: u32,
-    /// Of suffixes that begin with the same 32 tokens, up to the separator at most, a shard keeps at
-    /// most this many at an even stride, and at least half of this. 0 keeps all.
-    pub max_duplicates: u32,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,
     /// The most documents to add; those beyond are ignored.
@@ -70,8 +64,6 @@ impl DatastoreOptions {
             corpus: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
-            position_stride: 1,
-            max_duplicates: 0,
             drop_duplicates: false,
             max_documents: u64::MAX,
             max_tokens: u64::MAX,
@@ -100,15 +92,12 @@ impl DatastoreOptions {
             let reason = format!("must lie in 2..={MAX_SHARD_TOKENS}, not {max_shard_tokens}");
             return Err(Error::invalid("max_shard_tokens", reason));
         }
-        if self.position_stride == 0 {
-            return Err(Error::invalid("position_stride", "must be at least 1"));
-        }
         Ok(())
     }
 
     /// The largest shard, in tokens, that these options allow.
     pub(crate) fn largest_shard(&self) -> Result<u64> {
-        let limit = self.max_shard_tokens.min(largest_shard(self.max_memory));
+        let limit = most_tokens(self.max_memory, self.width()).min(self.max_shard_tokens);
         if limit < 2 {
             let reason = format!("is too small to sort anything: {} bytes", self.max_memory);
             return Err(Error::invalid("max_memory", reason));
@@ -130,8 +119,6 @@ impl DatastoreOptions {
             tokenizer_fingerprint,
             max_shard_tokens,
             max_memory,
-            position_stride,
-            max_duplicates,
             drop_duplicates,
             max_documents,
             max_tokens,
@@ -139,20 +126,17 @@ impl DatastoreOptions {
             ..
         } = self;
         Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {position_stride} {max_duplicates} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
+            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
             old.unwrap_or_default()
         ))
     }
 
-    /// How each of `num_threads` shards is indexed.
-    pub(crate) fn index(&self, num_threads: usize) -> IndexOptions {
+    /// How a shard is indexed.
+    pub(crate) fn index(&self) -> IndexOptions {
         IndexOptions {
             vocab_size: self.vocab_size,
             separator: self.separator,
             width: self.width(),
-            position_stride: self.position_stride,
-            max_duplicates: self.max_duplicates,
-            max_memory: self.max_memory / num_threads as u64,
         }
     }
 }

@@ -100,7 +100,7 @@ impl Staging {
 
     /// Where complete shards lie.
     pub(crate) fn shards(&self) -> PathBuf {
-        shards(&self.folder)
+        self.folder.join("datastore")
     }
 
     /// Where the shard of this id lies: here, or at the target where publishing has begun.
@@ -117,7 +117,7 @@ impl Staging {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
         if fs::symlink_metadata(target).is_err() {
-            remove_unlisted(&shards, &manifest)?; // others may have built shards that no build took
+            remove_unlisted(&shards, &manifest)?; // what a killed build has left
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;
@@ -157,11 +157,6 @@ impl Staging {
             let _ = fs::remove_dir(&self.folder);
         }
     }
-}
-
-/// Where complete shards lie in a staging folder.
-pub(crate) fn shards(staging: &Path) -> PathBuf {
-    staging.join("datastore")
 }
 
 const LOCK: &str = "lock";

@@ -9,6 +9,6 @@ pub(crate) mod token_tree;
 pub(crate) mod top_k;
 
 pub use multinomial::multinomial;
-pub use session::{Session, draft_batch};
+pub use session::{DraftLimits, Session, draft_batch};
 pub use token_tree::{Source, TokenTree};
 pub use top_k::top_k;

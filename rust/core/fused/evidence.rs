@@ -6,57 +6,36 @@ use std::ops::Range;
 use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
 
-pub(crate) const MAX_DEPTH: u32 = 20;
-
-/// How much less an earlier place counts than the next one.
-pub(crate) const DECAY: f32 = 0.95;
+/// The greatest depth of a node.
+pub(crate) const MAX_DEPTH: usize = 20;
 
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
-/// What an expert looks at.
+/// What an expert looks at: its source, or the skip-grams of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    #[default]
-    Datastore,
-    Context,
-    Memory,
-    Predicted,
-    Recycled,
-    Bigram,
-    Unigram,
-    Trigram,
-    /// The same with the last token of a path left out.
-    DatastoreSkip,
-    ContextSkip,
-    MemorySkip,
-    PredictedSkip,
-    /// What the request repeats after its anchors.
-    Echo,
-}
+pub(crate) struct Kind(u8);
 
 impl Kind {
-    pub(crate) const COUNT: usize = 13;
+    pub(crate) const CORPUS: Self = Self(0);
+    pub(crate) const CONTEXT: Self = Self(1);
+    pub(crate) const MEMORY: Self = Self(2);
+    pub(crate) const EXPECTED: Self = Self(3);
+    pub(crate) const RECYCLED: Self = Self(4);
+    pub(crate) const BIGRAM: Self = Self(5);
+    pub(crate) const CORPUS_SKIP: Self = Self(6);
+    pub(crate) const CONTEXT_SKIP: Self = Self(7);
+    pub(crate) const MEMORY_SKIP: Self = Self(8);
+    pub(crate) const EXPECTED_SKIP: Self = Self(9);
+    pub(crate) const ECHO: Self = Self(10);
 
-    pub(crate) fn source(self) -> Source {
-        match self {
-            Self::Datastore | Self::DatastoreSkip => Source::Datastore,
-            Self::Context | Self::ContextSkip | Self::Echo => Source::Context,
-            Self::Memory | Self::MemorySkip => Source::Memory,
-            Self::Predicted | Self::PredictedSkip => Source::Predicted,
-            Self::Recycled => Source::Recycled,
-            Self::Bigram => Source::Bigram,
-            Self::Unigram => Source::Unigram,
-            Self::Trigram => Source::Trigram,
-        }
+    /// How many kinds there are. The weights of each lie one after the other, so that another number
+    /// is another version of the weights.
+    pub(crate) const COUNT: usize = 11;
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
     }
-}
-
-/// A source that finds in a table what follows the last tokens of a path.
-pub(crate) trait TableSource {
-    /// Adds an expert for what is in the table after the end of `tail`, if anything is.
-    fn add_experts(&self, tail: &[u32], evidence: &mut Evidence);
 }
 
 /// What one source matched.
@@ -130,7 +109,7 @@ pub(crate) struct NodePrediction {
 }
 
 /// What is known at the nodes of one draft, all in one place.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Evidence {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
@@ -248,7 +227,7 @@ pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
 
 /// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
 /// emptied by a change of epoch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Places {
     entries: Box<[Bucket]>,
     epoch: u32,

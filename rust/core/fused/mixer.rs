@@ -26,6 +26,7 @@ use crate::base::portable_math::{
 use crate::fused::evidence::{
     Candidate, END, Entry, Evidence, Expert, Kind, MAX_NAMED, NodePrediction,
 };
+use crate::fused::registry::label_of;
 use crate::fused::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
@@ -109,20 +110,20 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
     let experts = &mut evidence.experts[known.experts.clone()];
     let mut favourites = [None; Kind::COUNT];
     for expert in experts.iter().rev() {
-        favourites[expert.matched.kind as usize] = Some(expert.top);
+        favourites[expert.matched.kind.index()] = Some(expert.top);
     }
     for expert in experts {
         let matched = expert.matched;
-        let kind = matched.kind as usize;
+        let kind = matched.kind.index();
         let size = log2(matched.num_matches.max(1.0));
         let order = matched.order.clamp(1, MAX_ORDER);
         let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
         let others = match matched.kind {
-            Kind::Datastore => [Kind::Context, Kind::Memory],
-            Kind::Context => [Kind::Datastore, Kind::Memory],
-            _ => [Kind::Datastore, Kind::Context],
+            Kind::CORPUS => [Kind::CONTEXT, Kind::MEMORY],
+            Kind::CONTEXT => [Kind::CORPUS, Kind::MEMORY],
+            _ => [Kind::CORPUS, Kind::CONTEXT],
         };
-        let [first, second] = others.map(|other| match favourites[other as usize] {
+        let [first, second] = others.map(|other| match favourites[other.index()] {
             None => 0,
             Some(top) if top == expert.top => 1,
             Some(_) => 2,
@@ -216,7 +217,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
                 slot,
                 keys: candidate_keys(token, share, is_favourite, &recent, request),
                 prob: share,
-                source: kind.source(),
+                source: label_of(kind),
             }
         }));
     known.candidates = first..evidence.candidates.len();

@@ -1,8 +1,10 @@
-//! What is the best tree by all sources together?
+//! What is the best tree of all that the sources together foretell?
 //!
-//! Each file of `sources` says what one source predicts; `mixer` makes one prediction of that, by
-//! weights that learn; `grow` grows the tree best-first. It may import every other folder.
+//! Each file of `sources` is one source of drafts, and each row of `registry` names one; `mixer` makes
+//! one prediction of what they say, by weights that learn; `grow` grows the tree best-first. It may
+//! import every other folder.
 
+pub(crate) mod anchors;
 mod calibration;
 pub(crate) mod drafter;
 pub(crate) mod effort;
@@ -10,10 +12,12 @@ pub(crate) mod evidence;
 pub(crate) mod grow;
 pub(crate) mod mixer;
 pub(crate) mod prior;
+pub(crate) mod registry;
+pub(crate) mod source;
 pub(crate) mod sources;
 pub(crate) mod weights;
 
-pub use drafter::{FusedConfig, FusedDrafter, FusedSession, fit};
+pub use drafter::{FusedConfig, FusedDrafter, FusedSession};
 pub use effort::Effort;
-pub use prior::{DEFAULT_PRIOR_TOKENS, fit_missing, prior_of, refit};
+pub use prior::{DEFAULT_PRIOR_TOKENS, fit, fit_missing, prior_of, refit};
 pub use weights::Weights;

@@ -13,7 +13,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::base::error::{Error, Result};
 use crate::build::builder::{Report, stoppable};
 use crate::build::staging::Staging;
-use crate::fused::drafter::{FusedSession, learn_from, learner};
+use crate::draft::session::{DraftLimits, Session};
+use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
+use crate::fused::effort::Effort;
 use crate::fused::weights::Weights;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
@@ -103,7 +105,7 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
         return Ok(manifest);
     };
     let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
-    let (weights, num_tokens) = fit(&Arc::new(datastore), num_tokens, report)?;
+    let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
         id: format!("{:032x}", xxh3_128(&bytes)),
@@ -116,7 +118,11 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
 }
 
 /// Learns from documents that lie evenly in the datastore, however it is cut into shards.
-fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Result<(Weights, u64)> {
+fn fit_to_documents(
+    datastore: &Arc<Datastore>,
+    num_tokens: u64,
+    report: &mut Report,
+) -> Result<(Weights, u64)> {
     let drafter = Arc::new(learner(Some(Arc::clone(datastore)), Weights::default())?);
     let mut num_done = 0;
     for index in evenly(datastore.num_documents()) {
@@ -135,6 +141,51 @@ fn fit(datastore: &Arc<Datastore>, num_tokens: u64, report: &mut Report) -> Resu
     }
     report(Stage::Prior, num_tokens, num_tokens)?;
     Ok((drafter.prior(), num_done))
+}
+
+/// Learns weights from documents as if a model had written them: the prior of drafters with this
+/// datastore. The documents should not be in it. Some 20 µs a token.
+///
+/// # Errors
+///
+/// [`Error::TokenOutOfRange`] where a token is not in the vocabulary.
+pub fn fit<D: AsRef<[u32]>>(
+    datastore: Option<Arc<Datastore>>,
+    documents: &[D],
+    weights: Weights,
+) -> Result<Weights> {
+    let drafter = Arc::new(learner(datastore, weights)?);
+    for document in documents {
+        let session = FusedSession::new(Arc::clone(&drafter), "")?;
+        learn_from(session, document.as_ref())?;
+    }
+    Ok(drafter.prior())
+}
+
+/// A drafter that learns a prior: with low effort, which is fast. Drafters of normal effort accept as
+/// much from its weights as from weights of their own effort.
+fn learner(datastore: Option<Arc<Datastore>>, weights: Weights) -> Result<FusedDrafter> {
+    let config = FusedConfig {
+        effort: Effort::Low,
+        ..FusedConfig::default()
+    };
+    FusedDrafter::new(datastore, None, config, weights)
+}
+
+/// Drafts for a document as if a model had written all but its first tokens.
+fn learn_from(mut session: FusedSession, document: &[u32]) -> Result<()> {
+    const MAX_NODES: usize = 32;
+    const PROMPT: usize = 16;
+    let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
+    session.observe(prompt, None)?;
+    while !rest.is_empty() {
+        session.draft(DraftLimits::nodes(MAX_NODES))?;
+        let num_accepted = session.num_accepted(rest);
+        let (emitted, after) = rest.split_at(rest.len().min(num_accepted + 1));
+        session.observe(emitted, None)?;
+        rest = after;
+    }
+    Ok(())
 }
 
 /// The numbers below `count`, each once, so that the first of them lie evenly among all: those whose

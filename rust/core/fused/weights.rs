@@ -6,8 +6,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
+use crate::fused::anchors::Anchors;
 use crate::fused::evidence::Kind;
-use crate::fused::sources::echo::Anchors;
 
 /// The longest match that has weights of its own.
 pub(crate) const MAX_ORDER: usize = 8;
@@ -54,7 +54,7 @@ impl Table {
 
     /// The key of a token, where each kind of expert has weights for tokens.
     pub(crate) fn key_of(self, kind: Kind, token: u32) -> usize {
-        self.key(((kind as usize) << KIND_BITS) + hash::<KIND_BITS>(token))
+        self.key((kind.index() << KIND_BITS) + hash::<KIND_BITS>(token))
     }
 
     pub(crate) const fn range(self) -> Range<usize> {
@@ -103,24 +103,20 @@ impl Default for Weights {
     /// text more than a corpus; what skips a token counts least.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
-        const OWN: [usize; 4] = [
-            Kind::Context as usize,
-            Kind::Memory as usize,
-            Kind::Predicted as usize,
-            Kind::Recycled as usize,
-        ];
-        const SKIPS: [usize; 4] = [
-            Kind::DatastoreSkip as usize,
-            Kind::ContextSkip as usize,
-            Kind::MemorySkip as usize,
-            Kind::PredictedSkip as usize,
+        const OWN: [Kind; 4] = [Kind::CONTEXT, Kind::MEMORY, Kind::EXPECTED, Kind::RECYCLED];
+        const SKIPS: [Kind; 4] = [
+            Kind::CORPUS_SKIP,
+            Kind::CONTEXT_SKIP,
+            Kind::MEMORY_SKIP,
+            Kind::EXPECTED_SKIP,
         ];
         let mut weights = vec![0.0; NUM_WEIGHTS];
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
-            let own = if OWN.contains(&kind) { 1.5 } else { 0.0 };
-            let skips = SKIPS.contains(&kind);
+            let is_kind = |other: &Kind| other.index() == kind;
+            let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
+            let skips = SKIPS.iter().any(is_kind);
             *weight = if skips {
                 -1.0
             } else {
@@ -138,7 +134,7 @@ impl Default for Weights {
 }
 
 /// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x06";
+const MAGIC: [u8; 8] = *b"specdsw\x07";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.

@@ -2,15 +2,9 @@
 //!
 //! It imports `base` and `storage`.
 
-mod cover;
-mod entries;
-mod lightweight;
 pub(crate) mod ngram_table;
 pub(crate) mod options;
-#[cfg(test)]
-mod sort_tests;
 pub(crate) mod suffix_array;
-mod thin;
 pub(crate) mod write;
 
 pub use write::Stage;

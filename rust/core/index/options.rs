@@ -2,22 +2,10 @@
 
 use crate::storage::token_array::TokenWidth;
 
-/// How an index is built, and how much of it is kept.
+/// What the tokens of an index are.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexOptions {
     pub(crate) vocab_size: u32,
     pub(crate) separator: u32,
     pub(crate) width: TokenWidth,
-    /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
-    pub(crate) position_stride: u32,
-    /// How many suffixes that begin alike are kept; 0 keeps all.
-    pub(crate) max_duplicates: u32,
-    /// The bytes of private memory that sorting may take.
-    pub(crate) max_memory: u64,
-}
-
-impl IndexOptions {
-    pub(crate) fn keeps_all(&self) -> bool {
-        self.position_stride == 1 && self.max_duplicates == 0
-    }
 }

@@ -49,16 +49,30 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     }
 }
 
-/// The bytes of memory that [`sort`] takes beside the mapped text.
+/// The private memory that [`sort`] takes for a text of `num_tokens`, in bytes.
 pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    num_tokens.saturating_mul(match width {
-        TokenWidth::Two => 4,
-        TokenWidth::Three => 8,
-    })
+    num_tokens
+        .saturating_mul(bytes_per_token(width))
+        .saturating_add(BUCKETS)
+}
+
+/// The most tokens that [`sort`] can sort in `max_memory` bytes of private memory.
+pub(crate) fn most_tokens(max_memory: u64, width: TokenWidth) -> u64 {
+    max_memory.saturating_sub(BUCKETS) / bytes_per_token(width)
+}
+
+/// The bytes that libsais takes whatever the length of the text.
+const BUCKETS: u64 = 2 << 20;
+
+fn bytes_per_token(width: TokenWidth) -> u64 {
+    match width {
+        TokenWidth::Two => 4,   // a position
+        TokenWidth::Three => 8, // a position, and a token as libsais takes it
+    }
 }
 
 /// As many zeros, or an error where the memory cannot be had.
-pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
+fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
     zeros
         .try_reserve_exact(count)
@@ -67,10 +81,33 @@ pub(crate) fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     Ok(zeros)
 }
 
-pub(crate) fn out_of_memory(num_bytes: usize) -> Error {
+fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory {
         num_bytes: num_bytes as u64,
     }
+}
+
+/// How many suffixes begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).
+pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
+    let mut firsts = vec![0; vocab_size as usize + 2];
+    let mut is_known = true;
+    tokens.visit(0, |token| {
+        match firsts.get_mut(token as usize + 1) {
+            Some(count) => *count += 1,
+            None => is_known = false,
+        }
+        is_known
+    });
+    if !is_known {
+        let reason = "a token is outside the vocabulary";
+        return Err(tokens.section().corrupt(reason));
+    }
+    let mut sum = 0;
+    for count in &mut firsts {
+        sum += *count;
+        *count = sum;
+    }
+    Ok(firsts)
 }
 
 /// Writes numbers one after the other, each in as many bits.
@@ -96,10 +133,10 @@ impl Packer {
         }
     }
 
-    pub(crate) fn add(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> Result<()> {
+    pub(crate) fn add(&mut self, numbers: &[u32]) -> Result<()> {
         self.bytes.clear();
         self.count += numbers.len() as u64;
-        for number in numbers {
+        for &number in numbers {
             let number = u64::from(number);
             self.word |= number << self.num_filled;
             self.num_filled += self.bits;
@@ -141,18 +178,16 @@ pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
 pub(crate) struct Suffixes {
     section: Section,
     count: usize,
-    position_stride: usize,
     bits: usize,
     mask: u64,
 }
 
 impl Suffixes {
-    pub(crate) fn new(section: Section, manifest: &SectionManifest, position_stride: u32) -> Self {
+    pub(crate) fn new(section: Section, manifest: &SectionManifest) -> Self {
         let bits = manifest.element_bits;
         Self {
             section,
             count: usize::try_from(manifest.count).unwrap_or(usize::MAX),
-            position_stride: position_stride as usize,
             bits: bits.into(),
             mask: (1 << bits) - 1,
         }
@@ -189,9 +224,7 @@ impl Suffixes {
             .get(bit / 8..)?
             .first_chunk()?;
         let position = (u64::from_le_bytes(*word) >> (bit % 8)) & self.mask;
-        usize::try_from(position)
-            .ok()?
-            .checked_mul(self.position_stride)
+        usize::try_from(position).ok()
     }
 }
 

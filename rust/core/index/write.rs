@@ -2,17 +2,15 @@
 
 use std::path::Path;
 
-use crate::base::error::{Error, Result};
-use crate::index::lightweight;
+use crate::base::error::Result;
 use crate::index::ngram_table::{self};
 use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Packer, Suffixes};
-use crate::index::thin::Thinner;
-use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
+use crate::storage::manifest::{Kept, SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{
     FORMAT_VERSION, Kind, RECORD_BITS, Section, SectionManifest, SectionWriter, position_bits,
 };
-use crate::storage::token_array::{TokenWidth, Tokens};
+use crate::storage::token_array::Tokens;
 
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
@@ -48,42 +46,7 @@ impl Stage {
     }
 }
 
-/// The private memory that sorting a shard fast takes, in bytes.
-pub(crate) fn fast_memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    suffix_array::memory(num_tokens, width)
-}
-
-/// The private memory that sorting a shard takes at least, in bytes. It takes three times as long.
-pub(crate) fn light_memory(num_tokens: u64) -> u64 {
-    lightweight::memory(num_tokens)
-}
-
-/// The largest shard, in tokens, that can be sorted in this much private memory.
-pub(crate) fn largest_shard(max_memory: u64) -> u64 {
-    max_memory.saturating_sub(light_memory(0)) / (light_memory(1) - light_memory(0))
-}
-
-/// Hands the positions of all suffixes in their order to `sink`, some at a time: by the fast sort if
-/// its memory is there.
-pub(crate) fn sort(
-    tokens: &Tokens,
-    options: &IndexOptions,
-    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
-) -> Result<()> {
-    let (num_tokens, max_memory) = (tokens.len() as u64, options.max_memory);
-    let num_bytes = light_memory(num_tokens);
-    if fast_memory(num_tokens, options.width) <= max_memory {
-        let positions = suffix_array::sort(tokens)?;
-        let positions: &[u32] = bytemuck::cast_slice(&positions);
-        positions.chunks(CHUNK).try_for_each(sink)
-    } else if num_bytes <= max_memory {
-        lightweight::sort(tokens, options.vocab_size, max_memory, sink)
-    } else {
-        Err(Error::OutOfMemory { num_bytes })
-    }
-}
-
-/// The positions that are handed on at a time.
+/// How many positions are written between two reports.
 const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
@@ -99,26 +62,23 @@ pub(crate) fn write_index(
         documents,
     } = text;
     let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, options.width);
-    let stride = options.position_stride;
-    let bits = position_bits(text.count.div_ceil(stride.into()));
+    let firsts = suffix_array::firsts(&tokens, options.vocab_size)?;
+    let positions = suffix_array::sort(&tokens)?;
+    progress(Stage::Sort, text.count)?;
+    let bits = position_bits(text.count);
     let mut packer = Packer::new(SectionWriter::create(folder, Kind::Suffixes)?, bits);
-    let mut pack = |kept: &[u32]| packer.add(kept.iter().map(|&position| position / stride));
-    let mut thinner = Thinner::new(&tokens, options)?;
-    let mut num_sorted = 0;
-    sort(&tokens, options, &mut |positions| {
-        if num_sorted == 0 {
-            progress(Stage::Sort, text.count)?;
-        }
-        thinner.add(positions, &mut pack)?;
-        num_sorted += positions.len() as u64;
-        progress(Stage::Write, num_sorted)
-    })?;
-    let firsts = thinner.finish(&mut pack)?;
+    let mut num_written = 0;
+    for positions in bytemuck::cast_slice::<i32, u32>(&positions).chunks(CHUNK) {
+        packer.add(positions)?;
+        num_written += positions.len() as u64;
+        progress(Stage::Write, num_written)?;
+    }
+    drop(positions);
     let suffixes = packer.finish()?;
 
     let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts), 32)?;
     let section = Section::reopen(folder, Kind::Suffixes, &suffixes)?;
-    let order = Suffixes::new(section, &suffixes, stride);
+    let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
     let key_tokens = Tokens::new(Section::reopen(folder, Kind::Keys, &keys)?, options.width);
@@ -130,8 +90,7 @@ pub(crate) fn write_index(
         format_version: FORMAT_VERSION,
         vocab_size: options.vocab_size,
         separator: options.separator,
-        position_stride: options.position_stride,
-        max_duplicates: options.max_duplicates,
+        kept: Kept::default(),
         tokens: text,
         suffixes,
         firsts,
@@ -139,38 +98,6 @@ pub(crate) fn write_index(
         documents,
         ngrams,
     })
-}
-
-/// Whether `suffixes` are those that an index with these options keeps, in their order; gives the
-/// numbers of them below each first token. O(n) time, and the memory to sort again unless all are
-/// kept; 4 bytes a token then.
-pub(crate) fn verify_order(
-    suffixes: &Suffixes,
-    tokens: &Tokens,
-    options: &IndexOptions,
-) -> Result<Vec<u32>> {
-    let mut thinner = Thinner::new(tokens, options)?;
-    if options.keeps_all() {
-        suffix_array::verify(suffixes, tokens)?;
-        return thinner.finish(&mut |_| Ok(()));
-    }
-    let mut found = (0..suffixes.len()).map(|rank| suffixes.get(rank));
-    let mut compare = |kept: &[u32]| {
-        let mut kept = kept.iter().map(|&position| Some(position as usize));
-        if kept.all(|position| found.next() == Some(position)) {
-            Ok(())
-        } else {
-            Err(suffixes.not_in_order())
-        }
-    };
-    sort(tokens, options, &mut |positions| {
-        thinner.add(positions, &mut compare)
-    })?;
-    let firsts = thinner.finish(&mut compare)?;
-    match found.next() {
-        None => Ok(firsts),
-        Some(_) => Err(suffixes.not_in_order()),
-    }
 }
 
 fn write(folder: &Path, kind: Kind, payload: &[u8], bits: u16) -> Result<SectionManifest> {

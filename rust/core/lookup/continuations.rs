@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::base::even_sample::Stride;
-
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
@@ -19,15 +17,6 @@ pub(crate) struct Row {
     pub(crate) tokens: Range<usize>,
     /// How many tokens before the match are those before the pattern, where it was asked for.
     pub(crate) reach: usize,
-}
-
-/// A path that follows a match.
-pub(crate) struct Node {
-    pub(crate) token: u32,
-    /// The number of nodes before its parent, -1 where it has none.
-    pub(crate) parent: i32,
-    /// The number of samples that begin with the path.
-    pub(crate) count: u64,
 }
 
 impl Samples {
@@ -53,32 +42,6 @@ impl Samples {
     /// The rows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
-    }
-
-    /// Replaces the rows by those of the samples whose beginnings are `nodes`, a node after its
-    /// parent. So many rows end at a node as its samples exceed those of its children.
-    pub(crate) fn expand(&mut self, stride: Stride, nodes: impl Iterator<Item = Node>) {
-        let mut paths = Vec::new();
-        paths.push(0..0);
-        let mut num_ends = vec![stride.num_samples()];
-        self.tokens.clear();
-        for node in nodes {
-            let parent = usize::try_from(node.parent + 1).expect("-1 or more");
-            num_ends[parent] -= node.count;
-            num_ends.push(node.count);
-            let start = self.tokens.len();
-            self.tokens.extend_from_within(paths[parent].clone());
-            self.tokens.push(node.token);
-            paths.push(start..self.tokens.len());
-        }
-        self.rows.clear();
-        for (path, num_ends) in paths.into_iter().zip(num_ends) {
-            let row = Row {
-                tokens: path,
-                reach: 0,
-            };
-            self.rows.extend((0..num_ends).map(|_| row.clone()));
-        }
     }
 
     pub(crate) fn sort(&mut self) {

@@ -1,19 +1,18 @@
 //! What followed this context before?
 
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
-use crate::base::even_sample::Stride;
 use crate::base::threads::{batch_size, in_parallel};
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
 use crate::lookup::shards::Shards;
-use crate::lookup::split::Splitter;
 use crate::storage::manifest::Manifest;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
@@ -194,13 +193,13 @@ impl Datastore {
     /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
     /// the separator, which is left out where it is not in the vocabulary.
     ///
-    /// All of them where the match occurs up to `max_samples` times. Otherwise `max_samples` at an
-    /// even stride through the match's occurrences in lexicographic order: of `n` occurrences, number
-    /// `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle of each of `max_samples` equal
-    /// parts. How the corpus is cut into shards makes no difference.
+    /// All of them where the match occurs at most `max_samples` times. Otherwise `max_samples` at an
+    /// even stride through the match's occurrences, one shard after the other, in each in lexicographic
+    /// order: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle
+    /// of each of `max_samples` equal parts. So each shard has its share of the samples; which
+    /// occurrences they are depends on how the corpus is cut into shards.
     ///
-    /// O(samples · (`length` + log samples)); a match in k shards that is not taken whole costs
-    /// O(samples · `length` · k log n).
+    /// O(samples · (`length` + log samples)).
     pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
         let mut samples = Samples::default();
         self.shards
@@ -211,19 +210,23 @@ impl Datastore {
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
     /// then token ascending. In O(`top_k`) where the match is a frequent n-gram of one shard with at
-    /// least `top_k` frequent continuations; otherwise O(k log n) for each token that is met on the way, in k
-    /// shards.
+    /// least `top_k` frequent continuations; otherwise O(log n) for each token that follows, in each
+    /// shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         if let Some(top) = self.frequent_continuations(found, top_k) {
             return top;
         }
-        let mut splitter = Splitter::default();
-        let all = Stride::new(found.count(), u64::MAX);
-        let nodes = self.shards.split(&mut splitter, found, all, 1);
-        nodes
-            .take(top_k)
-            .map(|node| (node.token, node.count))
-            .collect()
+        let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+            for (token, count) in shard.next_tokens(ranks.clone(), found.length) {
+                *counts.entry(token).or_default() += count;
+            }
+        }
+        let is_token = |&(token, _): &(u32, u64)| token < self.vocab_size();
+        let mut counts: Vec<_> = counts.into_iter().filter(is_token).collect();
+        counts.sort_by_key(|&(_, count)| Reverse(count));
+        counts.truncate(top_k);
+        counts
     }
 
     /// What the table of the only shard that has the match says of it.

@@ -10,7 +10,6 @@ pub(crate) mod matches;
 pub(crate) mod next_tokens;
 pub(crate) mod shard;
 pub(crate) mod shards;
-pub(crate) mod split;
 
 pub use continuations::Samples;
 pub use datastore::{Datastore, StoredDocument};

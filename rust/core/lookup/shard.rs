@@ -1,15 +1,14 @@
 //! Where in one shard does a pattern occur?
 
 use std::hint::black_box;
+use std::iter;
 use std::ops::{BitXor, Range};
 use std::path::Path;
 use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::index::ngram_table::{self, MAX_LEN, Ngram, Ngrams};
-use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Suffixes};
-use crate::index::write::verify_order;
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
@@ -28,8 +27,6 @@ pub(crate) struct Shard {
     vocab_size: u32,
     separator: u32,
     pub(crate) disk_latency: DiskLatency,
-    position_stride: u32,
-    max_duplicates: u32,
 }
 
 impl Shard {
@@ -43,7 +40,6 @@ impl Shard {
         let suffixes = Suffixes::new(
             open(Kind::Suffixes, &sections.suffixes)?,
             &sections.suffixes,
-            sections.position_stride,
         );
         let shard = Self {
             tokens,
@@ -55,8 +51,6 @@ impl Shard {
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
-            position_stride: sections.position_stride,
-            max_duplicates: sections.max_duplicates,
         };
         shard.check_firsts()?;
         shard.advise(Access::Random)?;
@@ -120,15 +114,8 @@ impl Shard {
     }
 
     fn verify_contents(&self) -> Result<()> {
-        let options = IndexOptions {
-            vocab_size: self.vocab_size,
-            separator: self.separator,
-            width: self.tokens.width(),
-            position_stride: self.position_stride,
-            max_duplicates: self.max_duplicates,
-            max_memory: u64::MAX,
-        };
-        let firsts = verify_order(&self.suffixes, &self.tokens, &options)?;
+        suffix_array::verify(&self.suffixes, &self.tokens)?;
+        let firsts = suffix_array::firsts(&self.tokens, self.vocab_size)?;
         if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
             return Err(self
                 .firsts
@@ -382,33 +369,27 @@ impl Shard {
         }
     }
 
-    /// The token that follows the first `depth` tokens of the suffix of this rank; past the end,
-    /// where only a damaged file leads, a token that is in no vocabulary.
-    pub(crate) fn token_after(&self, rank: usize, depth: usize) -> u32 {
-        self.token_at(self.position(rank).saturating_add(depth))
+    /// The tokens that follow the first `depth` tokens of the suffixes of `ranks`, which share these:
+    /// ascending, each with its count. O(log count) for each.
+    pub(crate) fn next_tokens(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+    ) -> impl Iterator<Item = (u32, u64)> {
+        let Range { mut start, end } = ranks;
+        let token = move |rank| self.token_at(self.position(rank).saturating_add(depth));
+        iter::from_fn(move || {
+            let next = (start < end).then(|| token(start))?;
+            let first = start;
+            start = gallop(start..end, |rank| token(rank) == next);
+            Some((next, (start - first) as u64))
+        })
     }
 
+    /// The token at `position`; past the end, where only a damaged file leads, one that is in no
+    /// vocabulary.
     pub(crate) fn token_at(&self, position: usize) -> u32 {
         self.tokens.get(position).unwrap_or(u32::MAX)
-    }
-
-    /// Where in `ranks`, whose suffixes share `depth` tokens, the next token may rise to `limit`: in a
-    /// range of less than a key's stride, if keys are long enough to tell.
-    pub(crate) fn where_rises_to(
-        &self,
-        ranks: &Range<usize>,
-        depth: usize,
-        limit: u64,
-    ) -> Range<usize> {
-        if depth >= KEY_LEN {
-            return ranks.clone();
-        }
-        let keys = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
-        let token = |key: usize| self.keys.get(key * KEY_LEN + depth);
-        let below = partition(keys, |key| {
-            token(key).is_some_and(|next| u64::from(next) < limit)
-        });
-        rank_after(below).max(ranks.start)..(below * KEY_STRIDE).min(ranks.end)
     }
 }
 

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::base::even_sample::Stride;
-use crate::lookup::continuations::{Node, Samples};
+use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
-use crate::lookup::split::Splitter;
 use crate::storage::manifest::Manifest;
 
 /// The shards of a datastore, in the order of their documents.
@@ -58,40 +57,6 @@ impl Shards {
         }
         let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
         counts.sum()
-    }
-
-    /// As [`Datastore::samples`](crate::lookup::Datastore::samples), into memory that is there, in the
-    /// order of suffixes: rows that share a beginning stand together, but a row that is the beginning
-    /// of another one may stand after it. Where all occurrences are read, each row tells how many
-    /// tokens before the match equal the last ones of `before`.
-    pub(crate) fn read_samples(
-        &self,
-        found: &Match,
-        length: usize,
-        max_samples: usize,
-        before: &[u32],
-        samples: &mut Samples,
-    ) {
-        let stride = Stride::new(found.count(), max_samples as u64);
-        if found.is_in_one_shard() || stride.num_samples() == found.count() {
-            self.gather(found, length, stride, before, samples);
-        } else {
-            let mut splitter = Splitter::default();
-            samples.expand(stride, self.split(&mut splitter, found, stride, length));
-            samples.sort();
-        }
-    }
-
-    /// The paths of at most `length` tokens that follow a match; see [`Splitter::nodes`].
-    pub(crate) fn split<'a>(
-        &'a self,
-        splitter: &'a mut Splitter,
-        found: &Match,
-        stride: Stride,
-        length: usize,
-    ) -> impl Iterator<Item = Node> + 'a {
-        let tokens = (self.vocab_size, self.separator);
-        splitter.nodes(&self.list, tokens, found, stride, length)
     }
 
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
@@ -155,18 +120,21 @@ impl Shards {
         found.length = pattern.len();
     }
 
-    /// Reads the samples of a match that is in one shard, or all of its occurrences.
+    /// As [`Datastore::samples`](crate::lookup::Datastore::samples), into memory that is there: rows
+    /// that share a beginning stand together, but a row that is the beginning of another one may stand
+    /// after it. Each row tells how many tokens before the match equal the last ones of `before`.
     ///
     /// All positions come before all tokens, so that the processor waits for many at a time: nearly
     /// every read misses its caches.
-    pub(crate) fn gather(
+    pub(crate) fn read_samples(
         &self,
         found: &Match,
         length: usize,
-        stride: Stride,
+        max_samples: usize,
         before: &[u32],
         samples: &mut Samples,
     ) {
+        let stride = Stride::new(found.count(), max_samples as u64);
         let Samples {
             tokens,
             rows,

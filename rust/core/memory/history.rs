@@ -65,35 +65,6 @@ impl History {
         }
     }
 
-    /// Appends tokens that may be taken back. O(tokens), and seldom O(tokens so far).
-    pub(crate) fn try_on(&mut self, tokens: &[u32]) {
-        // Room for all of them at once: what was filed before a table grew cannot be taken back.
-        let reserved = self.reserved(tokens.len());
-        self.adopt(reserved);
-        self.append(tokens);
-    }
-
-    /// Takes back all but the first `length` tokens, the last of which were tried on at once.
-    pub(crate) fn take_back(&mut self, length: usize) {
-        while self.tokens().len() > length
-            && let Some((&token, earlier)) = self.columns.tokens.split_last()
-            && let Some(same_token) = self.columns.same_token.pop()
-        {
-            if token != Self::BOUNDARY {
-                let hash = spread(token.into());
-                let same_token = (same_token != NONE).then_some(same_token);
-                self.last_of_token
-                    .restore(hash, saturating_u32(earlier.len()), same_token);
-                if let Some(before) = before(earlier) {
-                    let is_same = |place| self.columns.holds_pair(place, before, token);
-                    self.of_pairs
-                        .take_back(spread(pair(before, token)), is_same);
-                }
-            }
-            self.columns.tokens.pop();
-        }
-    }
-
     /// The whole text.
     pub fn tokens(&self) -> &[u32] {
         &self.columns.tokens
@@ -321,32 +292,6 @@ mod tests {
                 text.extend(piece);
                 check(&history, &text, 4);
                 prop_assert!(history.num_bytes() <= most);
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
-
-        #[test]
-        fn what_was_tried_on_and_taken_back_is_found_nowhere(
-            pieces in vec(
-                (
-                    vec(prop_oneof![6 => 0_u32..4, 1 => Just(BOUNDARY)], 0..9),
-                    vec(prop_oneof![6 => 0_u32..6, 1 => Just(BOUNDARY)], 0..40),
-                ),
-                0..8,
-            ),
-        ) {
-            let mut history = History::default();
-            let mut text = Vec::new();
-            for (piece, trial) in pieces {
-                history.extend(&piece);
-                text.extend(piece);
-                history.try_on(&trial);
-                check(&history, &[&text[..], &trial].concat(), 6);
-                history.take_back(text.len());
-                check(&history, &text, 6);
             }
         }
     }

@@ -91,31 +91,6 @@ impl Postings {
         self.num_places += 1;
     }
 
-    /// Takes back the place that was added last of all; places are taken back as far as where there
-    /// was last made room.
-    pub(crate) fn take_back(&mut self, hash: u64, is_same: impl Fn(u32) -> bool) {
-        let is_key = |number| is_same(self.one_of(number));
-        let Some(number) = self.heads.get(hash, is_key) else {
-            return;
-        };
-        self.num_places -= 1;
-        let mut left = None;
-        if let Head::Run(run) = Head::of(number) {
-            let (before, range) = (self.before(run), self.range(run));
-            let places = &mut self.runs[range];
-            let num_left = num_taken(places) - 1;
-            places[num_left] = FREE;
-            left = match (num_left, before) {
-                (0, Some(before)) => Some(Head::Run(before)),
-                (1, None) => Some(Head::Place(places[0])),
-                _ => return,
-            };
-            // No run was begun after this one that is still there.
-            self.runs.truncate(start(run));
-        }
-        self.heads.restore(hash, number, left.map(Head::number));
-    }
-
     /// The places of the key of this hash, the latest first.
     pub(crate) fn of(
         &self,
@@ -310,17 +285,11 @@ mod tests {
     }
 
     #[test]
-    fn places_are_found_latest_first_and_taken_back_over_runs_of_every_size() {
+    fn places_are_found_latest_first_over_runs_of_every_size() {
         for key in [key_of_all, key_of_few, key_of_many] {
             let mut occurrences = Postings::default();
             for start in (0..600).step_by(60) {
                 add(&mut occurrences, start..start + 60, key);
-                check(&occurrences, start + 60, key);
-                add(&mut occurrences, start + 60..start + 200, key);
-                check(&occurrences, start + 200, key);
-                for place in (start + 60..start + 200).rev() {
-                    occurrences.take_back(hash(key(place)), |other| key(other) == key(place));
-                }
                 check(&occurrences, start + 60, key);
             }
         }

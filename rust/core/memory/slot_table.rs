@@ -45,18 +45,6 @@ impl SlotTable {
         self.len += usize::from(is_new);
     }
 
-    /// Puts `before` back where `number` was filed instead.
-    ///
-    /// What was filed since the table last grew is to be undone in the reverse order: then no other
-    /// key was placed beyond a slot that is freed.
-    pub(crate) fn restore(&mut self, hash: u64, number: u32, before: Option<u32>) {
-        let (place, found) = self.find(hash, |other| other == number);
-        if found.is_some() {
-            self.slots[place] = before.map_or(0, |before| self.tag(hash) | (before + 1));
-            self.len -= usize::from(before.is_none());
-        }
-    }
-
     /// The number that was last filed under the key of this hash.
     pub(crate) fn get(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {

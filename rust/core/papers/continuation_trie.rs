@@ -12,7 +12,7 @@ pub(crate) const MAX_DEPTH: usize = 1 << 10;
 /// The trie of some continuations, each node weighted with the number of continuations through it.
 ///
 /// It is filled again and again: its memory is kept between drafts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Trie {
     /// Depth first, children by token: the order of nodes is the lexicographic order of paths.
     nodes: Vec<Node>,
@@ -27,7 +27,7 @@ pub(crate) struct Trie {
 /// The parent of nodes of depth 1.
 const ROOT: u32 = u32::MAX;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Node {
     token: u32,
     parent: u32,

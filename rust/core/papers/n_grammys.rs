@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::draft::session::Session;
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
@@ -135,7 +135,7 @@ impl NGrammysConfig {
 /// A node's probability is what the source that drafted it makes of it: the share of the earlier
 /// occurrences that went on with its path; the product of the bigrams from its parent's; 0 for
 /// unigrams, which are only ranked. The sources are not weighed against each other.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct NGrammysSession {
     tables: Option<Arc<ModelTables>>,
     config: NGrammysConfig,
@@ -196,7 +196,7 @@ impl NGrammysSession {
 }
 
 impl Session for NGrammysSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
         self.check(tokens)?;
         self.history.extend(tokens);
         Ok(())
@@ -204,9 +204,9 @@ impl Session for NGrammysSession {
 
     /// The nodes of the first row first, then what the second adds, and so on. O(earlier occurrences
     /// of the last token, times `w`).
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let NGrammysConfig { k, w, q, strategy } = self.config;
-        let mut tree = Rows::new(max_nodes);
+        let mut tree = Rows::new(limits.max_nodes);
         let mut num_rows = 0;
         self.match_length = 0;
         if matches!(strategy, Strategy::Mixed | Strategy::Context) {
@@ -230,17 +230,13 @@ impl Session for NGrammysSession {
                 self.match_length = self.match_length.max(1);
             }
         }
-        Ok(tree.finish())
+        Ok(limits.cut(tree.finish()))
     }
 
-    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        self.check(tokens)?;
-        let (length, last_match) = (self.history.tokens().len(), self.match_length);
-        self.history.try_on(tokens);
-        let tree = self.draft(max_nodes);
-        self.history.take_back(length);
-        self.match_length = last_match;
-        tree
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let mut trial = self.clone();
+        trial.observe(tokens, None)?;
+        trial.draft(DraftLimits::nodes(max_nodes))
     }
 
     fn match_length(&self) -> usize {

@@ -1,7 +1,7 @@
 //! What followed the end of this request's own text the first time it came? Prompt lookup's drafts.
 
 use crate::base::error::{Error, Result};
-use crate::draft::session::Session;
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
@@ -47,7 +47,7 @@ impl PromptLookupConfig {
 /// Near the end of the context fewer than `num_tokens` may have followed: that is the rule of
 /// transformers' `PromptLookupCandidateGenerator` (5.23); the method's own first program asked for
 /// all of them, and else for a shorter match.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PromptLookupSession {
     config: PromptLookupConfig,
     history: History,
@@ -91,17 +91,17 @@ impl PromptLookupSession {
 }
 
 impl Session for PromptLookupSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
         self.history.extend(tokens);
         Ok(())
     }
 
     /// One path. O(earlier occurrences of the last token).
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let (length, end) = self.longest_match();
         self.match_length = length;
         let num_nodes = if length > 0 {
-            self.config.num_tokens.min(max_nodes)
+            self.config.num_tokens.min(limits.max_nodes)
         } else {
             0
         };
@@ -110,16 +110,13 @@ impl Session for PromptLookupSession {
         for (parent, &token) in (-1..).zip(followed) {
             tree.push(token, parent, 1.0, Source::Context);
         }
-        Ok(tree)
+        Ok(limits.cut(tree))
     }
 
-    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let (length, last_match) = (self.history.tokens().len(), self.match_length);
-        self.history.try_on(tokens);
-        let tree = self.draft(max_nodes);
-        self.history.take_back(length);
-        self.match_length = last_match;
-        tree
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let mut trial = self.clone();
+        trial.observe(tokens, None)?;
+        trial.draft(DraftLimits::nodes(max_nodes))
     }
 
     fn match_length(&self) -> usize {

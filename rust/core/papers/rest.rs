@@ -5,13 +5,11 @@ use std::sync::Arc;
 use crate::base::checks::check_limit;
 use crate::base::checks::check_match_lengths;
 use crate::base::error::Result;
-use crate::base::even_sample::Stride;
-use crate::draft::session::Session;
-use crate::draft::token_tree::{Source, TokenTree};
-use crate::lookup::continuations::{Node, Samples};
+use crate::draft::session::{DraftLimits, Session};
+use crate::draft::token_tree::TokenTree;
+use crate::lookup::continuations::Samples;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
-use crate::lookup::split::Splitter;
 use crate::papers::continuation_trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
 
 /// How a [`RestSession`] drafts.
@@ -27,9 +25,6 @@ pub struct RestConfig {
     ///
     /// An even sample of them ranks the nodes, and bounds the time of a draft.
     pub max_samples: usize,
-    /// Whether all occurrences rank the nodes, not a sample of them. It takes longer where a match
-    /// occurs more often than `max_samples`.
-    pub exact: bool,
 }
 
 impl Default for RestConfig {
@@ -39,7 +34,6 @@ impl Default for RestConfig {
             min_match: 1,
             continuation: 10,
             max_samples: 256,
-            exact: false,
         }
     }
 }
@@ -61,7 +55,7 @@ impl RestConfig {
 /// ones, exactly as many as asked for.
 ///
 /// The same datastore and the same context give the same tree, always.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RestSession {
     datastore: Arc<Datastore>,
     config: RestConfig,
@@ -72,7 +66,6 @@ pub struct RestSession {
     found: Match,
     samples: Samples,
     trie: Trie,
-    splitter: Splitter,
 }
 
 impl RestSession {
@@ -92,13 +85,12 @@ impl RestSession {
             found: Match::default(),
             samples: Samples::default(),
             trie: Trie::default(),
-            splitter: Splitter::default(),
         })
     }
 }
 
 impl Session for RestSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
         self.datastore.check_tokens(tokens)?;
         let separator = self.datastore.separator();
         if let Some(last) = tokens.iter().rposition(|&token| token == separator) {
@@ -118,7 +110,7 @@ impl Session for RestSession {
     /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
     ///
     /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let Self {
             datastore,
             config,
@@ -130,45 +122,22 @@ impl Session for RestSession {
             .shards()
             .find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
-        let max_samples = config.max_samples as u64;
-        let is_small = found.count() <= max_samples;
-        if is_small || (found.is_in_one_shard() && !config.exact) {
-            let stride = Stride::new(found.count(), max_samples);
-            datastore
-                .shards()
-                .gather(found, config.continuation, stride, &[], &mut self.samples);
-            self.trie.fill(&self.samples);
-            return Ok(self.trie.select(max_nodes));
-        }
-        let max_samples = if config.exact { u64::MAX } else { max_samples };
-        let stride = Stride::new(found.count(), max_samples);
-        let length = config.continuation;
-        let nodes = datastore
+        let (length, max_samples) = (config.continuation, config.max_samples);
+        let samples = &mut self.samples;
+        datastore
             .shards()
-            .split(&mut self.splitter, found, stride, length);
-        Ok(tree_of(nodes.take(max_nodes), stride))
+            .read_samples(found, length, max_samples, &[], samples);
+        self.trie.fill(samples);
+        Ok(limits.cut(self.trie.select(limits.max_nodes)))
     }
 
-    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let before = (self.context.clone(), self.longest_possible);
-        let last_found = self.found.clone();
-        let tree = self.observe(tokens).and_then(|()| self.draft(max_nodes));
-        (self.context, self.longest_possible) = before;
-        self.found = last_found;
-        tree
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let mut trial = self.clone();
+        trial.observe(tokens, None)?;
+        trial.draft(DraftLimits::nodes(max_nodes))
     }
 
     fn match_length(&self) -> usize {
         self.found.length
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
-fn tree_of(nodes: impl Iterator<Item = Node>, stride: Stride) -> TokenTree {
-    let mut tree = TokenTree::default();
-    for node in nodes {
-        let prob = node.count as f32 / stride.num_samples() as f32;
-        tree.push(node.token, node.parent, prob, Source::Datastore);
-    }
-    tree
 }

@@ -39,10 +39,9 @@ pub struct Manifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// Only suffixes that begin at a multiple of this are indexed.
-    pub position_stride: u32,
-    /// At most this many suffixes that begin alike are indexed in a shard; 0 is no limit.
-    pub max_duplicates: u32,
+    /// Which suffixes are indexed: all of them.
+    #[serde(flatten)]
+    pub kept: Kept,
     /// All tokens, separators included.
     pub num_tokens: u64,
     /// All documents.
@@ -60,6 +59,26 @@ pub struct Manifest {
     pub prior: Option<PriorEntry>,
     /// The xxh3-128 of all of the above, in hexadecimal: the same input gives the same build id.
     pub build_id: String,
+}
+
+/// What datastores say that were built when an index could keep only some of the suffixes. New ones
+/// say nothing of it, and only those that keep all are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position_stride: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_duplicates: Option<u32>,
+}
+
+impl Kept {
+    fn check(self, path: &Path) -> Result<()> {
+        if self.position_stride.unwrap_or(1) == 1 && self.max_duplicates.unwrap_or(0) == 0 {
+            return Ok(());
+        }
+        let path = path.to_owned();
+        Err(Error::Incomplete { path })
+    }
 }
 
 /// What the manifest says of a shard.
@@ -165,6 +184,7 @@ impl Manifest {
         if text != manifest.clone().seal().as_bytes() {
             return Err(Error::Checksum { path });
         }
+        manifest.kept.check(&path)?;
         manifest
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
@@ -234,10 +254,9 @@ pub struct ShardManifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// Only suffixes that begin at a multiple of this are kept; 1 keeps all.
-    pub position_stride: u32,
-    /// At most this many suffixes are kept that begin with the same 32 tokens; 0 keeps all.
-    pub max_duplicates: u32,
+    /// Which suffixes are indexed: all of them.
+    #[serde(flatten)]
+    pub kept: Kept,
     /// The tokens themselves.
     pub tokens: SectionManifest,
     /// The suffix array.
@@ -270,13 +289,12 @@ impl ShardManifest {
                 found,
             });
         }
+        shard.kept.check(&path)?;
         shard
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
         let is_of = |manifest: &Manifest| {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
-                && shard.position_stride == manifest.position_stride
-                && shard.max_duplicates == manifest.max_duplicates
         };
         if !is_of(manifest) || shard.entry() != *entry {
             return Err(Error::Mismatch { path });
@@ -341,13 +359,6 @@ impl ShardManifest {
             (1..=n).contains(&self.documents.count),
             "it has too many documents",
         )?;
-        fits(self.position_stride > 0, "its stride is not usable")?;
-        let num_positions = n.div_ceil(self.position_stride.into());
-        let is_usable = match self.max_duplicates {
-            0 => self.suffixes.count == num_positions,
-            _ => (1..=num_positions).contains(&self.suffixes.count),
-        };
-        fits(is_usable, "it has no usable number of suffixes")?;
         let sections = self.sections();
         let sizes = sections.map(|(_, section)| (section.element_bits, section.count));
         fits(sizes == self.sizes(n), "its sections differ")?;
@@ -359,12 +370,10 @@ impl ShardManifest {
     /// The element bits and counts of the sections.
     fn sizes(&self, num_tokens: u64) -> [(u16, u64); 6] {
         let token_bits = self.token_width().bits();
-        let num_positions = num_tokens.div_ceil(self.position_stride.into());
-        let num_suffixes = self.suffixes.count;
-        let num_keys = num_suffixes.div_ceil(KEY_STRIDE as u64);
+        let num_keys = num_tokens.div_ceil(KEY_STRIDE as u64);
         [
             (token_bits, num_tokens),
-            (position_bits(num_positions), num_suffixes),
+            (position_bits(num_tokens), num_tokens),
             (32, u64::from(self.vocab_size) + 2),
             (token_bits, num_keys * KEY_LEN as u64),
             (64, self.documents.count),

@@ -24,7 +24,7 @@
 //! | kind | file | elements of a shard of `n` tokens |
 //! | ---: | ---- | -------- |
 //! |    1 | `tokens.bin` | `n` tokens of 16 or 24 bits; the separator follows each document |
-//! |    2 | `suffixes.bin` | `m` numbers of ceil(log2 ceil(n / s)) bits (at least 1), packed from the low bit on: where each suffix that is kept begins, divided by the stride `s`, in the suffixes' lexicographic order; `m` = `n` where all are kept |
+//! |    2 | `suffixes.bin` | `n` numbers of ceil(log2 n) bits (at least 1), packed from the low bit on: where each suffix begins, in the suffixes' lexicographic order |
 //! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many of these begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
 //! |    4 | `keys.bin` | the first 4 tokens of the suffixes of rank 0, 256, 512 …, as wide as tokens; zeros stand for tokens past the end |
 //! |    5 | `documents.bin` | for each document the 64-bit position after its separator |

@@ -105,20 +105,6 @@ impl Tokens {
         }
     }
 
-    /// Whether the tokens from `a` on and those from `b` on are the same, up to `length` of them or to
-    /// the first `last`.
-    pub(crate) fn are_alike(&self, a: usize, b: usize, length: usize, last: u32) -> bool {
-        let section = &self.section;
-        match self.width {
-            TokenWidth::Two => {
-                are_alike(from::<2>(section, a), from::<2>(section, b), length, last)
-            }
-            TokenWidth::Three => {
-                are_alike(from::<3>(section, a), from::<3>(section, b), length, last)
-            }
-        }
-    }
-
     /// Appends up to `length` tokens from `index` on.
     pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
         match self.width {
@@ -179,16 +165,4 @@ fn compare(mut tokens: impl Iterator<Item = u32>, pattern: &[u32]) -> Ordering {
         }
     }
     Ordering::Equal
-}
-
-fn are_alike(
-    a: impl Iterator<Item = u32>,
-    b: impl Iterator<Item = u32>,
-    length: usize,
-    last: u32,
-) -> bool {
-    let pairs = a.zip(b).take(length);
-    pairs
-        .take_while(|pair| pair != &(last, last))
-        .all(|(a, b)| a == b)
 }

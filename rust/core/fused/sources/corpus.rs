@@ -1,11 +1,12 @@
-//! What followed the longest matches in a datastore, and how does it go on along a path?
+//! What followed the longest matches in the datastore, and how do these passages continue along a path?
 
 use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::sources::skip_gram::Skipped;
+use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
@@ -13,112 +14,263 @@ use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::look_up_elsewhere;
 
 /// How many tokens of a passage are read.
-const LENGTH: usize = 8;
+const PASSAGE_LENGTH: usize = 8;
 
-/// At most this many passages are read of a match of a node that is looked up again.
+/// At most this many of the context's longest matches are read.
+const MAX_MATCHES: usize = 3;
+
+/// At most this many passages are read for a node that is searched for again.
 const MAX_PASSAGES_OF_NODE: usize = 32;
 
-/// A child that inherits at least this many of its parent's passages is not looked up again.
+/// A node that has this many of its parent's passages is not searched for again.
 const ENOUGH: usize = 16;
 
-/// Where a match has at least this many passages, fewer are read of a shorter match.
-const ENOUGH_BESIDE: usize = 8;
+/// A match with this many passages covers a node: fewer are read of shorter matches.
+const COVERED: usize = 8;
 
-/// The lengths of context suffixes that are told apart.
+/// The lengths of the context's suffixes that are searched for.
 const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 
-/// The lengths that likely nodes are looked up with, by their places in [`ORDERS`].
-const OF_NODE: [usize; 2] = [1, 0];
+/// Those that likely nodes are searched for with, as indices of [`ORDERS`]: three tokens, then two.
+const REQUERY: [usize; 2] = [1, 0];
 
-/// Passages that follow one match.
+/// A datastore as a source.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Corpus {
+    passages: Passages,
+    /// The groups of each node.
+    nodes: Vec<Found>,
+    skip_grams: SkipGrams,
+}
+
+impl DraftSource for Corpus {
+    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+        let (Some(datastore), Some(&token)) = (inputs.datastore, node.tail.last()) else {
+            self.nodes.push(0..0);
+            return;
+        };
+        let corpus = View {
+            datastore,
+            holdout: inputs.holdout,
+        };
+        let reading = inputs.reading;
+        let parent = node.parent.map(|parent| &self.nodes[parent]);
+        let found = self.passages.find(corpus, parent, node, reading);
+        let rank = self.passages.add_experts(&found, evidence);
+        add_next_tokens(corpus, token, rank, node.min_share, evidence);
+        self.nodes.push(found);
+        let (passages, nodes) = (&self.passages, &self.nodes);
+        let collect = |parent: usize, token, skipped: &mut Skipped| {
+            passages.skip(&nodes[parent], token, skipped);
+        };
+        let kind = (Kind::CORPUS_SKIP, 1.0);
+        self.skip_grams
+            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn clear(&mut self) {
+        self.passages.clear();
+        self.nodes.clear();
+    }
+
+    fn advance(&mut self, node: Option<usize>, token: u32, _reading: Reading) {
+        let (passages, nodes) = (&self.passages, &self.nodes);
+        self.skip_grams.advance(node, |node, skipped| {
+            if let Some(found) = nodes.get(node) {
+                passages.skip(found, token, skipped);
+            }
+        });
+    }
+
+    fn match_length(&self) -> usize {
+        self.nodes
+            .first()
+            .map_or(0, |found| self.passages.longest(found))
+    }
+
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+/// A datastore without one of its documents, where one is held out.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    datastore: &'a Datastore,
+    holdout: Option<&'a Holdout>,
+}
+
+impl View<'_> {
+    /// What of `tail` belongs to the document that it ends in: no match reaches across a separator.
+    fn last_document<'t>(&self, tail: &'t [u32]) -> &'t [u32] {
+        let separator = self.datastore.separator();
+        let mut documents = tail.rsplit(|&token| token == separator);
+        documents.next().unwrap_or_default()
+    }
+
+    /// Samples passages of a match, and gives how often it occurs. Each passage tells how many of the
+    /// tokens before it are the last ones of `before`.
+    fn sample(
+        &self,
+        found: &Match,
+        max_passages: usize,
+        before: &[u32],
+        samples: &mut Samples,
+    ) -> u64 {
+        let shards = self.datastore.shards();
+        let elsewhere = self.holdout.and_then(|holdout| {
+            holdout.samples_elsewhere(shards, found, PASSAGE_LENGTH, max_passages, before)
+        });
+        if let Some((count, elsewhere)) = elsewhere {
+            *samples = elsewhere;
+            return count;
+        }
+        shards.read_samples(found, PASSAGE_LENGTH, max_passages, before, samples);
+        found.count()
+    }
+}
+
+/// Adds the expert for what follows a node's token alone: those tokens whose share is at least
+/// `min_share`.
+fn add_next_tokens(
+    corpus: View<'_>,
+    token: u32,
+    rank: usize,
+    min_share: f32,
+    evidence: &mut Evidence,
+) {
+    let (datastore, shards) = (corpus.datastore, corpus.datastore.shards());
+    let elsewhere = corpus
+        .holdout
+        .and_then(|holdout| look_up_elsewhere(shards, token, holdout));
+    let next_tokens = elsewhere
+        .as_ref()
+        .or_else(|| datastore.next_tokens().of(shards, token));
+    if let Some(next_tokens) = next_tokens {
+        let matched = Matched {
+            kind: Kind::CORPUS,
+            order: 1,
+            rank,
+            num_matches: next_tokens.num_matches,
+        };
+        let min_count = min_share * next_tokens.num_samples;
+        let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
+        let counts = next_tokens.counts.iter().take_while(matter).copied();
+        evidence.add(matched, Some(next_tokens.num_samples), counts);
+    }
+}
+
+/// The sampled passages after one match.
 #[derive(Debug, Clone)]
 struct Group {
+    /// The length of the match.
     order: usize,
+    /// How often it occurs.
     num_matches: f32,
     rows: Range<usize>,
 }
 
+/// The groups of one node, the longest match first.
+type Found = Range<usize>;
+
 /// The passages of all nodes of a draft.
-#[derive(Debug, Default)]
-pub(crate) struct Passages {
+#[derive(Debug, Default, Clone)]
+struct Passages {
     groups: Vec<Group>,
-    /// For each passage of each group, where in `tokens` it goes on.
+    /// For each passage of each group, the position in `tokens` at which it continues.
     rows: Vec<u32>,
-    /// Passages one after the other, each with its end.
+    /// All passages, each followed by [`END`].
     tokens: Vec<u32>,
+    /// The last match that was searched for with each of [`ORDERS`].
     found: Vec<Match>,
     samples: Samples,
-    /// A document that is drafted for as if it were not in the datastore.
-    pub(crate) hidden: Option<Holdout>,
 }
 
-/// The groups of one node, the longest match first.
-pub(crate) type Found = Range<usize>;
-
 impl Passages {
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.groups.clear();
         self.rows.clear();
         self.tokens.clear();
     }
 
-    /// Reads what followed the longest matches of `tail`, of two tokens or more, up to one that occurs
-    /// at least as often as passages are read of it.
-    ///
-    /// Where all passages of a match are read, no longer one is searched for: its passages are those
-    /// of them that the same tokens come before.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-    pub(crate) fn look_up(
+    /// The groups of a node: at the root by searches, elsewhere those passages of the parent that
+    /// continue with the node's token, and by searches again where these are few and the node is
+    /// likely.
+    fn find(
         &mut self,
-        datastore: &Datastore,
-        tail: &[u32],
+        corpus: View<'_>,
+        parent: Option<&Found>,
+        node: &NodeView<'_>,
         reading: Reading,
     ) -> Found {
+        let Some(parent) = parent else {
+            return self.look_up(corpus, corpus.last_document(node.tail), reading);
+        };
+        let token = node.tail.last().copied().unwrap_or(END);
+        let found = self.follow(parent, token);
+        if node.prob < reading.requery_min_prob {
+            found
+        } else {
+            self.requery(corpus, corpus.last_document(node.tail), &found)
+        }
+    }
+
+    /// Reads what followed the longest matches of `tail`.
+    ///
+    /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer
+    /// matches need no search: they are the passages of that one whose preceding tokens agree too.
+    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
+    fn look_up(&mut self, corpus: View<'_>, tail: &[u32], reading: Reading) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
-        let most = reading.passages as u64;
-        let mut whole = 0;
-        while whole < ORDERS.len() && self.search(datastore, tail, whole) > most {
-            whole += 1;
+        let max_passages = reading.passages as u64;
+        let mut complete = 0;
+        while complete < ORDERS.len() && self.search(corpus, tail, complete) > max_passages {
+            complete += 1;
         }
-        if whole < ORDERS.len() {
-            self.read_whole(datastore, tail, whole, reading);
+        if complete < ORDERS.len() {
+            self.read_complete(corpus, tail, complete, reading);
         }
-        for index in (0..whole).rev() {
+        for index in (0..complete).rev() {
             let groups = &self.groups[start..];
             let longer = groups.last();
             let num_longer = longer.map_or(0.0, |group| group.num_matches);
-            if groups.len() == reading.matches || num_longer >= most as f32 {
+            if groups.len() == MAX_MATCHES || num_longer >= max_passages as f32 {
                 break;
             }
             let max_passages = match longer {
-                Some(group) if group.rows.len() >= ENOUGH_BESIDE => reading.passages_if_covered,
+                Some(group) if group.rows.len() >= COVERED => reading.passages_if_covered,
                 _ => reading.passages,
             };
-            // What occurs no more often than something longer says nothing else.
+            // A match that occurs no more often than a longer one adds nothing.
             if self.found[index].count() as f32 > num_longer {
-                self.read(datastore, index, max_passages, num_longer);
+                self.read(corpus, index, max_passages, num_longer);
             }
         }
         start..self.groups.len()
     }
 
-    /// Searches for a suffix of one of [`ORDERS`], and gives how often it occurs.
-    fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
+    /// Searches for the suffix of one of [`ORDERS`], and gives how often it occurs.
+    fn search(&mut self, corpus: View<'_>, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => datastore.shards().find(&tail[start..], found),
+            Some(start) => corpus.datastore.shards().find(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()
     }
 
-    /// Reads all passages of a match, and with them those of the longest ones.
+    /// Reads all passages of a match, and adds the groups of the longest matches among them.
     #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
-    fn read_whole(&mut self, datastore: &Datastore, tail: &[u32], index: usize, reading: Reading) {
+    fn read_complete(&mut self, corpus: View<'_>, tail: &[u32], index: usize, reading: Reading) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
-        self.sample(datastore, index, reading.passages, before);
+        corpus.sample(
+            &self.found[index],
+            reading.passages,
+            before,
+            &mut self.samples,
+        );
         let (first, first_group) = (self.keep_samples(), self.groups.len());
         let mut num_longer = 0;
         for &order in ORDERS[index..].iter().rev() {
@@ -129,47 +281,25 @@ impl Passages {
                 num_longer = count;
                 self.add_group(order, count as f32, first, reach);
             }
-            if self.groups.len() - first_group == reading.matches {
+            if self.groups.len() - first_group == MAX_MATCHES {
                 break;
             }
         }
     }
 
-    /// Reads passages of a match, unless all but `num_longer` of them, those of a longer match, are
-    /// hidden.
+    /// Reads passages of a match, unless all but those of a longer match, `num_longer`, are held out.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize, num_longer: f32) {
-        let count = self.sample(datastore, index, max_passages, &[]) as f32;
-        if count > num_longer {
-            let first = self.keep_samples();
-            self.add_group(self.found[index].length, count, first, 0);
-        }
-    }
-
-    /// Samples passages of a match, and gives how often it occurs.
-    fn sample(
-        &mut self,
-        datastore: &Datastore,
-        index: usize,
-        max_passages: usize,
-        before: &[u32],
-    ) -> u64 {
+    fn read(&mut self, corpus: View<'_>, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
-        let elsewhere = self.hidden.as_ref().and_then(|hidden| {
-            hidden.samples_elsewhere(datastore.shards(), found, LENGTH, max_passages, before)
-        });
-        if let Some((count, samples)) = elsewhere {
-            self.samples = samples;
-            return count;
+        let count = corpus.sample(found, max_passages, &[], &mut self.samples) as f32;
+        if count > num_longer {
+            let order = found.length;
+            let first = self.keep_samples();
+            self.add_group(order, count, first, 0);
         }
-        let samples = &mut self.samples;
-        datastore
-            .shards()
-            .read_samples(found, LENGTH, max_passages, before, samples);
-        found.count()
     }
 
-    /// Keeps the passages of the samples, and gives where the first of them is.
+    /// Keeps the sampled passages, and gives the position of the first one.
     fn keep_samples(&mut self) -> u32 {
         let first = saturating_u32(self.tokens.len());
         for row in self.samples.iter() {
@@ -179,7 +309,8 @@ impl Passages {
         first
     }
 
-    /// Adds a group of those samples whose matches reach so far back; the first is kept at `first`.
+    /// Adds a group of those samples whose matches reach this far back; `first` is the position of the
+    /// first sample.
     fn add_group(&mut self, order: usize, num_matches: f32, first: u32, reach: usize) {
         let (start, mut next) = (self.rows.len(), first);
         for row in &self.samples.rows {
@@ -195,9 +326,9 @@ impl Passages {
         });
     }
 
-    /// What of the groups of a parent goes on with `token`.
+    /// The groups of those passages of a parent that continue with `token`.
     #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
-    pub(crate) fn follow(&mut self, parent: &Found, token: u32) -> Found {
+    fn follow(&mut self, parent: &Found, token: u32) -> Found {
         let first = self.groups.len();
         for group in parent.clone() {
             let group = self.groups[group].clone();
@@ -221,11 +352,10 @@ impl Passages {
         first..self.groups.len()
     }
 
-    /// Reads what followed the last tokens of a likely node, where its parent's passages do not say
-    /// enough of it.
+    /// Searches for the last tokens of a likely node, where its parent's passages say too little of it.
     #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
-    pub(crate) fn refresh(&mut self, datastore: &Datastore, tail: &[u32], found: &Found) -> Found {
-        let [longest, ..] = OF_NODE.map(|index| ORDERS[index]);
+    fn requery(&mut self, corpus: View<'_>, tail: &[u32], found: &Found) -> Found {
+        let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {
             let num_rows = group.rows.len();
             group.order <= longest && num_rows < ENOUGH && (num_rows as f32) < group.num_matches
@@ -233,32 +363,32 @@ impl Passages {
         let groups = &self.groups[found.clone()];
         let num_kept = groups.iter().position(says_little).unwrap_or(groups.len());
         self.groups.truncate(found.start + num_kept);
-        for index in OF_NODE {
+        for index in REQUERY {
             let shortest = self.groups[found.start..].last();
             if shortest.is_none_or(|group| group.order > ORDERS[index]) {
                 let num_longer = shortest.map_or(0.0, |group| group.num_matches);
-                if self.search(datastore, tail, index) as f32 > num_longer {
-                    self.read(datastore, index, MAX_PASSAGES_OF_NODE, num_longer);
+                if self.search(corpus, tail, index) as f32 > num_longer {
+                    self.read(corpus, index, MAX_PASSAGES_OF_NODE, num_longer);
                 }
             }
         }
         found.start..self.groups.len()
     }
 
-    /// Adds an expert for each match that occurs oftener than all longer ones.
-    pub(crate) fn add_experts(&self, found: &Found, evidence: &mut Evidence) -> usize {
+    /// Adds an expert for each match that occurs more often than all longer ones, and gives how many.
+    fn add_experts(&self, found: &Found, evidence: &mut Evidence) -> usize {
         let (mut rank, mut last) = (0, 0.0);
         for group in &self.groups[found.clone()] {
             if group.num_matches > last {
                 last = group.num_matches;
                 let rows = self.rows[group.rows.clone()].iter();
                 let matched = Matched {
-                    kind: Kind::Datastore,
+                    kind: Kind::CORPUS,
                     order: group.order,
                     rank,
                     num_matches: group.num_matches,
                 };
-                // Passages are sorted: what they begin with stands together.
+                // Passages are sorted: equal first tokens stand together.
                 let next = runs(rows.map(|&row| self.tokens[row as usize]));
                 rank += usize::from(evidence.add(matched, None, next));
             }
@@ -266,12 +396,13 @@ impl Passages {
         rank
     }
 
-    /// What follows where passages go on with another token than `token`: those of the longest match
-    /// that is of more than one token and that some passages follow.
-    pub(crate) fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
-        const ENOUGH: usize = 4;
+    /// Collects the second tokens of those passages whose first token is not `token`: passages of the
+    /// longest match of two tokens or more that has some.
+    fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
+        const MIN_PASSAGES: usize = 4;
         let mut groups = self.groups[found.clone()].iter();
-        let Some(group) = groups.find(|group| group.order > 1 && group.rows.len() >= ENOUGH) else {
+        let has_some = |group: &&Group| group.order > 1 && group.rows.len() >= MIN_PASSAGES;
+        let Some(group) = groups.find(has_some) else {
             return;
         };
         for &row in &self.rows[group.rows.clone()] {
@@ -284,39 +415,8 @@ impl Passages {
         }
     }
 
-    pub(crate) fn longest(&self, found: &Found) -> usize {
-        self.groups[found.clone()]
-            .first()
-            .map_or(0, |group| group.order)
-    }
-
-    /// Adds the expert for what follows a node's token; `min_share` is the least share of a token
-    /// that matters.
-    pub(crate) fn count_followers(
-        &self,
-        datastore: &Datastore,
-        token: u32,
-        rank: usize,
-        min_share: f32,
-        evidence: &mut Evidence,
-    ) {
-        let hidden = self.hidden.as_ref();
-        let elsewhere =
-            hidden.and_then(|hidden| look_up_elsewhere(datastore.shards(), token, hidden));
-        let next_tokens = elsewhere
-            .as_ref()
-            .or_else(|| datastore.next_tokens().of(datastore.shards(), token));
-        if let Some(next_tokens) = next_tokens {
-            let matched = Matched {
-                kind: Kind::Datastore,
-                order: 1,
-                rank,
-                num_matches: next_tokens.num_matches,
-            };
-            let min_count = min_share * next_tokens.num_samples;
-            let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
-            let counts = next_tokens.counts.iter().take_while(matter).copied();
-            evidence.add(matched, Some(next_tokens.num_samples), counts);
-        }
+    fn longest(&self, found: &Found) -> usize {
+        let longest = self.groups[found.clone()].first();
+        longest.map_or(0, |group| group.order)
     }
 }

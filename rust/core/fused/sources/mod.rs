@@ -1,10 +1,8 @@
-//! What does each source of the fused drafter predict of the next token?
-//!
-//! It imports every other folder, and of `fused` only `evidence` and `effort`.
+//! What does each source of the fused drafter say may follow a node? One file a source.
 
+pub(crate) mod bigrams;
 pub(crate) mod corpus;
 pub(crate) mod echo;
 pub(crate) mod recycled;
 pub(crate) mod skip_gram;
-pub(crate) mod tables;
 pub(crate) mod text;

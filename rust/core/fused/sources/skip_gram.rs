@@ -1,50 +1,78 @@
-//! What followed where all but the last token of a path came before, and another one in its place?
+//! What followed where a match goes on with another token than the node's?
 //!
-//! A name or a number that changes ends every match, and what came after it elsewhere often follows
-//! all the same. A node knows from its parent, for no search of its own: what its parent's matches
-//! go on with after any other token than the node's.
+//! A name or a number that changes ends every match, yet what comes after it is often what came after
+//! the old one. So a source that knows the matches of a node's parent adds one more expert, a
+//! skip-gram: the tokens two places after these matches, wherever the token in between is not the
+//! node's. It costs no search.
 
-use crate::fused::evidence::DECAY;
+use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
+use crate::fused::source::NodeView;
 
-/// What followed in one source.
+/// The skip-grams of one source.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct SkipGrams {
+    /// Those of the next draft's root.
+    of_root: Skipped,
+    of_node: Skipped,
+}
+
+/// Tokens that follow a skipped one.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
-    /// The length of the longest match before the token that is skipped.
-    pub(crate) order: usize,
-    /// The tokens after that one, those that say most first.
+    /// The length of the longest match before the skipped token.
+    order: usize,
+    /// The tokens after it, those that count most first.
     pub(crate) tokens: Vec<u32>,
 }
 
-/// What followed in each source, at one node.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Skips {
-    pub(crate) datastore: Skipped,
-    /// Of the request's own text, earlier texts, and the one that is expected.
-    pub(crate) texts: [Skipped; 3],
-}
-
-impl Skips {
-    pub(crate) fn clear(&mut self) {
-        for skipped in self.texts.iter_mut().chain([&mut self.datastore]) {
-            skipped.order = 0;
-            skipped.tokens.clear();
+impl SkipGrams {
+    /// Adds the expert of a node; `collect(parent, token, skipped)` collects what follows its
+    /// parent's matches after any other token than `token`.
+    ///
+    /// # Arguments
+    ///
+    /// * `decay`: How much less each token counts than the one before it.
+    pub(crate) fn add_expert(
+        &mut self,
+        (kind, decay): (Kind, f32),
+        node: &NodeView<'_>,
+        reading: Reading,
+        evidence: &mut Evidence,
+        collect: impl FnOnce(usize, u32, &mut Skipped),
+    ) {
+        match (node.parent, node.path.last()) {
+            (Some(parent), Some(&token)) if node.prob >= reading.skip_from => {
+                self.of_node.clear();
+                collect(parent, token, &mut self.of_node);
+                self.of_node.add_expert(kind, decay, evidence);
+            }
+            (None, _) => self.of_root.add_expert(kind, decay, evidence),
+            _ => {}
         }
     }
 
-    /// Adds an expert for each source that has anything to say.
-    pub(crate) fn add_experts(&self, evidence: &mut Evidence) {
-        const TEXTS: [Kind; 3] = [Kind::ContextSkip, Kind::MemorySkip, Kind::PredictedSkip];
-        self.datastore
-            .add_experts(Kind::DatastoreSkip, 1.0, evidence);
-        for (skipped, kind) in self.texts.iter().zip(TEXTS) {
-            skipped.add_experts(kind, DECAY, evidence);
+    /// Collects what the next draft's root needs: `node` is the last accepted one, as far as the draft
+    /// had it.
+    pub(crate) fn advance(
+        &mut self,
+        node: Option<usize>,
+        collect: impl FnOnce(usize, &mut Skipped),
+    ) {
+        self.of_root.clear();
+        if let Some(node) = node {
+            collect(node, &mut self.of_root);
         }
     }
 }
 
 impl Skipped {
-    /// Adds what a match of `order` tokens goes on with, after the token that is skipped.
+    fn clear(&mut self) {
+        self.order = 0;
+        self.tokens.clear();
+    }
+
+    /// Adds a token that follows the skipped one after a match of `order` tokens.
     pub(crate) fn add(&mut self, order: usize, token: u32) {
         if token != END {
             self.order = self.order.max(order);
@@ -52,8 +80,8 @@ impl Skipped {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
-    fn add_experts(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
+    #[expect(clippy::cast_precision_loss, reason = "there are few tokens")]
+    fn add_expert(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
         if self.tokens.is_empty() {
             return;
         }

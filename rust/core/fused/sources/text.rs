@@ -1,72 +1,185 @@
-//! Where in a text that grows did the end of a path come before?
+//! Where in a text that grows did the end of a path come before, and what came next there?
 
 use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
+use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{DECAY, END, Evidence, Kind, MAX_DEPTH, Matched};
-use crate::fused::sources::skip_gram::Skipped;
+use crate::fused::evidence::{END, Evidence, Kind, MAX_DEPTH, Matched};
+use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 16;
 
-// The longest match there is, one of a node as deep as can be, is a bit of a number.
-const _: () = assert!(MAX_LENGTH + (MAX_DEPTH as usize) < u64::BITS as usize);
+// The longest match, one of the deepest node, is a bit of a 64-bit number.
+const _: () = assert!(MAX_LENGTH + MAX_DEPTH < u64::BITS as usize);
 
-/// How many of the longest lengths are experts of their own.
+/// How many of the longest match lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// How many of the latest places are looked at.
+/// How much less an earlier place counts than the next one.
+const DECAY: f32 = 0.95;
+
+/// A text of at most this many tokens is near: it fits in a core's own cache, so reading a place of it
+/// costs little.
+const NEAR: usize = 1 << 17;
+
+/// A node of probability p reads at most p times this many of the latest places of a near text.
+const REACH: f32 = 512.0;
+
+/// In a text that is not near, at most this many places after the root's last token alone are read.
+const MAX_UNIGRAM_PLACES: usize = 8;
+
+/// A text as a source: the request's own, its tenant's earlier ones, or the output that the caller
+/// expects.
+#[derive(Debug, Clone)]
+pub(crate) struct Text {
+    label: Source,
+    kind: Kind,
+    skip_kind: Kind,
+    places: Places,
+    /// The places of each node.
+    nodes: Vec<Found>,
+    skip_grams: SkipGrams,
+}
+
+impl Text {
+    /// The request's own text.
+    pub(crate) fn context() -> Self {
+        Self::new(Source::Context, Kind::CONTEXT, Kind::CONTEXT_SKIP)
+    }
+
+    /// Earlier texts of the request's tenant.
+    pub(crate) fn memory() -> Self {
+        Self::new(Source::Memory, Kind::MEMORY, Kind::MEMORY_SKIP)
+    }
+
+    /// The output that the caller expects.
+    pub(crate) fn expected() -> Self {
+        Self::new(Source::Predicted, Kind::EXPECTED, Kind::EXPECTED_SKIP)
+    }
+
+    fn new(label: Source, kind: Kind, skip_kind: Kind) -> Self {
+        Self {
+            label,
+            kind,
+            skip_kind,
+            places: Places::default(),
+            nodes: Vec::new(),
+            skip_grams: SkipGrams::default(),
+        }
+    }
+
+    fn of<'a>(&self, inputs: &Inputs<'a>) -> Option<&'a History> {
+        match self.label {
+            Source::Memory => inputs.memory,
+            Source::Predicted => inputs.expected,
+            _ => Some(inputs.context),
+        }
+    }
+
+    fn root(&self) -> Option<&Found> {
+        self.nodes.first()
+    }
+}
+
+impl DraftSource for Text {
+    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+        let Some(text) = self.of(inputs) else {
+            self.nodes.push(Found::default());
+            return;
+        };
+        let reading = inputs.reading;
+        let parent = node.parent.map(|parent| &self.nodes[parent]);
+        let reach = Reach::of(parent.map(|_| node.prob), text, reading);
+        let found = self.places.find(text, parent, node.tail, reach);
+        self.places.add_experts(&found, self.kind, evidence);
+        self.nodes.push(found);
+        let (places, nodes) = (&self.places, &self.nodes);
+        let collect = |parent: usize, token, skipped: &mut Skipped| {
+            places.skip(&nodes[parent], token, reading.skipped_places, skipped);
+        };
+        let kind = (self.skip_kind, DECAY);
+        self.skip_grams
+            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn clear(&mut self) {
+        self.places.clear();
+        self.nodes.clear();
+    }
+
+    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
+        let (places, nodes) = (&self.places, &self.nodes);
+        self.skip_grams.advance(node, |node, skipped| {
+            if let Some(found) = nodes.get(node) {
+                places.skip(found, token, reading.skipped_places, skipped);
+            }
+        });
+    }
+
+    fn match_length(&self) -> usize {
+        self.root().map_or(0, |found| self.places.longest(found))
+    }
+
+    fn match_position(&self) -> Option<usize> {
+        self.places.place_of_longest(self.root()?)
+    }
+
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+/// How many of the latest places are read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
-    /// Of those that two tokens lead to.
-    pairs: usize,
-    /// Of those that only the last token leads to.
-    singles: usize,
-    /// A child that inherits at least this many of its parent's places is not searched for. A node
-    /// with at least this many places of its last two tokens leaves out those of its last token alone.
+struct Reach {
+    /// Of those after the last two tokens.
+    bigrams: usize,
+    /// Of those after the last token alone.
+    unigrams: usize,
+    /// A node that has this many of its parent's places is not searched for, and one that has this
+    /// many after its last two tokens gets none after the last alone.
     enough: usize,
 }
 
-/// A text of at most this many tokens is near: it fits a core's own cache, so a place is read fast.
-const NEAR: usize = 1 << 17;
-
 impl Reach {
-    /// For a root, which is sure to come, or a child that is this likely: in a longer text, each place
-    /// costs a wait for memory.
-    pub(crate) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
+    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
+    /// costs a wait for main memory.
+    fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
         let (most, reach) = if is_near {
-            (256, reading.reach)
+            (256, REACH)
         } else {
-            (128, reading.reach / 2.0)
+            (128, REACH / 2.0)
         };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let pairs = ((prob * reach) as usize).clamp(8, most);
-        let has_pairs = is_near || prob >= reading.requery_min_prob_long_text;
-        let singles = match child {
-            _ if is_near => pairs / 4,
-            None => reading.max_unigram_places,
+        let bigrams = ((prob * reach) as usize).clamp(8, most);
+        let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
+        let unigrams = match child {
+            _ if is_near => bigrams / 4,
+            None => MAX_UNIGRAM_PLACES,
             Some(_) => 0,
         };
         Self {
-            pairs: if has_pairs { pairs } else { 0 },
-            singles,
+            bigrams: if has_bigrams { bigrams } else { 0 },
+            unigrams,
             enough: reading.enough_places,
         }
     }
 }
 
-/// A place of a text that the same tokens lead to as to a node.
+/// A place of the text after the last tokens of a node's path.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Where the text goes on, and with which token.
+    /// The position at which the text continues, and the token there.
     next: u32,
     token: u32,
     /// The token after that.
@@ -77,24 +190,24 @@ struct Place {
 
 /// The places of one node, in [`Places`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
+struct Found {
     range: Range<usize>,
     /// Whether there may be more of them.
     is_cut: bool,
 }
 
 /// The places of all nodes of a draft.
-#[derive(Debug, Default)]
-pub(crate) struct Places(Vec<Place>);
+#[derive(Debug, Default, Clone)]
+struct Places(Vec<Place>);
 
 impl Places {
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// The places that `tail` leads to, which ends in a node's path: those of its parent that go on
-    /// with its token where there are enough, else the latest ones.
-    pub(crate) fn find(
+    /// Finds the places after the last tokens of `tail`: those of the parent that continue with the
+    /// node's token where there are enough, otherwise the latest ones.
+    fn find(
         &mut self,
         text: &History,
         parent: Option<&Found>,
@@ -111,12 +224,13 @@ impl Places {
             self.follow(text, parent, last);
             is_cut = parent.is_cut;
         }
-        if is_cut && reach.pairs > 0 && self.0.len() - start < reach.enough {
+        if is_cut && reach.bigrams > 0 && self.0.len() - start < reach.enough {
             self.0.truncate(start);
-            is_cut = before.is_some_and(|before| self.add_pairs(text, before, tail, reach.pairs));
+            is_cut = before
+                .is_some_and(|before| self.add_after_bigram(text, before, tail, reach.bigrams));
         }
-        if reach.singles > 0 && self.0.len() - start < reach.enough {
-            is_cut |= self.add_singles(text, before, last, reach.singles);
+        if reach.unigrams > 0 && self.0.len() - start < reach.enough {
+            is_cut |= self.add_after_unigram(text, before, last, reach.unigrams);
         } else {
             is_cut = true;
         }
@@ -143,7 +257,13 @@ impl Places {
     }
 
     /// Adds the latest places after the last two tokens; says whether there are more.
-    fn add_pairs(&mut self, text: &History, before: u32, tail: &[u32], limit: usize) -> bool {
+    fn add_after_bigram(
+        &mut self,
+        text: &History,
+        before: u32,
+        tail: &[u32],
+        limit: usize,
+    ) -> bool {
         let last = tail[tail.len() - 1];
         let tokens = text.tokens();
         let start = self.0.len();
@@ -162,7 +282,7 @@ impl Places {
 
     /// Adds the latest places after the last token where another one came before it; says whether
     /// there are more.
-    fn add_singles(
+    fn add_after_unigram(
         &mut self,
         text: &History,
         before: Option<u32>,
@@ -210,7 +330,7 @@ impl Places {
     }
 
     /// Adds an expert for each of the longest lengths: the places with that length or more.
-    pub(crate) fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
         let mut lengths = 0_u64;
@@ -238,26 +358,27 @@ impl Places {
         }
     }
 
-    /// What follows where the latest of these places go on with another token than `token`.
-    pub(crate) fn skip(&self, found: &Found, token: u32, most: usize, skipped: &mut Skipped) {
+    /// Collects the second tokens after those places whose first one is not `token`, at most
+    /// `max_skipped`, the latest first.
+    fn skip(&self, found: &Found, token: u32, max_skipped: usize, skipped: &mut Skipped) {
         for place in &self.0[found.range.clone()] {
             if place.token != END && place.token != token {
                 skipped.add(place.length as usize, place.after);
-                if skipped.tokens.len() == most {
+                if skipped.tokens.len() == max_skipped {
                     break;
                 }
             }
         }
     }
 
-    /// Where the latest of the longest matches of a node goes on.
-    pub(crate) fn place_of_longest(&self, found: &Found) -> Option<usize> {
+    /// The position at which the latest of the longest matches of a node continues.
+    fn place_of_longest(&self, found: &Found) -> Option<usize> {
         let places = self.0[found.range.clone()].iter().rev();
         Some(places.max_by_key(|place| place.length)?.next as usize)
     }
 
     /// The longest match of a node.
-    pub(crate) fn longest(&self, found: &Found) -> usize {
+    fn longest(&self, found: &Found) -> usize {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
@@ -278,7 +399,7 @@ mod tests {
     use crate::fused::effort::Effort;
     use crate::memory::history::History;
 
-    /// What follows 1, 2 in a text of a given length at least: 3, or 4 where only the 2 is the same.
+    /// What follows 1, 2 in a text of at least so many tokens: 3, or 4 where only the 2 is the same.
     fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
         let mut text = History::default();
         text.extend(&vec![0; num_tokens]);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::base::error::{Error, Result};
-use crate::papers::aded::trigrams::{Prefix, Row, TrigramFacts, Trigrams, Word, total};
+use crate::papers::aded::trigrams::{Prefix, Row, Trigrams, Word, total};
 
 /// The words that are learned at most, and some for each row: 8 bytes each.
 const CAPACITY: usize = 1 << 22;
@@ -139,11 +139,6 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What the matrix is made of.
-    pub(crate) fn facts(&self) -> &TrigramFacts {
-        self.trigrams.facts()
-    }
-
     /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
         prefix.then(token, self.trigrams.facts().order)

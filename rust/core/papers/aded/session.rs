@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::draft::session::Session;
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::{Adaptation, AdaptiveTrigrams};
 use crate::papers::aded::mcts::{self, Search, SearchConfig};
@@ -62,7 +62,7 @@ impl AdedConfig {
 /// [`AdaptiveTrigrams`] learn from each other, those that have one each do not.
 ///
 /// The same tri-grams, the same observed tokens and the same seed give the same tree, always.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
     config: AdedConfig,
@@ -111,7 +111,7 @@ impl AdedSession {
 }
 
 impl Session for AdedSession {
-    fn observe(&mut self, tokens: &[u32]) -> Result<()> {
+    fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
         let trigrams = Arc::clone(&self.trigrams);
         let facts = trigrams.trigrams().facts();
         check_tokens(tokens, facts.vocab_size)?;
@@ -130,7 +130,7 @@ impl Session for AdedSession {
 
     /// The nodes of the best sentences, by what the search backed up to them; a node's probability
     /// is its share of that. With [`SearchMethod::Greedy`], it is that of its path.
-    fn draft(&mut self, max_nodes: usize) -> Result<TokenTree> {
+    fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let config = &self.config.search;
         let tree = match self.prefix() {
             None => TokenTree::default(),
@@ -138,10 +138,10 @@ impl Session for AdedSession {
                 let reader = self.trigrams.reader();
                 match self.config.method {
                     SearchMethod::Mcts => {
-                        Search::run(&reader, config, &self.exploration, root).tree(max_nodes)
+                        Search::run(&reader, config, &self.exploration, root).tree(limits.max_nodes)
                     }
                     SearchMethod::Greedy => {
-                        mcts::greedy(&reader, root, config.depth.min(max_nodes))
+                        mcts::greedy(&reader, root, config.depth.min(limits.max_nodes))
                     }
                 }
             }
@@ -151,18 +151,16 @@ impl Session for AdedSession {
         } else {
             self.context.len()
         };
-        Ok(tree)
+        Ok(limits.cut(tree))
     }
 
-    fn draft_after(&mut self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         check_tokens(tokens, self.trigrams.trigrams().facts().vocab_size)?;
-        let before = (self.context.clone(), self.match_length);
+        let mut trial = self.clone();
         for &token in tokens {
-            self.step(token);
+            trial.step(token);
         }
-        let tree = self.draft(max_nodes);
-        (self.context, self.match_length) = before;
-        tree
+        trial.draft(DraftLimits::nodes(max_nodes))
     }
 
     fn match_length(&self) -> usize {

@@ -1,0 +1,111 @@
+//! What does the tree builder ask of a source of drafts?
+//!
+//! A source says what it found to follow a node of the tree. It keeps what it knows of each node by
+//! the node's number, so that a child begins where its parent's matches left off.
+
+use std::fmt;
+
+use crate::draft::token_tree::TokenTree;
+use crate::fused::effort::Reading;
+use crate::fused::evidence::Evidence;
+use crate::fused::weights::Weights;
+use crate::lookup::datastore::Datastore;
+use crate::lookup::holdout::Holdout;
+use crate::memory::history::History;
+use crate::papers::model_tables::ModelTables;
+
+/// What a draft may read.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) reading: Reading,
+    pub(crate) weights: &'a Weights,
+    pub(crate) datastore: Option<&'a Datastore>,
+    /// A document of the datastore that drafts must not see.
+    pub(crate) holdout: Option<&'a Holdout>,
+    /// The request's own text.
+    pub(crate) context: &'a History,
+    /// Earlier texts of the request's tenant.
+    pub(crate) memory: Option<&'a History>,
+    /// The output that the caller expects.
+    pub(crate) expected: Option<&'a History>,
+    pub(crate) model_tables: Option<&'a ModelTables>,
+    /// Tokens are below this; a model's tables may hold more.
+    pub(crate) vocab_size: u32,
+}
+
+/// A node of the tree whose next token is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeView<'a> {
+    /// Its parent's number among the nodes that were asked for in this draft, in the order of the
+    /// calls; `None` at the root, which has the number 0.
+    pub(crate) parent: Option<usize>,
+    /// The last tokens of the context, then the path to the node.
+    pub(crate) tail: &'a [u32],
+    /// The path alone: empty at the root.
+    pub(crate) path: &'a [u32],
+    /// How likely the path is held to be.
+    pub(crate) prob: f32,
+    /// A token that is less likely than this at the node cannot be drafted.
+    pub(crate) min_share: f32,
+}
+
+/// One source of drafts of one request.
+///
+/// A new source implements this in a file of its own in `sources`, and becomes a row of
+/// [`REGISTRY`](crate::fused::registry::REGISTRY).
+pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
+    /// Adds an expert for each match of the source at a node. Every node of a draft is asked for
+    /// once, parents before their children.
+    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
+
+    /// Forgets the nodes of the last draft.
+    fn clear(&mut self) {}
+
+    /// Keeps what the next draft may need of this one, which [`clear`](Self::clear) forgets next:
+    /// the context grows by tokens of which `token` is the last one, and `node` is the number of the
+    /// node before it, where the draft had it.
+    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
+        let _ = (node, token, reading);
+    }
+
+    /// Learns for all requests that `token` came after `context`.
+    fn learn(&self, weights: &mut Weights, context: &History, token: u32) {
+        let _ = (weights, context, token);
+    }
+
+    /// How many of the target model's likeliest tokens at each verified node it uses.
+    fn num_predictions(&self) -> usize {
+        0
+    }
+
+    /// Takes the target model's `k` likeliest tokens after the context and then after each node of
+    /// `tree`: `predictions` holds `k` tokens for each.
+    fn observe_predictions(
+        &mut self,
+        context: &[u32],
+        tree: &TokenTree,
+        predictions: &[u32],
+        k: usize,
+    ) {
+        let _ = (context, tree, predictions, k);
+    }
+
+    /// The length in tokens of the longest match at the root; 0 where nothing matched.
+    fn match_length(&self) -> usize {
+        0
+    }
+
+    /// The position in the source's text at which the longest match of the root continues.
+    fn match_position(&self) -> Option<usize> {
+        None
+    }
+
+    /// A copy, for a draft on trial.
+    fn boxed_clone(&self) -> Box<dyn DraftSource>;
+}
+
+impl Clone for Box<dyn DraftSource> {
+    fn clone(&self) -> Self {
+        (**self).boxed_clone()
+    }
+}

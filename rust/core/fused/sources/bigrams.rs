@@ -1,0 +1,32 @@
+//! What does the target model predict after a single token, without any context?
+
+use crate::fused::evidence::{Evidence, Kind, Matched};
+use crate::fused::source::{DraftSource, Inputs, NodeView};
+
+/// How many tokens of a row are read, the likeliest ones: later ones hardly ever come.
+const MAX_TOKENS: usize = 8;
+
+/// The bigrams of the target model's tables.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bigrams;
+
+impl DraftSource for Bigrams {
+    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+        let (Some(tables), Some(&last)) = (inputs.model_tables, node.tail.last()) else {
+            return;
+        };
+        let matched = Matched {
+            kind: Kind::BIGRAM,
+            order: 1,
+            rank: 0,
+            num_matches: 1.0,
+        };
+        let row = tables.after(last);
+        let known = row.filter(|&(token, _)| token < inputs.vocab_size);
+        evidence.add(matched, Some(1.0), known.take(MAX_TOKENS));
+    }
+
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(*self)
+    }
+}
