@@ -8,25 +8,16 @@ every machine.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from specds._core import Datastore
-from specds.build import build_datastore
+from demo_setup import demo, parser_of, show, table_of
 from specds.cli.arguments import budget
-from specds.corpora import CorpusOptions, open_corpus
-from specds.demo.held_out import HELD_OUT, prompts
 from specds.demo.measure import MODES, compare
 from specds.drafters import OPTIONS, DrafterInputs, DrafterName, make_drafter, with_trigrams
-from specds.loading import load_model
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison
@@ -42,30 +33,21 @@ COLUMNS = ("nodes", "greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--new-tokens", type=int, default=128)
+    parser = parser_of(__doc__)
     parser.add_argument("--budget", type=budget, default="auto", help="as for `specds generate`")
     options = parser.parse_args()
-    model, tokenizer = load_model("demo", device="cpu")
-    chosen = prompts(options.prompts)
-    table = Table("drafter", "verified as")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
-        path = build_datastore(corpus, tokenizer, Path(folder, "stdlib.specds")).path
-        console = Console(stderr=True)
-        for name in track([*map(DrafterName.parse, NAMES)], "drafters", console=console):
-            ways = ("tree", "batched") if name.value == "n-grammys" else ("tree",)
-            for way in ways:
-                inputs = with_trigrams(name, DrafterInputs(Datastore.open(path), model))
+    table = table_of(("drafter", "verified as"), COLUMNS)
+    names = [DrafterName.parse(name) for name in NAMES]
+    with demo(options.prompts) as setup:
+        for name in track(names, "drafters", console=Console(stderr=True)):
+            inputs = with_trigrams(name, DrafterInputs(setup.datastore, setup.model))
+            for way in ("tree", "batched") if name.value == "n-grammys" else ("tree",):
                 comparisons = [
                     compare(
-                        model,
-                        tokenizer,
+                        setup.model,
+                        setup.tokenizer,
                         partial(make_drafter, name, inputs),
-                        chosen,
+                        setup.prompts,
                         mode=mode,
                         budget=options.budget,
                         verification=way,
@@ -75,7 +57,7 @@ def main() -> None:
                     for mode, settings in MODES.items()
                 ]
                 table.add_row(name.value, way, *figures(comparisons))
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    show(table)
 
 
 def figures(comparisons: list[Comparison]) -> list[str]:

@@ -26,13 +26,13 @@ from rich.console import Console
 from index.report import Figure, machine, table
 from specds import terminal
 from specds.bench.generation.plots import page
-from specds.bench.generation.report import tables
-from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
+from specds.bench.generation.report import altered, sentence, tables
+from specds.bench.generation.run import GenerateOptions, run_generate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specds.bench.generation.report import Row
+    from specds.bench.harness import Row
 
 BASELINES = ("generate", "compiled", "plain", "transformers-prompt-lookup")
 CONTEXTS = (512, 4096, 16_384)
@@ -197,16 +197,15 @@ def _write(out: Path, documents: Sequence[dict[str, Any]], figures: Sequence[Fig
     about = {"machine": machine(), "figures": [figure.to_dict() for figure in figures]}
     text = json.dumps({**about, "cases": documents}, indent=2) + "\n"
     out.with_suffix(".json").write_text(text, encoding="utf-8")
-    first = documents[0]
     # The figures need no plots, and a machine with a GPU may lack what draws them.
     with suppress(ImportError):
-        html = page(rows, first["verification_costs"], sentence(first))
+        html = page({**documents[0], "rows": rows})
         out.with_suffix(".html").write_text(html, encoding="utf-8")
 
 
 def _show(document: dict[str, Any], figures: list[Figure]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130)
-    for shown in tables(document["rows"], document["verification_costs"]):
+    for shown in tables(document)[:-1]:  # the sentence is beneath the figures
         console.print(shown)
     console.print(table(figures, sentence(document), machine()))
     sys.stdout.flush()

@@ -28,6 +28,7 @@ from transformers import LogitsProcessorList
 
 from specds.accept.on_device import Chooser, PassRequest
 from specds.bench.generation.shapes import config_of, random_model
+from specds.demo.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.attention import group_size
 from specds.verify.batch_inputs import Inputs
@@ -85,17 +86,12 @@ def seconds_of(compute: Compute, device: torch.device) -> float:
     run()
     times = []
     for _ in range(REPEATS):
-        _synchronise(device)
+        synchronise(device)
         started = perf_counter()
         run()
-        _synchronise(device)
+        synchronise(device)
         times.append(perf_counter() - started)
     return median(times)
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Static(PackedRunner):

@@ -17,34 +17,29 @@ them) are timed first, and the last column is what the counts come to at these c
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from demo_setup import demo, parser_of, show, table_of
 from hierarchy_shapes import USUAL, PassCosts, measured, pass_costs
 from hierarchy_shapes import table as shapes_table
 from specds import FusedDrafter
-from specds.build import build_datastore
-from specds.corpora import CorpusOptions, open_corpus
-from specds.demo.held_out import HELD_OUT, prompts
 from specds.generation import generate
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
+    from specds import Datastore
     from specds.drafters import Drafter
     from specds.hierarchy.config import Ablation
 
@@ -66,7 +61,7 @@ class Way:
     budget: int | Literal["auto"] = 32
 
 
-def ways(datastore: Path) -> dict[str, Way]:
+def ways(datastore: Datastore) -> dict[str, Way]:
     """The paper's table 2 first."""
     small, tiny = (load_model(f"demo-{size}", device="cpu")[0] for size in ("small", "tiny"))
     both = {"tiny": tiny, "small": small}
@@ -107,9 +102,7 @@ def ways(datastore: Path) -> dict[str, Way]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--new-tokens", type=int, default=128)
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help="these rows alone")
@@ -135,7 +128,7 @@ def costs_of_shapes(options: argparse.Namespace) -> PassCosts | None:
         say=lambda line: Console(stderr=True).print(line, highlight=False),
     )
     if found:
-        _console().print(shapes_table(found))
+        show(shapes_table(found), 130)
     costs = pass_costs(found)
     if costs is None:
         print("a hierarchy needs three shapes that fit: nothing is computed of one")
@@ -144,36 +137,26 @@ def costs_of_shapes(options: argparse.Namespace) -> PassCosts | None:
 
 def ablate(options: argparse.Namespace, costs: PassCosts) -> None:
     """Runs and shows every row."""
-    model, tokenizer = load_model("demo", device="cpu")
-    texts = [prompt.text for prompt in prompts(options.prompts)]
-    ids = [tokenizer(text, return_tensors="pt")["input_ids"] for text in texts]
     console = Console(stderr=True)
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
-        path = build_datastore(corpus, tokenizer, Path(folder, "stdlib.specds")).path
-        rows = {
+    with demo(options.prompts) as setup:
+        model, ids = setup.model, setup.ids()
+        chosen = {
             name: way
-            for name, way in ways(path).items()
+            for name, way in ways(setup.datastore).items()
             if not options.only or name in options.only
         }
-        measure(model, ids[0], path)
+        measure(model, ids[0], setup.datastore)
         for mode in [options.mode] if options.mode else MODES:
-            table = Table("", title=mode, title_justify="left")
-            for column in (*COLUMNS, f"at {costs.title}"):
-                table.add_column(column, justify="right")
-            for name, way in track(rows.items(), mode, console=console):
+            table = table_of(("",), (*COLUMNS, f"at {costs.title}"), mode)
+            for name, way in track(chosen.items(), mode, console=console):
                 arguments = {"max_new_tokens": options.new_tokens, **MODES[mode]}
                 cells = figures(model, ids, way, options.runs, arguments, costs)
                 console.print(f"{mode}, {name}: {'  '.join(cells)}", highlight=False)
                 table.add_row(name, *cells)
-            _console().print(table)
+            show(table, 130)
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 130)
-
-
-def measure(model: Any, ids: torch.Tensor, datastore: Path) -> None:
+def measure(model: Any, ids: torch.Tensor, datastore: Datastore) -> None:
     """Has the cost of the target's passes measured before anything is timed."""
     arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 4}
     generate(model, ids, FusedDrafter(datastore), **arguments)

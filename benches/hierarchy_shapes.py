@@ -18,14 +18,13 @@ import torch
 from rich.table import Table
 
 from specds.bench.generation.curve import verification_costs
-from specds.bench.generation.shapes import num_bytes, random_model
+from specds.bench.generation.shapes import num_bytes, placement, random_model
 from specds.bench.generation.ways import Target
 from specds.drafters import TokenTree
 from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import ModelLevel
 from specds.hierarchy.text import Text
-from specds.loading import resolve_placement
 from specds.stats import LevelStats
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class PassCosts:
     target: dict[int, float]
 
     def of_target(self, num_nodes: int) -> float:
-        """A pass of the target over so many nodes."""
+        """A pass of the target over `num_nodes` nodes."""
         return float(np.interp(num_nodes, list(self.target), list(self.target.values())))
 
     def of_level(self, name: str, *, has_beneath: bool) -> float:
@@ -107,9 +106,7 @@ def measured(
     Raises:
         ValueError: There is no such shape, device or precision.
     """
-    device, dtype = resolve_placement(device, dtype)
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
+    device, dtype = placement(device, dtype)
     sizes = {shape: num_bytes(shape, dtype) for shape in shapes}
     found = []
     for shape, size in sorted(sizes.items(), key=lambda item: item[1]):

@@ -6,14 +6,12 @@ worth. Run it by `python benches/n_grammys_grid.py`; it takes three minutes.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from demo_setup import prompt_ids, show, table_of
 from specds.bench.replay.measure import replay_all, together
 from specds.bench.transcripts import Transcript
 from specds.demo.held_out import prompts
@@ -21,6 +19,7 @@ from specds.drafters import NGrammysConfig, NGrammysDrafter
 from specds.loading import load_model
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NUM_PROMPTS, NEW_TOKENS = 24, 128
@@ -30,8 +29,7 @@ ROWS, LENGTHS = (1, 5, 10, 20, 25), (2, 4, 6, 8, 10, 12, 14)
 def answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Transcript]:
     """What the model writes, greedy."""
     transcripts = []
-    for prompt in prompts(NUM_PROMPTS):
-        ids = tokenizer(prompt.text, return_tensors="pt")["input_ids"]
+    for ids in prompt_ids(tokenizer, prompts(NUM_PROMPTS)):
         mask = torch.ones_like(ids)
         written = model.generate(
             ids, attention_mask=mask, do_sample=False, max_new_tokens=NEW_TOKENS
@@ -42,9 +40,7 @@ def answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def grid(model: PreTrainedModel, transcripts: list[Transcript]) -> Table:
-    table = Table(title="tokens a call", title_justify="left")
-    for name in ("k \\ w", *map(str, LENGTHS)):
-        table.add_column(name, justify="right")
+    table = table_of((), ("k \\ w", *map(str, LENGTHS)), "tokens a call")
     for k in ROWS:
         cells = []
         for w in LENGTHS:
@@ -59,6 +55,4 @@ def grid(model: PreTrainedModel, transcripts: list[Transcript]) -> Table:
 
 if __name__ == "__main__":
     model, tokenizer = load_model("demo", device="cpu")
-    Console(width=None if sys.stdout.isatty() else 100).print(
-        grid(model, answers(model, tokenizer))
-    )
+    show(grid(model, answers(model, tokenizer)))

@@ -14,7 +14,7 @@ from html_pages import Page
 from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
-from specds.bench.engines import ENTRANTS, check_names
+from specds.bench.engines import ENTRANTS
 from specds.bench.replay.report import figures
 from specds.bench.replay.trace import replay
 from specds.bench.transcripts import TranscriptError, read_transcripts
@@ -88,7 +88,7 @@ def naive_replay(drafter, prompt, completion, max_nodes):
     while rest:
         paths = []
         if len(rest) > 1:
-            tree = session.draft(max_nodes)
+            tree = session.draft(max_nodes, len(rest) - 1)
             for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
                 paths.append([*(paths[parent] if parent >= 0 else []), token])
             paths = [path for path in paths if len(path) < len(rest)]
@@ -329,10 +329,3 @@ def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path)
         assert (code, out) == (expected, "")
         assert message in err
         assert len(err.strip().splitlines()) == 1
-
-
-def test_a_drafter_that_needs_a_model_is_refused_without_one(monkeypatch):
-    monkeypatch.setattr(specds.drafters.DrafterName, "needs_model", property(lambda _: True))
-    with pytest.raises(ValueError, match="needs the target model: give one by --model"):
-        check_names(["rest"], datastore=True, model=False)
-    check_names(["rest"], datastore=True, model=True)

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index import __main__ as command
-from index import (
-    builders,
-    published_rest,
-)
+from index import builders, published_rest
 from index.tokens import Facts, TokenCorpus
 from rivals.answers import differences, random_patterns, scan
 from specds import RestDrafter
@@ -22,7 +18,6 @@ from specds.bench.replay.trace import replay
 from specds.bench.transcripts import Transcript
 from specds.build import DatastoreBuilder
 
-BENCHES = Path(__file__).parents[2] / "benches"
 SEPARATOR, VOCAB_SIZE = 7, 8
 FACTS = Facts("tiny", "none", VOCAB_SIZE, SEPARATOR)
 
@@ -47,10 +42,6 @@ def select(rows, choices=64):
 
 
 # Which nodes REST's published program keeps.
-
-
-def test_one_continuation_is_kept_whole_where_its_prefixes_fit_the_budget():
-    assert len(select([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]])) == 10  # 1 + 2 + ... + 10 = 55 <= 64
 
 
 def test_a_budget_of_64_keeps_few_nodes_of_two_continuations():
@@ -157,13 +148,10 @@ def test_the_whole_benchmark_runs(corpus_file, tmp_path, capsys):
     result = json.loads((tmp_path / "result.json").read_text())
     names = {figure["name"] for figure in result["figures"]}
     assert {"build, specds: disk", "open", "draft, p99"} <= names
-    assert {
-        "accepted tokens, all: times REST's",
-        "build of ten copies: times that of text",
-    } <= names
+    assert "build of ten copies: times that of text" in names
+    assert "accepted tokens, all: times REST's" in names
     assert result["measured"]["wrong answers"] == {}
-    assert (
-        result["measured"]["acceptance"]["sources"]["answers"]["specds"]["num_accepted_tokens"] > 0
-    )
+    sources = result["measured"]["acceptance"]["sources"]
+    assert sources["answers"]["specds"]["num_accepted_tokens"] > 0
     # The tokens are kept for the next run, and nothing else.
     assert len(list((tmp_path / "cache").iterdir())) == 1

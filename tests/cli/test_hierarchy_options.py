@@ -91,7 +91,7 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
     assert f"<td>{sigma}</td><td>{eta}</td><td>retrieval: " in html
     assert "demo-small: " in html
     console = Console(width=120, record=True, file=io.StringIO())
-    for table in tables([other, row], []):
+    for table in tables({**json.loads(out), "rows": [other, row]}):
         console.print(table)
     lines = {
         line.split()[0]: line.split()[1:]

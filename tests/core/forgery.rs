@@ -12,7 +12,7 @@ use specds::storage::{Manifest, PriorEntry, SectionManifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{HEADER, PAYLOAD, SECTIONS, Victim, ask, read_all};
-use crate::fused::Random;
+use crate::random::Random;
 
 /// A header written from the byte table of the format alone.
 pub(crate) fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {

@@ -1,7 +1,5 @@
 //! Drafts from all sources: what they hold to, what they learn, and how soon.
 
-#![expect(clippy::cast_precision_loss, reason = "numbers of steps are small")]
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -11,16 +9,17 @@ use specds::Error;
 use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::draft::{Source, TokenTree};
 use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
 use specds::memory::{Memory, MemoryOptions};
 use specds::papers::aded::{TrigramOptions, Trigrams};
 use specds::papers::model_tables::ModelTables;
 
 use crate::oracle::{Oracle, corpora, paths, shift};
+use crate::random::Random;
 use crate::{build, options, tempdir};
 
-fn drafter(
+pub(crate) fn drafter(
     datastore: Option<&Arc<Datastore>>,
     memory: Option<&Arc<Memory>>,
     config: FusedConfig,
@@ -29,11 +28,11 @@ fn drafter(
     Arc::new(FusedDrafter::new(datastore, memory, config, Weights::default()).unwrap())
 }
 
-fn alone() -> Arc<FusedDrafter> {
+pub(crate) fn alone() -> Arc<FusedDrafter> {
     drafter(None, None, FusedConfig::default())
 }
 
-fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
+pub(crate) fn start(drafter: &Arc<FusedDrafter>, prompt: &[u32]) -> FusedSession {
     let mut session = FusedSession::new(Arc::clone(drafter), "").unwrap();
     session.observe(prompt, None).unwrap();
     session
@@ -66,7 +65,7 @@ pub(crate) fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
     Arc::new(Trigrams::build(datastore, options, progress).unwrap())
 }
 
-fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
+pub(crate) fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
     let folder = tempdir().unwrap();
     let path = folder.path().join("datastore");
     // The files stay mapped when their folder is gone.
@@ -74,7 +73,7 @@ fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
 }
 
 /// How many of `tokens` follow a path of the tree.
-fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
+pub(crate) fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
     let mut parent = -1;
     let child = |parent: i32, token: u32| {
         let mut edges = tree.parents().iter().zip(tree.token_ids());
@@ -89,7 +88,11 @@ fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
 
 /// Drafts for a text as a model would write it: for each step, where it began, how many tokens it
 /// emitted, and how many were expected.
-fn replay(session: &mut FusedSession, text: &[u32], max_nodes: usize) -> Vec<(usize, usize, f32)> {
+pub(crate) fn replay(
+    session: &mut FusedSession,
+    text: &[u32],
+    max_nodes: usize,
+) -> Vec<(usize, usize, f32)> {
     let mut steps = Vec::new();
     let mut begin = 0;
     while begin < text.len() {
@@ -101,35 +104,6 @@ fn replay(session: &mut FusedSession, text: &[u32], max_nodes: usize) -> Vec<(us
         begin += emitted;
     }
     steps
-}
-
-/// A random sequence that is the same in every run.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        u32::try_from((self.0 >> 33) % u64::from(limit)).unwrap()
-    }
-
-    pub(crate) fn tokens(&mut self, length: usize, first: u32, num_tokens: u32) -> Vec<u32> {
-        (0..length)
-            .map(|_| first + self.below(num_tokens))
-            .collect()
-    }
-
-    /// Phrases one after the other.
-    pub(crate) fn phrases(&mut self, phrases: &[Vec<u32>], length: usize) -> Vec<u32> {
-        let mut text = Vec::new();
-        while text.len() < length {
-            let last = u32::try_from(phrases.len()).unwrap();
-            text.extend(&phrases[self.below(last) as usize]);
-        }
-        text
-    }
 }
 
 fn check_tree(tree: &TokenTree, max_nodes: usize) {
@@ -453,191 +427,4 @@ fn a_draft_begins_again_where_its_limits_did_not_foresee_more_nodes() {
     };
     session.draft(foreseen).unwrap();
     assert_eq!(session.draft(DraftLimits::nodes(8)).unwrap(), expected);
-}
-
-#[test]
-fn a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is() {
-    let mut random = Random(2);
-    let phrases: Vec<_> = (0..6).map(|_| random.tokens(6, 0, 30)).collect();
-    let text = random.phrases(&phrases, 300);
-    for learns in [true, false] {
-        let config = FusedConfig {
-            learns,
-            ..FusedConfig::default()
-        };
-        let drafter = drafter(None, None, config);
-        replay(&mut start(&drafter, &text[..100]), &text[100..], 16);
-        assert_eq!(drafter.weights() != Weights::default(), learns);
-        assert!(drafter.accepted()[Source::Context as usize] > 50);
-    }
-}
-
-#[test]
-fn when_the_useful_source_changes_midway_the_new_one_is_trusted_within_some_tens_of_tokens() {
-    let mut random = Random(3);
-    // Both know how every pair of tokens goes on, and each is wrong in the other's domain.
-    let stored: Vec<_> = (0..40).map(|_| random.tokens(12, 0, 12)).collect();
-    let datastore = build_one(&vec![random.phrases(&stored, 4000); 4], 64);
-    let remembered: Vec<_> = (0..40).map(|_| random.tokens(12, 0, 12)).collect();
-    let memory = memory(64);
-    memory
-        .insert("", &random.phrases(&remembered, 4000))
-        .unwrap();
-    let text = [
-        random.phrases(&stored, 600),
-        random.phrases(&remembered, 600),
-        random.phrases(&stored, 600),
-    ]
-    .concat();
-    let config = FusedConfig {
-        context: false,
-        ..FusedConfig::default()
-    };
-    let drafter = drafter(Some(&datastore), Some(&memory), config);
-    let steps = replay(&mut start(&drafter, &text[..20]), &text[20..], 8);
-    let speed = |from: usize, to: usize| {
-        let steps = steps
-            .iter()
-            .filter(|(begin, ..)| (from..to).contains(begin));
-        let emitted: Vec<_> = steps.map(|&(_, emitted, _)| emitted as f32).collect();
-        emitted.iter().sum::<f32>() / emitted.len() as f32
-    };
-    for change in [580, 1180] {
-        let settled = speed(change + 300, change + 580);
-        let soon = speed(change + 50, change + 250);
-        assert!(
-            soon > 0.85 * settled,
-            "{soon} soon after {change}, {settled} later"
-        );
-    }
-}
-
-#[test]
-fn a_datastore_that_does_not_fit_the_text_costs_next_to_nothing() {
-    let mut random = Random(4);
-    let useless = build_one(&vec![random.tokens(20_000, 0, 40); 3], 64);
-    let phrases: Vec<_> = (0..60).map(|_| random.tokens(8, 0, 40)).collect();
-    let text = random.phrases(&phrases, 12_000);
-    let num_steps = |datastore: Option<&Arc<Datastore>>| {
-        let drafter = drafter(datastore, None, FusedConfig::default());
-        replay(&mut start(&drafter, &text[..10]), &text[10..], 16).len() as f32
-    };
-    let (with, without) = (num_steps(Some(&useless)), num_steps(None));
-    assert!(
-        with < 1.01 * without,
-        "{with} steps with it, {without} without"
-    );
-}
-
-#[test]
-fn the_expected_acceptance_length_is_what_comes() {
-    let mut random = Random(5);
-    let phrases: Vec<_> = (0..50).map(|_| random.tokens(6, 0, 30)).collect();
-    let text = random.phrases(&phrases, 12_000);
-    let steps = replay(&mut start(&alone(), &text[..10]), &text[10..], 16);
-    let steps = &steps[steps.len() / 3..];
-    let expected: f32 = steps.iter().map(|step| step.2).sum();
-    let emitted: f32 = steps.iter().map(|step| step.1 as f32).sum();
-    let ratio = expected / emitted;
-    assert!((0.97..1.03).contains(&ratio), "{ratio}");
-}
-
-#[test]
-fn what_is_expected_stays_right_where_few_nodes_or_none_are_verified() {
-    let mut random = Random(5);
-    let phrases: Vec<_> = (0..50).map(|_| random.tokens(6, 0, 30)).collect();
-    let text = random.phrases(&phrases, 12_000);
-    let mut session = start(&alone(), &text[..10]);
-    let (mut begin, mut expected, mut came) = (10, 0.0, 0.0);
-    while begin < text.len() {
-        let (tree, rest) = (
-            session.draft(DraftLimits::nodes(16)).unwrap(),
-            &text[begin..],
-        );
-        let num_verified = [0, 1, 4][begin % 3];
-        let emitted = num_accepted(&tree.prefix(num_verified), rest) + 1;
-        session
-            .observe(&rest[..emitted.min(rest.len())], Some(num_verified))
-            .unwrap();
-        if begin > text.len() / 3 {
-            expected += 1.0 + tree.probs().iter().sum::<f32>();
-            came += num_accepted(&tree, rest) as f32 + 1.0;
-        }
-        begin += emitted;
-    }
-    let ratio = expected / came;
-    assert!((0.9..1.1).contains(&ratio), "{ratio}");
-}
-
-#[test]
-fn a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted() {
-    let drafter = alone();
-    let mut session = start(&drafter, &[1, 2, 3, 1, 2]);
-    assert_eq!(
-        session.draft(DraftLimits::nodes(2)).unwrap().token_ids(),
-        [3, 1]
-    );
-    session.observe(&[3, 1], Some(1)).unwrap();
-    assert_eq!(drafter.accepted().iter().sum::<u64>(), 1);
-}
-
-#[test]
-fn fitted_weights_draft_better_from_the_start() {
-    let mut random = Random(6);
-    // What is stored says nothing: only a drafter that was shown so does not draft it.
-    let datastore = build_one(&[random.tokens(20_000, 0, 20)], 64);
-    let mut text = |length| {
-        let phrases: Vec<_> = (0..10).map(|_| random.tokens(6, 0, 20)).collect();
-        random.phrases(&phrases, length)
-    };
-    let held_out: Vec<_> = (0..10).map(|_| text(300)).collect();
-    let texts: Vec<_> = (0..10).map(|_| text(300)).collect();
-    let fitted = fit(Some(Arc::clone(&datastore)), &held_out, Weights::default()).unwrap();
-    let num_steps = |weights: &Weights| {
-        let num_steps = texts.iter().map(|text| {
-            let (config, weights) = (FusedConfig::default(), weights.clone());
-            let drafter = FusedDrafter::new(Some(Arc::clone(&datastore)), None, config, weights);
-            replay(
-                &mut start(&Arc::new(drafter.unwrap()), &text[..2]),
-                &text[2..],
-                8,
-            )
-            .len()
-        });
-        num_steps.sum::<usize>()
-    };
-    let (fitted, default) = (num_steps(&fitted), num_steps(&Weights::default()));
-    assert!(
-        fitted * 50 < default * 49,
-        "{fitted} steps, {default} by default"
-    );
-}
-
-#[test]
-fn weights_come_back_from_their_bytes_and_no_others_do() {
-    let drafter = alone();
-    replay(&mut start(&drafter, &[1, 2, 1, 2]), &[1, 2, 1, 2, 3, 1], 8);
-    let weights = drafter.weights();
-    let bytes = weights.to_bytes();
-    assert_eq!(Weights::from_bytes(&bytes).unwrap(), weights);
-    let mut changed: Vec<Vec<u8>> = Vec::new();
-    for length in [0, 7, 8, 15, bytes.len() - 8, bytes.len() - 1] {
-        changed.push(bytes[..length].to_vec());
-    }
-    changed.push([&bytes[..], &[0]].concat());
-    for index in [0, 7, 8, 1000, bytes.len() - 9, bytes.len() - 1] {
-        let mut one = bytes.clone();
-        one[index] ^= 64;
-        changed.push(one);
-    }
-    for bytes in changed {
-        let error = Weights::from_bytes(&bytes).unwrap_err();
-        assert!(matches!(
-            error,
-            Error::InvalidArgument {
-                name: "weights",
-                ..
-            }
-        ));
-    }
 }

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files::{read_all, write_in_place};
 use crate::forgery::seal;
-use crate::fused::Random;
+use crate::random::Random;
 use crate::{options, silent, tempdir};
 
 const VOCAB_SIZE: u32 = 50;

@@ -1,5 +1,7 @@
 """How far do drafters get, and how fast is generation with them? What `specds bench` runs.
 
-One folder an engine: `replay` needs recorded answers alone, `generation` runs a model. Both read
-`transcripts`, name what drafts by `engines` and write a `page`. Imports all but the CLI.
+One harness, two engines: `replay` needs recorded answers alone, `generation` runs a model. Read in
+this order: `transcripts` (what is replayed or completed), `engines` (what drafts), `harness` (the
+options of a cell, and how its rows are shown), `replay` or `generation` (from options to a document
+of rows), `page` (the document drawn). Imports all but the CLI.
 """

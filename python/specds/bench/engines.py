@@ -121,26 +121,22 @@ def engines_of(
         datastores: Open ones.
         own: What drafters of this package are made of besides.
         entry: What entrants are started with; what they index is added here.
-        memory_tokens: So many tokens of the datastore are in the memory of a new drafter that has
-            one.
+        memory_tokens: Tokens of the datastore in the memory of a new drafter that has one.
     """
     engines = []
     for name in names:
-        takes_datastore = (
-            ENTRANTS[name] if name in ENTRANTS else DrafterName.parse(name)
-        ).takes_datastore
-        # A drafter that has other sources too may take one, and do without.
-        taken = datastores if takes_datastore and datastores else [None]
+        drafter = ENTRANTS[name] if name in ENTRANTS else DrafterName.parse(name)
+        # A drafter that has other sources too may take a datastore, and do without.
+        taken = datastores if drafter.takes_datastore and datastores else [None]
         start: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
         for number, datastore in enumerate(taken):
-            if name in ENTRANTS:
-                given = EntrantInputs() if entry is None else entry
+            if isinstance(drafter, Entrant):
+                given = entry or EntrantInputs()
                 folder = given.folder and given.folder / str(number)
-                given = replace(given, datastore=datastore, folder=folder)
-                start = partial(ENTRANTS[name].open, given)
+                start = partial(drafter.open, replace(given, datastore=datastore, folder=folder))
             else:
                 inputs = replace(own, datastore=datastore)
-                start = partial(_open_own, DrafterName.parse(name), inputs, memory_tokens)
+                start = partial(_open_own, drafter, inputs, memory_tokens)
             engines.append(Engine(name, datastore, start))
     return engines
 
@@ -161,7 +157,7 @@ def _open_own(
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:
-    """Puts so many tokens of the datastore, from its middle on, into the drafter's memory."""
+    """Puts tokens of the datastore, from its middle on, into the drafter's memory."""
     if drafter.memory is None or drafter.datastore is None:
         return
     for token_ids in documents(drafter.datastore, drafter.datastore.num_tokens // 2):

@@ -1,4 +1,4 @@
-"""What the pages of all benchmarks share: a title, a sentence, figures, and a table of the rows."""
+"""The pages of both benchmarks: a title, a sentence, figures, and a table of the rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-Row = dict[str, Any]
-Columns = tuple[tuple[str, str, "Callable[[Any], str]"], ...]
-"""Of a table: the field of a row, its title, and how its value is shown."""
+    from specds.bench.harness import Columns, Row
+
+Series = dict[str, tuple[list[Any], list[Any]]]
+"""The x and y values of each line by its name."""
 
 
 def page_of(
@@ -46,6 +47,36 @@ def require_plotly() -> Any:
         return import_module("plotly.graph_objects")
     except ImportError as error:
         raise ImportError("--html needs plotly: pip install 'specds[bench]'") from error
+
+
+def line_plot(
+    title: str,
+    x: str,
+    y: str,
+    series: Series,
+    colors: Mapping[str, str] | None = None,
+    **layout: Any,
+) -> Any:
+    """A line through the points of each name."""
+    graphs = require_plotly()
+    lines = [
+        graphs.Scatter(
+            x=xs, y=ys, name=name, mode="lines+markers", line={"color": (colors or {}).get(name)}
+        )
+        for name, (xs, ys) in series.items()
+    ]
+    return graphs.Figure(lines).update_layout(title=title, xaxis_title=x, yaxis_title=y, **layout)
+
+
+def share_bars(title: str, shares: Mapping[str, Mapping[str, float]]) -> Any:
+    """A bar for each name, made of shares of one."""
+    graphs = require_plotly()
+    parts = list(dict.fromkeys(part for share in shares.values() for part in share))
+    bars = [
+        graphs.Bar(name=part, x=list(shares), y=[share.get(part, 0) for share in shares.values()])
+        for part in parts
+    ]
+    return graphs.Figure(bars).update_layout(title=title, barmode="stack", yaxis_tickformat=".0%")
 
 
 def _table(rows: Sequence[Row], columns: Columns) -> str:

@@ -60,7 +60,7 @@ def read_transcripts(
         path: The file.
         tokenizer: Turns text into token ids.
         vocab_size: Recorded ids are below this.
-        limit: Read so many rows at most.
+        limit: The most rows that are read.
 
     Raises:
         TranscriptError: A row lacks a field, holds an empty one, or an id outside the vocabulary.

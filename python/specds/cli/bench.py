@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specds import terminal
 from specds.cli.arguments import Json, Weights, listed, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specds.bench.harness import Document, Progress
 
 app = typer.Typer(
     name="bench",
@@ -32,22 +37,35 @@ class OrderName(str, Enum):
     SHUFFLED = "shuffled"
 
 
+_MoreFiles = Annotated[
+    list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
+]
+_Datastores = Annotated[
+    list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
+]
+_Drafters = Annotated[str, typer.Option(help="Drafters by name.")]
+_WarmMemory = Annotated[
+    bool,
+    typer.Option(
+        "--warm-memory/--no-warm-memory",
+        help="Whether one drafter serves all requests of a run and keeps what they taught it.",
+    ),
+]
+_Html = Annotated[Path | None, typer.Option(help="Write the figures here as one page.")]
+
+
 @app.command()
 def replay(
     transcripts: Annotated[
         list[Path],
         typer.Option(help="A file of recorded answers: JSONL of `prompt` and `completion`."),
     ],
-    more_transcripts: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
-    ] = None,
-    datastore: Annotated[
-        list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
-    ] = None,
+    more_transcripts: _MoreFiles = None,
+    datastore: _Datastores = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the one the datastore was built with.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused,rest",
+    drafter: _Drafters = "fused,rest",
     budget: Annotated[str, typer.Option(help="The most nodes of a draft.")] = "64",
     model: Annotated[
         str | None, typer.Option(help="The target, for drafters that are made of its weights.")
@@ -56,23 +74,17 @@ def replay(
         OrderName, typer.Option(help="As the files have them, or all shuffled by --seed.")
     ] = OrderName.FILE,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
-    warm_memory: Annotated[
-        bool,
-        typer.Option(
-            "--warm-memory/--no-warm-memory",
-            help="Whether one drafter serves all requests and keeps what they taught it.",
-        ),
-    ] = True,
+    warm_memory: _WarmMemory = True,
     memory_tokens: Annotated[
         int,
         typer.Option(
             parser=size,
-            help="So many tokens of the datastore are in the memory of `fused` at first: 1M.",
+            help="Tokens of the datastore that are in the memory of `fused` at first: 1M.",
         ),
     ] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests of a file at most.")] = None,
     weights: Weights = None,
-    html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
+    html: _Html = None,
     as_json: Json = False,
 ) -> None:
     """Replay recorded answers: how many of their tokens does a drafter foretell, how fast?
@@ -86,13 +98,10 @@ def replay(
 
         specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
     """
-    from specds.bench.page import require_plotly
     from specds.bench.replay.plots import page
     from specds.bench.replay.report import tables
     from specds.bench.replay.run import ReplayOptions, run_replay
 
-    if html:
-        require_plotly()
     options = ReplayOptions(
         transcripts=[*transcripts, *(more_transcripts or [])],
         drafters=listed(drafter),
@@ -107,17 +116,8 @@ def replay(
         limit=limit,
         weights=weights,
     )
-    with terminal.request_progress("replay") as progress:
-        rows, settings = run_replay(options, progress)
-    if html:
-        html.write_text(page(rows, settings), encoding="utf-8")
-    if as_json:
-        terminal.print_json({**asdict(settings), "rows": rows})
-        return
-    for table in tables(rows, settings):
-        terminal.out.print(table)
-    for reason in dict.fromkeys(f"{r['drafter']}: {r['reason']}" for r in rows if r["reason"]):
-        terminal.note(reason)
+    run = partial(run_replay, options)
+    _show("replay", run, tables, page, html, as_json=as_json)
 
 
 @app.command()
@@ -133,16 +133,12 @@ def generate(
         list[Path] | None,
         typer.Option(help="A file of recorded answers: their prompts are completed."),
     ] = None,
-    more_transcripts: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
-    ] = None,
-    datastore: Annotated[
-        list[str] | None, typer.Option(help="A folder made by `specds build`, or several.")
-    ] = None,
+    more_transcripts: _MoreFiles = None,
+    datastore: _Datastores = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="By default the model's, or that of the datastore.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Drafters by name.")] = "fused",
+    drafter: _Drafters = "fused",
     weights: Weights = None,
     baseline: Annotated[
         str | None,
@@ -179,14 +175,8 @@ def generate(
     device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, ...")] = "auto",
     dtype: Annotated[str, typer.Option(help="`auto`, `float32`, `bfloat16`, ...")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the sampling, and of the demo's prompts.")] = 0,
-    warm_memory: Annotated[
-        bool,
-        typer.Option(
-            "--warm-memory/--no-warm-memory",
-            help="Whether one drafter serves all requests of a run and keeps what they taught it.",
-        ),
-    ] = True,
-    html: Annotated[Path | None, typer.Option(help="Write the figures here as one page.")] = None,
+    warm_memory: _WarmMemory = True,
+    html: _Html = None,
     as_json: Json = False,
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
@@ -200,12 +190,10 @@ def generate(
 
         specds bench generate --forced --shape llama-2-7b --transcripts a.jsonl --datastore a.specds
     """
-    from specds.bench.generation.report import tables
-    from specds.bench.generation.run import GenerateOptions, altered, run_generate, sentence
-    from specds.bench.page import require_plotly
+    from specds.bench.generation.plots import page
+    from specds.bench.generation.report import altered, tables
+    from specds.bench.generation.run import GenerateOptions, run_generate
 
-    if html:
-        require_plotly()
     options = GenerateOptions(
         model=model,
         shape=shape,
@@ -231,24 +219,40 @@ def generate(
         seed=seed,
         warm_memory=warm_memory,
     )
-    with terminal.request_progress("generate") as progress:
-        document = run_generate(options, progress)
-    rows, costs = document["rows"], document["verification_costs"]
-    if html:
-        from specds.bench.generation.plots import page
-
-        html.write_text(page(rows, costs, sentence(document)), encoding="utf-8")
-    if as_json:
-        terminal.print_json(document)
-    else:
-        for table in tables(rows, costs):
-            terminal.out.print(table)
-        terminal.out.print(sentence(document))
-    for reason in dict.fromkeys(f"{r['name']}: {r['reason']}" for r in rows if r["reason"]):
-        terminal.note(reason)
+    run = partial(run_generate, options)
+    document = _show("generate", run, tables, page, html, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
+
+
+def _show(
+    what: str,
+    run: Callable[[Progress], Document],
+    tables: Callable[[Document], list[Any]],
+    page: Callable[[Document], str],
+    html: Path | None,
+    *,
+    as_json: bool,
+) -> Document:
+    """Runs a benchmark and shows what it measured: tables or JSON, and a page."""
+    from specds.bench.harness import reasons
+    from specds.bench.page import require_plotly
+
+    if html:
+        require_plotly()  # before anything is measured
+    with terminal.request_progress(what) as progress:
+        document = run(progress)
+    if html:
+        html.write_text(page(document), encoding="utf-8")
+    if as_json:
+        terminal.print_json(document)
+    else:
+        for table in tables(document):
+            terminal.out.print(table)
+    for reason in reasons(document["rows"]):
+        terminal.note(reason)
+    return document
 
 
 def _budget(text: str) -> int:

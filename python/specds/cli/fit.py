@@ -70,12 +70,14 @@ def _fit_answers(
     as_json: bool,
 ) -> None:
     from specds._core import Datastore
+    from specds.bench.harness import tokenizer_of
     from specds.bench.replay.fit import fit as learn
-    from specds.bench.replay.run import read_all
+    from specds.bench.transcripts import read_files
     from specds.drafters import read_weights
 
     opened = None if datastore is None else Datastore.open(datastore)
-    recorded = read_all(files, tokenizer, [] if opened is None else [opened])
+    _, loaded = tokenizer_of(tokenizer, [] if opened is None else [opened])
+    recorded = read_files(files, loaded)
     with terminal.build_progress() as progress:
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     out.write_bytes(learned)

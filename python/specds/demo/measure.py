@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
+from specds.generation import generate
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -127,33 +129,20 @@ def compare(
         on_completion: Called after each prompt.
         settings: Passed to `model.generate` and to `specds.generate` alike.
     """
-    import torch
-
-    from specds.generation import generate
-
     comparison = Comparison(mode)
     plain_generate: Any = model.generate
-    warm_up = dict(settings, max_new_tokens=8)
     # What warms up keeps the prompt in mind, and must not draft for it again.
     drafters = [make(), make()]
     for number, prompt in enumerate([prompts[0], *prompts]):
         warming = number == 0
-        arguments = warm_up if warming else settings
         ids = tokenizer(prompt.text, return_tensors="pt")["input_ids"].to(model.device)
-        arguments = {**arguments, "attention_mask": torch.ones_like(ids)}
-        plain, plain_s = _timed(seed + number, partial(plain_generate, ids, **arguments))
-        output, specds_s = _timed(
-            seed + number,
-            partial(
-                generate,
-                model,
-                ids,
-                drafters[not warming],
-                budget=budget,
-                verification=verification,
-                **arguments,
-            ),
-        )
+        arguments = {**settings, "attention_mask": torch.ones_like(ids)}
+        if warming:
+            arguments["max_new_tokens"] = 8
+        place = (seed + number, model.device)
+        plain, plain_s = timed(*place, plain_generate, ids, **arguments)
+        arguments |= {"budget": budget, "verification": verification}
+        output, specds_s = timed(*place, generate, model, ids, drafters[not warming], **arguments)
         if warming:
             continue
         length = ids.shape[1]
@@ -172,10 +161,27 @@ def compare(
     return comparison
 
 
-def _timed(seed: int, run: Callable[[], Any]) -> tuple[Any, float]:
-    import torch
+def timed(
+    seed: int, device: torch.device, run: Callable[..., Any], *arguments: Any, **settings: Any
+) -> tuple[Any, float]:
+    """What a call gives, and its seconds until the device has nothing left to do.
 
+    Args:
+        seed: The state of torch's random generator in which the call starts.
+        device: That of the model.
+        run: What is called.
+        *arguments: Its arguments.
+        **settings: Those that have names.
+    """
     torch.manual_seed(seed)
-    started = time.perf_counter()
-    result = run()
-    return result, time.perf_counter() - started
+    synchronise(device)
+    started = perf_counter()
+    result = run(*arguments, **settings)
+    synchronise(device)
+    return result, perf_counter() - started
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done what is in its queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -43,35 +43,27 @@ impl Effort {
     pub(crate) fn reading(self) -> Reading {
         match self {
             Self::Low => Reading {
-                candidates: 32,
                 least_candidates: 16,
-                matches: 3,
                 passages: 32,
                 passages_if_covered: 24,
                 skipped_places: 8,
                 skip_from: 0.3,
                 requery_min_prob: f32::INFINITY,
                 requery_min_prob_long_text: 0.5,
-                max_unigram_places: 8,
                 child_ratio: 0.4,
                 enough_places: 4,
-                reach: 512.0,
                 prune_ratio: 1.0,
             },
             Self::Auto | Self::Normal => Reading {
-                candidates: 32,
                 least_candidates: 32,
-                matches: 3,
                 passages: 64,
                 passages_if_covered: 64,
                 skipped_places: 32,
                 skip_from: 0.0,
                 requery_min_prob: 0.1,
                 requery_min_prob_long_text: 0.1,
-                max_unigram_places: 8,
                 child_ratio: 0.5,
                 enough_places: 16,
-                reach: 512.0,
                 prune_ratio: 0.0,
             },
         }
@@ -81,13 +73,10 @@ impl Effort {
 /// What is read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    /// The weights correct at most `candidates` of a node's likeliest tokens, and at most
-    /// `least_candidates` where the tree has room for no more nodes than that.
-    pub(crate) candidates: usize,
+    /// The weights correct at most this many of a node's likeliest tokens where the tree has room for
+    /// no more nodes than that.
     pub(crate) least_candidates: usize,
-    /// At most `matches` of the context's longest matches are read, and at most `passages` passages of
-    /// each.
-    pub(crate) matches: usize,
+    /// At most this many passages are read of each match of the context.
     pub(crate) passages: usize,
     /// At most this many passages of a match are read where a longer match says enough.
     pub(crate) passages_if_covered: usize,
@@ -100,16 +89,11 @@ pub(crate) struct Reading {
     pub(crate) requery_min_prob: f32,
     /// The same for a search in a text that is too long for the cache.
     pub(crate) requery_min_prob_long_text: f32,
-    /// At most this many places of the context's last token alone are read in such a text: each of them
-    /// is a wait for memory.
-    pub(crate) max_unigram_places: usize,
     /// A child is looked up only if this times its parent's probability could win a place in the tree.
     /// At a half, half of all nodes are leaves that are never looked up.
     pub(crate) child_ratio: f32,
     /// A node with at least this many places in a text is not searched for again.
     pub(crate) enough_places: usize,
-    /// At most this many of the latest places of a text are read at a node of probability 1.
-    pub(crate) reach: f32,
     /// Prune candidates below this times the probability of the least likely path that still fits: the
     /// correction seldom doubles a probability.
     pub(crate) prune_ratio: f32,

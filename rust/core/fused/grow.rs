@@ -22,6 +22,9 @@ const TAIL: usize = 16;
 /// Paths less likely than this are not drafted: no tree of a few hundred nodes has any.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
+/// At most this many of a node's likeliest tokens are corrected by the weights.
+const MAX_CANDIDATES: usize = 32;
+
 /// What the tokens that came tell of the last draft.
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
@@ -167,7 +170,9 @@ impl TreeBuilder {
     }
 
     fn start(&mut self, draft: &Draft<'_>) {
-        self.clear();
+        if !self.tail.is_empty() {
+            self.clear();
+        }
         let tokens = draft.inputs.context.tokens();
         let start = tokens.len().saturating_sub(TAIL);
         self.tail.extend_from_slice(&tokens[start..]);
@@ -292,7 +297,7 @@ impl TreeBuilder {
             uses: draft.counts,
             frequencies: next_tokens.map_or(&[][..], |next_tokens| &next_tokens.frequencies),
             min_share: node.min_share,
-            max_candidates: max_candidates.min(reading.candidates),
+            max_candidates: max_candidates.min(MAX_CANDIDATES),
         };
         let prediction = mixer::predict(inputs.weights, &mut self.evidence, &request);
         self.asked.push(Asked { prediction, index });
@@ -310,7 +315,10 @@ impl TreeBuilder {
 
     /// Finds the path of the draft that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
-        let mut accepted = Accepted::default();
+        let mut accepted = Accepted {
+            asked: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
+            nodes: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
+        };
         let (mut index, mut number) = (-1, (!self.asked.is_empty()).then_some(0));
         for &token in tokens {
             accepted.asked.extend(number);

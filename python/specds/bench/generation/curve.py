@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
-from specds.bench.generation.measure import synchronise
+from specds.demo.measure import synchronise
 from specds.verify.runners import runner_class
 from specds.verify.support import require_support
 
@@ -43,20 +43,13 @@ def verification_costs(
         A row each: ``context``, ``num_nodes``, the median ``seconds``, and ``ratio``, how many
         times that of the pass without nodes.
     """
-    sizes = sorted({0, *num_nodes})
-    rows = []
+    sizes, rows = sorted({0, *num_nodes}), []
     with torch.inference_mode():
         for context in contexts:
             times = _times(target, context, sizes, progress)
-            rows += [
-                {
-                    "context": context,
-                    "num_nodes": size,
-                    "seconds": times[size],
-                    "ratio": times[size] / times[0],
-                }
-                for size in sizes
-            ]
+            for size, seconds in times.items():
+                row = {"context": context, "num_nodes": size, "seconds": seconds}
+                rows.append({**row, "ratio": seconds / times[0]})
     return rows
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from specds.bench.generation.ways import Job, Result
 from specds.bench.transcripts import ALL
+from specds.demo.measure import timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from specds.bench.generation.requests import Batch
     from specds.bench.generation.ways import Target, Way
@@ -27,13 +27,8 @@ class Mode:
     name: str
     settings: dict[str, Any]
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
-        return not self.settings["do_sample"]
 
-
-@dataclass
+@dataclass(frozen=True)
 class Totals:
     """One run over all requests of a group.
 
@@ -49,10 +44,9 @@ class Totals:
     num_tokens: int = 0
     num_rows: int = 0
 
-    def add(self, other: Totals) -> None:
-        """Adds another group of the same run."""
-        for name in ("seconds", "first_s", "num_tokens", "num_rows"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+    def __add__(self, other: Totals) -> Totals:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Totals(*(mine + theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True)
@@ -94,21 +88,25 @@ class Cell:
     divergences: list[Divergence] | None = None
     reason: str | None = None
 
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What it shares with the cells that it is held against."""
+        return self.source, self.mode, self.batch
+
     def merge(self, other: Cell) -> None:
         """Adds another group, over the same runs."""
-        self.runs = self.runs or [Totals() for _ in other.runs]
-        for mine, theirs in zip(self.runs, other.runs, strict=True):
-            mine.add(theirs)
+        runs = self.runs or [Totals() for _ in other.runs]
+        self.runs = [mine + theirs for mine, theirs in zip(runs, other.runs, strict=True)]
         self.num_calls += other.num_calls
         self.stats = _sum(self.stats, other.stats)
         self.profiled = _sum(self.profiled, other.profiled)
-        if other.divergences is not None:
-            self.divergences = [*(self.divergences or []), *other.divergences]
+        self.divergences = _sum(self.divergences, other.divergences)
 
 
-def _sum(first: GenerationStats | None, second: GenerationStats | None) -> GenerationStats | None:
+def _sum(first: Any, second: Any) -> Any:
+    """Both together, where there are both."""
     if first is None or second is None:
-        return first or second
+        return second if first is None else first
     return first + second
 
 
@@ -242,28 +240,16 @@ class _Running:
         self._call = way.start() if plan.warm_memory else None
 
     def timed(self, job: Job, seed: int) -> tuple[Result, float]:
-        """Does a job; the time is that until the device has nothing left to do."""
+        """Does a job, and tells its seconds."""
         call = self._call or self._way.start()
-        device = self._plan.target.model.device
-        torch.manual_seed(seed)
-        synchronise(device)
-        started = perf_counter()
-        result = call(job)
-        synchronise(device)
-        return result, perf_counter() - started
-
-
-def synchronise(device: torch.device) -> None:
-    """Waits until the device has done what is in its queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        return timed(seed, self._plan.target.model.device, call, job)
 
 
 def _add(cell: Cell, number: int, result: Result, seconds: float, first_s: float) -> None:
     if number == len(cell.runs):
         cell.runs.append(Totals())
     rows = result.token_ids
-    cell.runs[number].add(Totals(seconds, first_s, sum(map(len, rows)), len(rows)))
+    cell.runs[number] += Totals(seconds, first_s, sum(map(len, rows)), len(rows))
     cell.num_calls += number == 0
     cell.stats = _sum(cell.stats, result.stats)
 
@@ -306,7 +292,7 @@ def divergence(
     pairs = enumerate(zip(mine, theirs, strict=False))
     shorter = min(len(mine), len(theirs))
     position = next((place for place, (one, other) in pairs if one != other), shorter)
-    if not mode.is_greedy:
+    if mode.settings["do_sample"]:
         return position, None
     ids = torch.tensor([prompt + theirs[:position]], device=target.model.device)
     with torch.inference_mode():
@@ -314,12 +300,12 @@ def divergence(
     return position, float(top[0] - top[1])
 
 
-def _together(cells: Iterable[Cell]) -> list[Cell]:
+def _together(cells: Sequence[Cell]) -> list[Cell]:
     """A cell for all groups of each mode, size and way, where there are several."""
     merged: dict[tuple[int, str, int], Cell] = {}
-    sources = {cell.source for cell in cells}
-    for cell in cells if len(sources) > 1 else ():
-        key = (cell.batch, cell.mode, id(cell.way))
-        together = Cell(ALL, cell.mode, cell.batch, cell.way, reason=cell.reason)
-        merged.setdefault(key, together).merge(cell)
+    if len({cell.source for cell in cells}) > 1:
+        for cell in cells:
+            key = (cell.batch, cell.mode, id(cell.way))
+            together = Cell(ALL, cell.mode, cell.batch, cell.way, reason=cell.reason)
+            merged.setdefault(key, together).merge(cell)
     return list(merged.values())

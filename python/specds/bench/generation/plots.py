@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.generation.report import label, level_figures, together
-from specds.bench.page import Columns, page_of, require_plotly
+from specds.bench.generation.report import level_figures, sentence, way_label
+from specds.bench.harness import folder_name, together
+from specds.bench.page import line_plot, page_of, require_plotly, share_bars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specds.bench.generation.report import Row
+    from specds.bench.harness import Columns, Document, Row
+    from specds.bench.page import Series
 
 
-def page(rows: Sequence[Row], costs: Sequence[Row], about: str) -> str:
+def page(document: Document) -> str:
     """The page, with the plotting library's script within.
-
-    Args:
-        rows: As `report` describes them.
-        costs: As `curve` gives them.
-        about: What was measured on what, in a sentence.
 
     Raises:
         ImportError: plotly is not installed.
     """
+    require_plotly()
+    rows = document["rows"]
     measured = [row for row in rows if row["status"] == "ok"]
     shown = [{**row, "levels": _levels(row)} for row in rows]
-    return page_of("specds bench generate", about, _figures(measured, costs), shown, _COLUMNS)
+    figures = _figures(measured, document["verification_costs"])
+    return page_of("specds bench generate", sentence(document), figures, shown, _COLUMNS)
 
 
 def _levels(row: Row) -> str:
@@ -40,25 +40,27 @@ def _levels(row: Row) -> str:
 
 def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[tuple[str, Any]]:
     """The id and the figure of each plot."""
-    graphs = require_plotly()
-    single = [row for row in rows if row["batch"] == min(row["batch"] for row in rows)]
-    yield "speed-up", _speed_ups(graphs, single, rows)
-    yield "time-shares", _shares(graphs, single, rows)
+    smallest = min((row["batch"] for row in rows), default=1)
+    single = [row for row in rows if row["batch"] == smallest]
+    yield "speed-up", _speed_ups(single, rows)
+    shares = {
+        f"{_group(row)}: {way_label(row, rows)}": row["shares"] for row in single if row["shares"]
+    }
+    yield "time-shares", share_bars("Where the time of a request went", shares)
     if costs:
-        yield "pass-by-nodes", _passes(graphs, costs)
+        yield "pass-by-nodes", _passes(costs)
     if len(single) < len(rows):
-        yield "speed-up-by-batch", _by_batch(graphs, rows)
+        yield "speed-up-by-batch", _by_batch(rows)
 
 
-def _speed_ups(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
+def _speed_ups(chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
     """A group of bars for each file and mode, the spread of the runs on each bar."""
-    figure = graphs.Figure()
+    figure = require_plotly().Figure()
     for name, alike in _by_label(chosen, rows).items():
-        heights = [row["speed_up"] for row in alike]
         figure.add_bar(
             name=name,
             x=[_group(row) for row in alike],
-            y=heights,
+            y=[row["speed_up"] for row in alike],
             error_y={
                 "type": "data",
                 "array": [row["speed_up_max"] - row["speed_up"] for row in alike],
@@ -73,56 +75,29 @@ def _speed_ups(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
     )
 
 
-def _shares(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
-    timed = [row for row in chosen if row["shares"]]
-    names = [f"{_group(row)}: {label(row, rows)}" for row in timed]
-    phases = list(dict.fromkeys(phase for row in timed for phase in row["shares"]))
-    bars = [
-        graphs.Bar(name=phase, x=names, y=[row["shares"].get(phase, 0) for row in timed])
-        for phase in phases
-    ]
-    return graphs.Figure(bars).update_layout(
-        title="Where the time of a request went", barmode="stack", yaxis_tickformat=".0%"
-    )
+def _passes(costs: Sequence[Row]) -> Any:
+    series: Series = {}
+    for row in costs:
+        name = f"{row['context']:,} tokens of context"
+        sizes, ratios = series.setdefault(name, ([], []))
+        sizes.append(row["num_nodes"])
+        ratios.append(row["ratio"])
+    title = "A pass by the nodes it verifies, over a pass without"
+    return line_plot(title, "nodes", "times as long", series, showlegend=True)
 
 
-def _passes(graphs: Any, costs: Sequence[Row]) -> Any:
-    figure = graphs.Figure()
-    for context in dict.fromkeys(row["context"] for row in costs):
-        of_context = [row for row in costs if row["context"] == context]
-        figure.add_scatter(
-            name=f"{context:,} tokens of context",
-            x=[row["num_nodes"] for row in of_context],
-            y=[row["ratio"] for row in of_context],
-            mode="lines+markers",
-        )
-    return figure.update_layout(
-        title="A pass by the nodes it verifies, over a pass without",
-        xaxis_title="nodes",
-        yaxis_title="times as long",
-        showlegend=True,
-    )
-
-
-def _by_batch(graphs: Any, rows: Sequence[Row]) -> Any:
-    figure = graphs.Figure()
+def _by_batch(rows: Sequence[Row]) -> Any:
+    series: Series = {}
     for name, alike in _by_label(together(rows), rows).items():
-        for mode in dict.fromkeys(row["mode"] for row in alike):
-            of_mode = [row for row in alike if row["mode"] == mode]
-            figure.add_scatter(
-                name=f"{name}, {mode}",
-                x=[row["batch"] for row in of_mode],
-                y=[row["speed_up"] for row in of_mode],
-                mode="lines+markers",
-            )
+        for row in alike:
+            sizes, speeds = series.setdefault(f"{name}, {row['mode']}", ([], []))
+            sizes.append(row["batch"])
+            speeds.append(row["speed_up"])
+    title = "Speed-up over the fastest plain decoding by prompts a call"
+    figure = line_plot(title, "prompts a call", "times as fast", series)
     figure.add_hline(y=1, line_dash="dot")
     sizes = sorted({row["batch"] for row in rows})
-    figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)))
-    return figure.update_layout(
-        title="Speed-up over the fastest plain decoding by prompts a call",
-        xaxis_title="prompts a call",
-        yaxis_title="times as fast",
-    )
+    return figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)))
 
 
 def _by_label(chosen: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -130,7 +105,7 @@ def _by_label(chosen: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[Row]
     grouped: dict[str, list[Row]] = {}
     for row in chosen:
         if row["speed_up"] is not None:
-            grouped.setdefault(label(row, rows), []).append(row)
+            grouped.setdefault(way_label(row, rows), []).append(row)
     return grouped
 
 
@@ -142,7 +117,7 @@ _COLUMNS: Columns = (
     ("transcripts", "transcripts", str),
     ("mode", "mode", str),
     ("name", "", str),
-    ("datastore", "datastore", lambda path: path.rstrip("/").rpartition("/")[2]),
+    ("datastore", "datastore", folder_name),
     ("budget", "budget", str),
     ("batch", "batch", str),
     ("tokens_per_s", "tokens/s", "{:.1f}".format),

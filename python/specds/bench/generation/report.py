@@ -1,27 +1,6 @@
 """The figures: one row a group of prompts, a mode, a size of batch and a way to generate.
 
-A row, as `--json` prints it (times are seconds; a figure that there is not is null):
-
-* ``transcripts``: the file's name without suffixes, ``held-out`` for the demo's prompts; ``all`` is
-  all of them together.
-* ``mode``: ``greedy``, ``sampled`` or ``forced``; ``batch``: prompts a call.
-* ``name``, ``kind``: a baseline or a drafter; ``budget``: the most nodes of its drafts, or
-  ``auto``; ``datastore``: what it drafts from.
-* ``status``: ``ok``, or ``refused``, with the ``reason``: that cannot be run on this model.
-* ``num_requests``, ``num_tokens``: prompts, and tokens generated, in one run.
-* ``tokens_per_s`` with ``_min`` and ``_max``: mean, least and most of the runs, prefill included;
-  ``decode_tokens_per_s``: without the prefill, that is the time of a call for one token.
-* ``first_token_s``: time to the first token, mean of all calls.
-* ``speed_up`` with ``_min`` and ``_max``: against ``fastest_plain``, the fastest baseline that
-  makes one token a forward, run by run; ``decode_speed_up``: the same without the prefill;
-  ``speed_up_over_generate`` with ``_min`` and ``_max``: against `model.generate` as it is.
-* ``num_drafts``, ``num_draft_tokens``, ``num_accepted_tokens``: as in `GenerationStats`, of all
-  runs; ``mean_acceptance_length``: tokens a forward, bonus token included; ``nodes_per_draft``;
-  ``redundancy`` and ``target_utilization``: HSDDW's sigma and eta; ``levels``: of a hierarchy.
-* ``shares``: of the time of a request, by phase; ``rest`` is the loop itself.
-  ``outside_forward``: the share of the steps after the prefill that is not the target's forward.
-* ``num_differing``: texts that are not those of `model.generate` or, where it is forced, not those
-  of the record; ``divergences``: where, as `Divergence`.
+docs/measuring.md lists the fields of a row. Times are seconds; a figure that there is not is null.
 """
 
 from __future__ import annotations
@@ -30,34 +9,27 @@ from itertools import groupby
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE
-from rich.table import Table
-
-from specds.bench.transcripts import ALL
+from specds.bench.harness import label, table, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+
+    from rich.table import Table
 
     from specds.bench.generation.measure import Cell, Totals
+    from specds.bench.harness import Document, Row
     from specds.stats import GenerationStats
-
-Row = dict[str, Any]
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
     """The rows of all cells, each beside the baselines of its group, mode and size of batch."""
-    rows = []
-    for cell in cells:
-        beside = [other for other in cells if _place(other) == _place(cell)]
-        rows.append(_row(cell, beside))
-    return rows
+    return [
+        _row(cell, [other for other in cells if other.place == cell.place and other.runs])
+        for cell in cells
+    ]
 
 
-def _place(cell: Cell) -> tuple[str, str, int]:
-    return cell.source, cell.mode, cell.batch
-
-
-def _row(cell: Cell, beside: Iterable[Cell]) -> Row:
+def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
     return {
         "transcripts": cell.source,
@@ -69,16 +41,15 @@ def _row(cell: Cell, beside: Iterable[Cell]) -> Row:
         "datastore": None if way.datastore is None else str(way.datastore.path),
         "status": "ok" if cell.reason is None else "refused",
         "reason": cell.reason,
-        **_times(cell, [other for other in beside if other.runs]),
+        **_times(cell, measured),
         **_drafting(cell),
     }
 
 
 def _times(cell: Cell, measured: Sequence[Cell]) -> Row:
     runs = cell.runs
-    fastest = max(
-        (other for other in measured if other.way.is_plain), key=_mean_speed, default=None
-    )
+    plain = (other for other in measured if other.way.is_plain)
+    fastest = max(plain, key=lambda other: mean(map(_speed, other.runs)), default=None)
     generate = next((other for other in measured if other.way.name == "generate"), None)
     return {
         "num_requests": runs[0].num_rows if runs else None,
@@ -103,16 +74,9 @@ def _decode_speed(run: Totals) -> float:
     return num_tokens / seconds if seconds > 0 and num_tokens > 0 else _speed(run)
 
 
-def _mean_speed(cell: Cell) -> float:
-    return mean(map(_speed, cell.runs))
-
-
 def _ratios(cell: Cell, other: Cell | None, speed: Callable[[Totals], float]) -> list[float]:
-    if other is None:
-        return []
-    return [
-        speed(mine) / speed(theirs) for mine, theirs in zip(cell.runs, other.runs, strict=False)
-    ]
+    pairs = zip(cell.runs, [] if other is None else other.runs, strict=False)
+    return [speed(mine) / speed(theirs) for mine, theirs in pairs]
 
 
 def _spread(name: str, values: Sequence[float]) -> Row:
@@ -133,17 +97,21 @@ def _drafting(cell: Cell) -> Row:
         *("num_drafts", "num_draft_tokens", "num_accepted_tokens"),
         *("mean_acceptance_length", "redundancy", "target_utilization"),
     )
-    return {
-        **{name: None if stats is None else getattr(stats, name) for name in counts},
-        "levels": None if stats is None else {n: vars(lvl) for n, lvl in stats.levels.items()},
-        "nodes_per_draft": (
-            None if stats is None else stats.num_draft_tokens / max(stats.num_drafts, 1)
-        ),
-        "shares": None if profiled is None else _shares(profiled),
-        "outside_forward": None if profiled is None else _outside_forward(profiled),
-        "num_differing": None if divergences is None else len(divergences),
-        "divergences": None if divergences is None else [vars(each) for each in divergences],
-    }
+    figures: Row = dict.fromkeys((*counts, "levels", "nodes_per_draft", *_OF_TIME, *_OF_TEXT))
+    if stats is not None:
+        figures |= {name: getattr(stats, name) for name in counts}
+        figures["levels"] = {name: vars(level) for name, level in stats.levels.items()}
+        figures["nodes_per_draft"] = stats.num_draft_tokens / max(stats.num_drafts, 1)
+    if profiled is not None:
+        figures |= zip(_OF_TIME, (_shares(profiled), _outside_forward(profiled)), strict=True)
+    if divergences is not None:
+        texts = [vars(each) for each in divergences]
+        figures |= zip(_OF_TEXT, (len(texts), texts), strict=True)
+    return figures
+
+
+_OF_TIME = ("shares", "outside_forward")
+_OF_TEXT = ("num_differing", "divergences")
 
 
 def _shares(stats: GenerationStats) -> dict[str, float]:
@@ -158,28 +126,32 @@ def _outside_forward(stats: GenerationStats) -> float | None:
     return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
 
 
-def label(row: Row, rows: Iterable[Row]) -> str:
-    """A row's name, with its datastore and its budget where the report has several."""
-    alike = [other for other in rows if other["name"] == row["name"]]
-    parts = [row["name"]]
-    if len({other["datastore"] for other in alike}) > 1:
-        parts.append(row["datastore"].rstrip("/").rpartition("/")[2])
-    if len({other["budget"] for other in alike}) > 1:
-        parts.append(str(row["budget"]))
-    return ", ".join(parts)
-
-
-def together(rows: Sequence[Row]) -> list[Row]:
-    """The rows of all groups together, where there are several; else of the only one."""
-    return [row for row in rows if row["transcripts"] == ALL] or list(rows)
-
-
-def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
-    """All rows for people: speeds by group, mode and size of batch; time; passes by nodes."""
-    shown = [
-        _speed_table(place, list(chosen), rows) for place, chosen in groupby(rows, key=_place_of)
+def altered(document: Document) -> list[Row]:
+    """The rows of drafters that changed a text which rounding cannot excuse."""
+    exact = document["dtype"] in ("float32", "float64")
+    return [
+        row
+        for row in document["rows"]
+        if row["kind"] == "drafter"
+        and row["num_differing"]
+        and (row["mode"] == "forced" or (row["mode"] == "greedy" and exact))
     ]
-    shown[-1].caption, shown[-1].caption_justify = _CAPTION, "left"
+
+
+def sentence(document: Document) -> str:
+    """What was measured on what, for people."""
+    name = document["model"] or f"random weights of the shape {document['shape']}"
+    threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
+    runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
+    versions = ", ".join(f"{name} {document[name]}" for name in ("specds", "torch", "transformers"))
+    return f"{name}, {document['dtype']}, {document['device']}{threads}; {runs}; {versions}"
+
+
+def tables(document: Document) -> list[Any]:
+    """All rows for people: speeds by group, mode and size of batch; time; passes by nodes."""
+    rows, costs = document["rows"], document["verification_costs"]
+    shown = [_speed_table(list(chosen), rows) for _, chosen in groupby(rows, key=_title)]
+    shown[-1].caption = _CAPTION
     timed = [row for row in together(rows) if row["shares"]]
     if timed:
         shown.append(_share_table(timed, rows))
@@ -188,7 +160,7 @@ def tables(rows: Sequence[Row], costs: Sequence[Row]) -> list[Table]:
         shown.append(_level_table(layered, rows))
     if costs:
         shown.append(_cost_table(costs))
-    return shown
+    return [*shown, sentence(document)]
 
 
 _CAPTION = (
@@ -199,43 +171,37 @@ _CAPTION = (
 )
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    table.pad_edge, table.collapse_padding = False, True
-    table.add_column(first, overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _title(row: Row) -> str:
+    batch = f", batch {row['batch']}" if row["batch"] > 1 else ""
+    return f"{row['transcripts']}, {row['mode']}{batch}"
 
 
-def _place_of(row: Row) -> list[Any]:
-    return [row[name] for name in ("transcripts", "mode", "batch")]
+def way_label(row: Row, rows: Sequence[Row]) -> str:
+    """What generated, with its datastore and its budget where there are several."""
+    return label(row, rows, "datastore", "budget")
 
 
-def _title(place: Sequence[Any]) -> str:
-    source, mode, batch = place
-    return f"{source}, {mode}" + (f", batch {batch}" if batch > 1 else "")
-
-
-def _speed_table(place: Sequence[Any], chosen: Sequence[Row], rows: Sequence[Row]) -> Table:
+def _speed_table(chosen: Sequence[Row], rows: Sequence[Row]) -> Table:
     columns = ("/s", "dec/s", "speed-up", "", "/gen", "tokens", "nodes", "differ")
-    table = _table(_title(place), "", *columns)
+    made = table(_title(chosen[0]), "", *columns)
     for row in chosen:
-        if row["status"] != "ok":
-            table.add_row(label(row, rows), row["status"])
-            continue
-        table.add_row(
-            label(row, rows),
-            _shown(row["tokens_per_s"], "{:.1f}"),
-            _shown(row["decode_tokens_per_s"], "{:.1f}"),
-            _shown(row["speed_up"], "{:.2f}x"),
-            _range(row),
-            _shown(row["speed_up_over_generate"], "{:.2f}x"),
-            _shown(row["mean_acceptance_length"], "{:.2f}"),
-            _shown(row["nodes_per_draft"], "{:.1f}"),
-            _shown(row["num_differing"], "{}"),
-        )
-    return table
+        cells = [row["status"]]
+        if row["status"] == "ok":
+            cells = [_shown(row[name], form) for name, form in _SPEEDS]
+            cells.insert(3, _range(row))
+        made.add_row(way_label(row, rows), *cells)
+    return made
+
+
+_SPEEDS = (
+    ("tokens_per_s", "{:.1f}"),
+    ("decode_tokens_per_s", "{:.1f}"),
+    ("speed_up", "{:.2f}x"),
+    ("speed_up_over_generate", "{:.2f}x"),
+    ("mean_acceptance_length", "{:.2f}"),
+    ("nodes_per_draft", "{:.1f}"),
+    ("num_differing", "{}"),
+)
 
 
 def _range(row: Row) -> str:
@@ -245,30 +211,28 @@ def _range(row: Row) -> str:
 
 def _share_table(timed: Sequence[Row], rows: Sequence[Row]) -> Table:
     phases = list(timed[0]["shares"])
-    table = _table("Shares of time", "", *phases, "outside")
-    table.caption = "outside: the share of a step, behind the prefill, that is not the forward."
-    table.caption_justify = "left"
+    caption = "outside: the share of a step, behind the prefill, that is not the forward."
+    made = table("Shares of time", "", *phases, "outside", caption=caption)
     for row in timed:
-        name = f"{label(row, rows)}: {_title(_place_of(row))}"
         cells = [f"{row['shares'][phase]:.1%}" for phase in phases]
-        table.add_row(name, *cells, _shown(row["outside_forward"], "{:.1%}"))
-    return table
+        outside = _shown(row["outside_forward"], "{:.1%}")
+        made.add_row(f"{way_label(row, rows)}: {_title(row)}", *cells, outside)
+    return made
 
 
 def _level_table(layered: Sequence[Row], rows: Sequence[Row]) -> Table:
-    table = _table("Hierarchies", "", "sigma", "eta", "passes", "kept")
-    table.caption = (
+    caption = (
         "sigma: the share of drafted tokens that the target rejected; eta: target forwards a "
         "token; passes: of a level's model for each target forward; kept: the share of what a "
         "level handed up that the level above kept."
     )
-    table.caption_justify = "left"
+    made = table("Hierarchies", "", "sigma", "eta", "passes", "kept", caption=caption)
     for row in layered:
         sigma, eta = f"{row['redundancy']:.1%}", f"{row['target_utilization']:.1%}"
-        table.add_row(f"{label(row, rows)}: {_title(_place_of(row))}", sigma, eta)
+        made.add_row(f"{way_label(row, rows)}: {_title(row)}", sigma, eta)
         for name, passes, kept in level_figures(row):
-            table.add_row(f"  {name}", "", "", f"{passes:.1f}" if passes else "", f"{kept:.1%}")
-    return table
+            made.add_row(f"  {name}", "", "", f"{passes:.1f}" if passes else "", f"{kept:.1%}")
+    return made
 
 
 def level_figures(row: Row) -> list[tuple[str, float, float]]:
@@ -285,12 +249,12 @@ def level_figures(row: Row) -> list[tuple[str, float, float]]:
 
 def _cost_table(costs: Sequence[Row]) -> Table:
     sizes = list(dict.fromkeys(row["num_nodes"] for row in costs))
-    table = _table("A pass by its nodes, over one without", "context", "ms", *map(str, sizes))
+    made = table("A pass by its nodes, over one without", "context", "ms", *map(str, sizes))
     for context, chosen in groupby(costs, key=lambda row: row["context"]):
         passes = list(chosen)
         ratios = [f"{row['ratio']:.2f}" for row in passes]
-        table.add_row(f"{context:,}", f"{passes[0]['seconds'] * 1e3:.2f}", *ratios)
-    return table
+        made.add_row(f"{context:,}", f"{passes[0]['seconds'] * 1e3:.2f}", *ratios)
+    return made
 
 
 def _shown(value: Any, form: str) -> str:

@@ -72,13 +72,12 @@ def requests_of(
     """
     requests = []
     for transcript in transcripts:
-        prompt_ids = transcript.prompt_ids.tolist()
+        prompt_ids, answer = transcript.prompt_ids.tolist(), None
+        most = max_new_tokens or USUAL_NEW_TOKENS
         if forced:
             answer = transcript.completion_ids.tolist()[:max_new_tokens]
-            requests.append(Request(transcript.source, prompt_ids, len(answer), answer))
-        else:
-            most = USUAL_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-            requests.append(Request(transcript.source, prompt_ids, most))
+            most = len(answer)
+        requests.append(Request(transcript.source, prompt_ids, most, answer))
     return requests
 
 
@@ -86,9 +85,9 @@ def held_out_requests(
     tokenizer: PreTrainedTokenizerBase, count: int, seed: int, max_new_tokens: int | None
 ) -> list[Request]:
     """Prompts of modules that the demo's models and its datastore have not seen."""
-    most = USUAL_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    texts = [prompt.text for prompt in prompts(count, seed=seed)]
-    return [Request(HELD_OUT_SOURCE, tokenizer(text)["input_ids"], most) for text in texts]
+    most = max_new_tokens or USUAL_NEW_TOKENS
+    ids = [tokenizer(prompt.text)["input_ids"] for prompt in prompts(count, seed=seed)]
+    return [Request(HELD_OUT_SOURCE, prompt_ids, most) for prompt_ids in ids]
 
 
 def batches(requests: Sequence[Request], size: int) -> list[Batch]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+import transformers
+from transformers.initialization import no_init_weights
+
+from specds.loading import resolve_placement
+
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 _NAMES = (
@@ -50,8 +55,6 @@ def config_of(shape: str) -> PretrainedConfig:
     """
     if shape not in SHAPES:
         raise ValueError(f"no shape `{shape}`: choose of {', '.join(SHAPES)}")
-    import transformers
-
     config_class, settings = SHAPES[shape]
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config: PretrainedConfig = getattr(transformers, config_class)(**settings, **special)
@@ -64,13 +67,16 @@ def num_bytes(shape: str, dtype: str = "float32") -> int:
     Raises:
         ValueError: There is no such shape.
     """
-    import torch
-    import transformers
-
     with torch.device("meta"):
-        make: Any = transformers.AutoModelForCausalLM.from_config
-        model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype))
+        model = _make(shape, dtype)
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def placement(device: str, dtype: str) -> tuple[str, str]:
+    """The device and the precision of random weights: by default bfloat16, float32 on a CPU."""
+    device, dtype = resolve_placement(device, dtype)
+    usual = "float32" if device == "cpu" else "bfloat16"
+    return device, usual if dtype == "auto" else dtype
 
 
 def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
@@ -87,22 +93,20 @@ def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> 
     Raises:
         ValueError: There is no such shape.
     """
-    import torch
-    import transformers
-    from transformers.initialization import no_init_weights
-
-    config = config_of(shape)
     # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
     with torch.device(device), no_init_weights():
-        make: Any = transformers.AutoModelForCausalLM.from_config
-        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype)).eval()
+        model = _make(shape, dtype)
     _fill(model, torch.Generator(device).manual_seed(0))
     return model
 
 
-def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
-    import torch
+def _make(shape: str, dtype: str) -> PreTrainedModel:
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
+    return model
 
+
+def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:

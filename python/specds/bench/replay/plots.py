@@ -2,103 +2,89 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.page import Columns, page_of, require_plotly
-from specds.bench.replay.report import label
-from specds.bench.transcripts import ALL
+from specds.bench.harness import label, together
+from specds.bench.page import line_plot, page_of, require_plotly, share_bars
+from specds.bench.replay.report import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from specds.bench.replay.report import Row, Settings
+    from specds.bench.harness import Columns, Document, Row
+    from specds.bench.page import Series
 
-Series = dict[str, tuple[list[Any], list[Any]]]
-"""The x and y values of each line by its name."""
+_MEAN = "mean_acceptance_length"
+_TIME = "step_p50_us"
+_TOKENS = "tokens per forward"
 
 
-def page(rows: Sequence[Row], settings: Settings) -> str:
+def page(document: Document) -> str:
     """The page, with the plotting library's script within.
 
     Raises:
         ImportError: plotly is not installed.
     """
+    require_plotly()
+    rows = document["rows"]
+    about = f"{sentence(document)}. Tokenizer {document['tokenizer']}, specds {document['specds']}."
     figures = _figures([row for row in rows if row["status"] == "ok"])
-    return page_of("specds bench replay", _about(settings), figures, rows, _COLUMNS)
-
-
-def _about(settings: Settings) -> str:
-    return f"{settings.sentence()}. Tokenizer {settings.tokenizer}, specds {settings.specds}."
+    return page_of("specds bench replay", about, figures, rows, _COLUMNS)
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
     """The id and the figure of each plot; of all transcripts together, where there are several."""
-    graphs = require_plotly()
-    together = [row for row in rows if row["transcripts"] == ALL] or list(rows)
-    largest = [row for row in together if row["budget"] == _largest_budget(together)]
+    merged = together(rows)
+    budget = max((row["budget"] for row in merged), default=0)
+    largest = [row for row in merged if row["budget"] == budget]
+    at_budget = f", {budget} nodes at most" if largest else ""
     # Where datastores are on the x axis, a line is named by its drafter alone.
-    colors = _colors(_name(row, named, together) for named in ([], rows) for row in together)
+    colors = _colors(_name(row, named, merged) for named in ([], rows) for row in merged)
+    lines = partial(line_plot, colors=colors)
 
-    def lines(title: str, x: str, y: str, series: Series) -> Any:
-        figure = graphs.Figure(
-            [
-                graphs.Scatter(
-                    x=xs, y=ys, name=name, mode="lines+markers", line={"color": colors[name]}
-                )
-                for name, (xs, ys) in series.items()
-            ]
-        )
-        return figure.update_layout(title=title, xaxis_title=x, yaxis_title=y)
+    series = _series(merged, rows, "nodes_per_draft", _MEAN)
+    title = "Acceptance length against nodes"
+    yield "acceptance-by-nodes", lines(title, "nodes per draft", _TOKENS, series)
 
-    by_nodes = lines(
-        "Acceptance length against nodes",
-        "nodes per draft",
-        _TOKENS,
-        _series(together, rows, "nodes_per_draft", "mean_acceptance_length"),
-    )
-    yield "acceptance-by-nodes", by_nodes
-    timed = [{**row, _TIME: _time(row)} for row in together if row["draft_p50_us"] is not None]
-    by_time = lines(
-        "Acceptance length against time",
+    # Not every drafter learns from a step.
+    timed = [
+        {**row, _TIME: row["draft_p50_us"] + (row["observe_p50_us"] or 0.0)}
+        for row in merged
+        if row["draft_p50_us"] is not None
+    ]
+    series, x = (
+        _series(timed, rows, _TIME, _MEAN),
         "µs to draft and to learn from it, at the median",
-        _TOKENS,
-        _series(timed, rows, _TIME, "mean_acceptance_length"),
     )
+    by_time = lines("Acceptance length against time", x, _TOKENS, series)
     yield "acceptance-by-time", by_time.update_xaxes(type="log")
-    by_match = lines(
-        f"Acceptance length against match length{_at_budget(largest)}",
-        "tokens of context matched",
-        _TOKENS,
-        _nested(largest, rows, "acceptance_by_match_length", "match_length", _MEAN),
-    )
+
+    series = _nested(largest, rows, "acceptance_by_match_length", "match_length", _MEAN)
+    title = f"Acceptance length against match length{at_budget}"
+    by_match = lines(title, "tokens of context matched", _TOKENS, series)
     yield "acceptance-by-match-length", by_match
+
     with_datastore = [row for row in largest if row["datastore_tokens"]]
-    by_size = lines(
-        f"Acceptance length against datastore size{_at_budget(largest)}",
-        "tokens in the datastore",
-        _TOKENS,
-        _series(with_datastore, [], "datastore_tokens", "mean_acceptance_length"),
-    )
+    series = _series(with_datastore, [], "datastore_tokens", _MEAN)
+    title = f"Acceptance length against datastore size{at_budget}"
+    by_size = lines(title, "tokens in the datastore", _TOKENS, series)
     sizes = sorted({row["datastore_tokens"] for row in with_datastore})
     shown = [f"{size / 1e6:.3g} M" for size in sizes]
-    yield (
-        "acceptance-by-datastore-size",
-        by_size.update_xaxes(type="log", tickvals=sizes, ticktext=shown),
-    )
-    yield "emitted-by-source", _by_source(graphs, largest, rows)
-    reliability = lines(
-        f"Tokens accepted against tokens expected, by tenths of the drafts{_at_budget(largest)}",
-        "expected accepted tokens of a draft",
-        "accepted tokens",
-        _nested(largest, rows, "reliability", "expected", "accepted"),
-    )
-    yield "reliability", _with_diagonal(reliability)
+    by_size.update_xaxes(type="log", tickvals=sizes, ticktext=shown)
+    yield "acceptance-by-datastore-size", by_size
 
+    shares = {label(row, rows, "datastore"): _by_source(row) for row in largest}
+    title = f"Where each emitted token came from{at_budget}"
+    yield "emitted-by-source", share_bars(title, shares)
 
-def _time(row: Row) -> float:
-    """Microseconds of a step that a drafter takes; not every one learns from it."""
-    return float(row["draft_p50_us"] + (row["observe_p50_us"] or 0.0))
+    series = _nested(largest, rows, "reliability", "expected", "accepted")
+    title = f"Tokens accepted against tokens expected, by tenths of the drafts{at_budget}"
+    figure = lines(title, "expected accepted tokens of a draft", "accepted tokens", series)
+    most = max((max(xs, default=0) for xs, _ in series.values()), default=0)
+    figure.add_shape(type="line", x0=0, y0=0, x1=most, y1=most, line={"dash": "dot"})
+    yield "reliability", figure
 
 
 def _colors(names: Iterable[str]) -> dict[str, str]:
@@ -109,25 +95,11 @@ def _colors(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-_MEAN = "mean_acceptance_length"
-_TIME = "step_p50_us"
-_TOKENS = "tokens per forward"
-
-
-def _largest_budget(rows: Sequence[Row]) -> int:
-    return max((row["budget"] for row in rows), default=0)
-
-
-def _at_budget(rows: Sequence[Row]) -> str:
-    return f", {rows[0]['budget']} nodes at most" if rows else ""
-
-
 def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str, y: str) -> Series:
     """A line a drafter through its rows, in the order of x."""
     series: Series = {}
     for row in sorted(chosen, key=lambda row: row[x]):
-        name = _name(row, rows, chosen)
-        xs, ys = series.setdefault(name, ([], []))
+        xs, ys = series.setdefault(_name(row, rows, chosen), ([], []))
         xs.append(row[x])
         ys.append(row[y])
     return series
@@ -147,31 +119,15 @@ def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: s
 
 def _name(row: Row, rows: Sequence[Row], chosen: Sequence[Row]) -> str:
     several = len({other["transcripts"] for other in chosen}) > 1
-    name = label(row, rows)
+    name = label(row, rows, "datastore")
     return f"{name}, {row['transcripts']}" if several else name
 
 
-def _by_source(graphs: Any, chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
-    names = [label(row, rows) for row in chosen]
-    sources = sorted({source for row in chosen for source in row["emitted_by_source"]})
-    bars = [
-        graphs.Bar(name=source, x=names, y=[_share(row, source) for row in chosen])
-        for source in sources
-    ]
-    title = f"Where each emitted token came from{_at_budget(chosen)}"
-    figure = graphs.Figure(bars)
-    return figure.update_layout(title=title, barmode="stack", yaxis_tickformat=".0%")
-
-
-def _share(row: Row, source: str) -> float:
+def _by_source(row: Row) -> dict[str, float]:
+    """The share of the emitted tokens that came from each source, by name."""
     emitted = row["emitted_by_source"]
-    return float(emitted.get(source, 0) / max(sum(emitted.values()), 1))
-
-
-def _with_diagonal(figure: Any) -> Any:
-    largest = max((max(line.x, default=0) for line in figure.data), default=0)
-    figure.add_shape(type="line", x0=0, y0=0, x1=largest, y1=largest, line={"dash": "dot"})
-    return figure
+    num_tokens = max(sum(emitted.values()), 1)
+    return {source: emitted[source] / num_tokens for source in sorted(emitted)}
 
 
 _COLUMNS: Columns = (
@@ -179,7 +135,7 @@ _COLUMNS: Columns = (
     ("drafter", "drafter", str),
     ("datastore", "datastore", str),
     ("budget", "budget", str),
-    ("mean_acceptance_length", "tokens per forward", "{:.3f}".format),
+    (_MEAN, _TOKENS, "{:.3f}".format),
     ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
     ("draft_p50_us", "draft p50, µs", "{:.1f}".format),
     ("draft_p99_us", "draft p99, µs", "{:.1f}".format),

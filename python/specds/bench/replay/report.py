@@ -1,85 +1,41 @@
-"""The figures of a replay: one row a file of transcripts, an engine and a budget.
+"""The figures of a replay: one row a file of transcripts, a drafter, a datastore and a budget.
 
-A row, as `--json` prints it (rates and lengths are numbers, times are microseconds):
-
-* ``transcripts``: the file's name without suffixes; ``all`` is all of them together.
-* ``drafter``, ``datastore``, ``datastore_tokens``, ``budget``: what drafted, from what, and the
-  most nodes of a draft; the datastore is null where the drafter takes none.
-* ``status``: ``ok``; or ``absent``, a rival that is not installed; ``refused``, one whose answers
-  were wrong; ``failed``, one that broke down. These have one row, for ``all``, a ``reason``, and
-  null for every figure.
-* ``num_requests``, ``num_drafts``, ``num_draft_tokens``, ``num_accepted_tokens``,
-  ``num_accepted_tokens_per_pos``, ``num_emitted_tokens``: counts as in `GenerationStats`.
-* ``mean_acceptance_length``: tokens a forward, the bonus token included; ``nodes_per_draft``.
-* ``acceptance_by_position``: the share of drafts whose first, second, ... token was accepted.
-* ``draft_p50_us``, ``draft_p99_us``, ``observe_p50_us``, ``observe_p99_us``: time to draft, and to
-  learn what was accepted.
-* ``emitted_by_source``: how many emitted tokens came from where; ``target`` is bonus tokens.
-* ``acceptance_by_match_length``: ``match_length``, ``num_drafts`` and ``mean_acceptance_length`` of
-  the drafts that were made from a match of that length; null where the drafter does not tell.
-* ``expected_accepted_tokens``: how many tokens the drafter expected to be accepted, the sum of its
-  nodes' probabilities; ``accepted_over_expected``: what came of it, 1 at best; ``reliability``: the
-  mean of both, ``expected`` and ``accepted``, in ``num_drafts`` drafts, for ten equal parts of the
-  drafts in the order of what was expected. Null where the drafter gives no probabilities.
+docs/measuring.md lists the fields of a row. A rival that is absent, refused or failed has one row,
+for ``all``, a ``reason``, and null for every figure.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.box import SIMPLE
-from rich.table import Table
 
+from specds.bench.harness import label, table
 from specds.bench.replay.trace import Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from rich.table import Table
+
+    from specds.bench.harness import Document, Row
     from specds.bench.replay.measure import Cell
-
-Row = dict[str, Any]
 
 _PARTS = 10
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the rows of a report have in common.
-
-    Attributes:
-        specds: The release.
-        tokenizer: Its name.
-        order: Of the requests.
-        seed: Of the order, where it is a shuffled one.
-        warm_memory: Whether a drafter keeps what earlier requests taught it.
-        memory_tokens: So many tokens were in the fused drafter's memory when it started.
-        limit: The most requests of a file; None is all.
-        weights: The file of weights that the fused drafter started from, or ``none``; None is the
-            datastore's prior.
-    """
-
-    specds: str
-    tokenizer: str
-    order: str
-    seed: int
-    warm_memory: bool
-    limit: int | None
-    memory_tokens: int = 0
-    weights: str | None = None
-
-    def sentence(self) -> str:
-        """The mode of the run, for people."""
-        order = "in file order" if self.order == "file" else f"shuffled by seed {self.seed}"
-        memory = "one drafter for all requests" if self.warm_memory else "a new drafter for each"
-        memory += f", {self.memory_tokens:,} tokens in its memory" if self.memory_tokens else ""
-        limited = "" if self.limit is None else f", {self.limit} a file at most"
-        started = "" if self.weights is None else f"; fused from {self.weights}"
-        return f"requests {order}{limited}; {memory}{started}"
+def sentence(document: Document) -> str:
+    """How requests were replayed, for people."""
+    seed, tokens = document["seed"], document["memory_tokens"]
+    order = "in file order" if document["order"] == "file" else f"shuffled by seed {seed}"
+    memory = "one drafter for all requests" if document["warm_memory"] else "a new drafter for each"
+    memory += f", {tokens:,} tokens in its memory" if tokens else ""
+    limited = "" if document["limit"] is None else f", {document['limit']} a file at most"
+    started = "" if document["weights"] is None else f"; fused from {document['weights']}"
+    return f"requests {order}{limited}; {memory}{started}"
 
 
 def rows_of(cell: Cell) -> list[Row]:
@@ -164,35 +120,22 @@ def _calibration(trace: Trace) -> Row:
     }
 
 
-def label(row: Row, rows: Iterable[Row]) -> str:
-    """A drafter's name, with its datastore where the report has several."""
-    several = len({other["datastore"] for other in rows if other["datastore"]}) > 1
-    if row["datastore"] is None or not several:
-        return str(row["drafter"])
-    return f"{row['drafter']}, {row['datastore'].rstrip('/').rpartition('/')[2]}"
-
-
-def tables(rows: Sequence[Row], settings: Settings) -> list[Table]:
+def tables(document: Document) -> list[Table]:
     """All rows for people: a table for each group of transcripts."""
-    shown = []
+    shown, rows = [], document["rows"]
+    columns = ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "learn")
     for group, chosen in groupby(rows, key=lambda row: str(row["transcripts"])):
-        table = Table(title=f"Replay of {group}", title_justify="left", box=SIMPLE)
-        table.pad_edge, table.collapse_padding = False, True
-        table.add_column("drafter", overflow="fold")
-        for name in ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "learn"):
-            table.add_column(name, justify="right", no_wrap=True)
+        shown.append(table(f"Replay of {group}", "drafter", *columns))
         for row in chosen:
-            table.add_row(label(row, rows), *_shown_figures(row))
-        shown.append(table)
-    shown[-1].caption = f"{settings.sentence()}. {_CAPTION}"
-    shown[-1].caption_justify = "left"
+            shown[-1].add_row(label(row, rows, "datastore"), *_shown_figures(row))
+    shown[-1].caption = f"{sentence(document)}. {_CAPTION}"
     return shown
 
 
 _CAPTION = (
-    "nodes: drafted, of so many at most; tokens: per forward, bonus token included; 1st: share of "
-    "drafts whose first token was accepted; p50, p99: µs to draft; learn: median "
-    "µs to observe what was accepted."
+    "nodes: drafted; of: the budget; tokens: per forward, bonus token included; 1st: share of "
+    "drafts whose first token was accepted; p50, p99: µs to draft; learn: median µs to observe "
+    "what was accepted."
 )
 
 

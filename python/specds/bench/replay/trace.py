@@ -97,7 +97,7 @@ def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -
         max_depth = len(truth) - position - 1
         if max_nodes > 0 and max_depth > 0:
             start = perf_counter_ns()
-            tree = session.draft(max_nodes)
+            tree = session.draft(max_nodes, max_depth)
             trace.draft_ns.append(_elapsed(session, start))
             tree = within(tree, max_nodes, max_depth)
             path = right_path(tree, truth[position:])

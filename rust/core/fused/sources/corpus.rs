@@ -16,6 +16,9 @@ use crate::lookup::next_tokens::look_up_elsewhere;
 /// How many tokens of a passage are read.
 const PASSAGE_LENGTH: usize = 8;
 
+/// At most this many of the context's longest matches are read.
+const MAX_MATCHES: usize = 3;
+
 /// At most this many passages are read for a node that is searched for again.
 const MAX_PASSAGES_OF_NODE: usize = 32;
 
@@ -232,7 +235,7 @@ impl Passages {
             let groups = &self.groups[start..];
             let longer = groups.last();
             let num_longer = longer.map_or(0.0, |group| group.num_matches);
-            if groups.len() == reading.matches || num_longer >= max_passages as f32 {
+            if groups.len() == MAX_MATCHES || num_longer >= max_passages as f32 {
                 break;
             }
             let max_passages = match longer {
@@ -278,7 +281,7 @@ impl Passages {
                 num_longer = count;
                 self.add_group(order, count as f32, first, reach);
             }
-            if self.groups.len() - first_group == reading.matches {
+            if self.groups.len() - first_group == MAX_MATCHES {
                 break;
             }
         }

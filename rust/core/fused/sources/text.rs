@@ -26,6 +26,12 @@ const DECAY: f32 = 0.95;
 /// costs little.
 const NEAR: usize = 1 << 17;
 
+/// A node of probability p reads at most p times this many of the latest places of a near text.
+const REACH: f32 = 512.0;
+
+/// In a text that is not near, at most this many places after the root's last token alone are read.
+const MAX_UNIGRAM_PLACES: usize = 8;
+
 /// A text as a source: the request's own, its tenant's earlier ones, or the output that the caller
 /// expects.
 #[derive(Debug, Clone)]
@@ -146,9 +152,9 @@ impl Reach {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
         let (most, reach) = if is_near {
-            (256, reading.reach)
+            (256, REACH)
         } else {
-            (128, reading.reach / 2.0)
+            (128, REACH / 2.0)
         };
         #[expect(
             clippy::cast_possible_truncation,
@@ -159,7 +165,7 @@ impl Reach {
         let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
         let unigrams = match child {
             _ if is_near => bigrams / 4,
-            None => reading.max_unigram_places,
+            None => MAX_UNIGRAM_PLACES,
             Some(_) => 0,
         };
         Self {

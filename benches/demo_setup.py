@@ -1,0 +1,73 @@
+"""What the benchmarks on the demo's model share: its datastore, its prompts, and a table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from specds import Datastore
+from specds.demo.held_out import Prompt, build_stdlib, prompts
+from specds.loading import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The demo's model, held-out prompts, and a datastore of the rest of the standard library."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[Prompt]
+    datastore: Datastore
+
+    def ids(self) -> list[torch.Tensor]:
+        """The tokens of each prompt, shape `(1, n)`."""
+        return prompt_ids(self.tokenizer, self.prompts)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, chosen: Sequence[Prompt]) -> list[torch.Tensor]:
+    """The tokens of each prompt, shape `(1, n)`."""
+    return [tokenizer(prompt.text, return_tensors="pt")["input_ids"] for prompt in chosen]
+
+
+@contextmanager
+def demo(num_prompts: int) -> Iterator[Demo]:
+    """The datastore lies in a folder that goes when the block ends."""
+    model, tokenizer = load_model("demo", device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        path = build_stdlib(tokenizer, Path(folder, "stdlib.specds")).path
+        yield Demo(model, tokenizer, prompts(num_prompts), Datastore.open(path))
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """The options that all of them take."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    return parser
+
+
+def table_of(names: Sequence[str], columns: Sequence[str], title: str | None = None) -> Table:
+    """An empty table: columns of names, then figures."""
+    table = Table(*names, title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def show(table: Table, width: int = 110) -> None:
+    """Prints it; `width` is that of what is no terminal."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)

@@ -1,0 +1,149 @@
+"""What both benchmarks share: the options of a cell, what they name, and how rows are shown.
+
+A benchmark is an engine that turns options into a document of plain values: what was measured on
+what, and `rows`. A row is one group of transcripts and one cell: a drafter, a datastore, a budget.
+Its fields are listed in docs/measuring.md. The document is the JSON; tables and the page are drawn
+from it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from specds._core import Datastore
+from specds.bench.transcripts import ALL, check_groups, read_files
+from specds.loading import load_tokenizer
+from specds.tokenization import check_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specds.bench.transcripts import Transcript
+
+Row = dict[str, Any]
+Document = dict[str, Any]
+Columns = tuple[tuple[str, str, Callable[[Any], str]], ...]
+"""Of a page's table: the field of a row, its title, and how its value is shown."""
+
+Progress = Callable[[str, int], None]
+"""Told what runs before each call, and how many calls there are in all."""
+
+
+def silent(_name: str, _total: int) -> None:
+    """Shows no progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What both benchmarks are asked for.
+
+    Attributes:
+        transcripts: Files of recorded answers.
+        drafters: Their names; each runs at each budget.
+        budgets: The most nodes of a draft; `bench generate` takes ``auto`` as well.
+        datastores: Paths; a drafter that takes one runs with each of them.
+        tokenizer: The name of that of the transcripts; None is the model's or the datastore's.
+        model: The name of the target.
+        limit: The most requests of a file.
+        seed: Of what is drawn: an order, samples, the demo's prompts.
+        warm_memory: Whether one drafter serves all requests and keeps what they taught it.
+        weights: A file of weights that the fused drafter starts from, or ``none``; None is the
+            datastore's prior.
+    """
+
+    transcripts: Sequence[Path] = ()
+    drafters: Sequence[str] = ("fused",)
+    budgets: Sequence[int | Literal["auto"]] = ()
+    datastores: Sequence[Path] = ()
+    tokenizer: str | None = None
+    model: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    warm_memory: bool = True
+    weights: str | None = None
+
+    def open_datastores(self) -> list[Datastore]:
+        """Opens them and reads them into memory: the first drafts would else wait for the disk."""
+        datastores = [Datastore.open(path) for path in self.datastores]
+        for datastore in datastores:
+            datastore.warm()
+        return datastores
+
+    def read(self, tokenizer: PreTrainedTokenizerBase) -> list[Transcript]:
+        """Reads the transcripts, and refuses files that the rows could not tell apart."""
+        recorded = read_files(self.transcripts, tokenizer, self.limit)
+        check_groups(recorded, len(self.transcripts))
+        return recorded
+
+
+def tokenizer_of(
+    name: str | None, datastores: Sequence[Datastore]
+) -> tuple[str, PreTrainedTokenizerBase]:
+    """The tokenizer of the transcripts and its name, by default the datastores'.
+
+    Raises:
+        ValueError: None is named, or it is not that of a datastore.
+    """
+    if name is None:
+        if not datastores:
+            raise ValueError("no tokenizer: give one by --tokenizer, or a datastore that names it")
+        name = datastores[0].tokenizer_name
+    tokenizer = load_tokenizer(name)
+    for datastore in datastores:
+        check_tokenizer(datastore, tokenizer)
+    return name, tokenizer
+
+
+def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
+    """What drafted, with its datastore, its budget, ... where rows of the same name differ in it.
+
+    Args:
+        row: The row to name.
+        rows: All that it is shown beside.
+        fields: Those that may tell rows apart.
+    """
+    alike = [other for other in rows if name_of(other) == name_of(row)]
+    parts = [name_of(row)]
+    for name in fields:
+        if len({other[name] for other in alike}) > 1:
+            parts.append(folder_name(str(row[name])))
+    return ", ".join(parts)
+
+
+def name_of(row: Row) -> str:
+    """What drafted, or a baseline."""
+    return str(row.get("drafter") or row["name"])
+
+
+def folder_name(path: str) -> str:
+    """The last part of a path."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def together(rows: Sequence[Row]) -> list[Row]:
+    """The rows of all groups together, where there are several; else of the only one."""
+    return [row for row in rows if row["transcripts"] == ALL] or list(rows)
+
+
+def table(title: str, first: str, *columns: str, caption: str | None = None) -> Table:
+    """An empty table: a column of names, then figures."""
+    made = Table(title=title, title_justify="left", box=SIMPLE)
+    made.pad_edge, made.collapse_padding = False, True
+    made.caption, made.caption_justify = caption, "left"
+    made.add_column(first, overflow="fold")
+    for name in columns:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
+
+
+def reasons(rows: Iterable[Row]) -> list[str]:
+    """Why cells were not measured, each once."""
+    return list(dict.fromkeys(f"{name_of(row)}: {row['reason']}" for row in rows if row["reason"]))
