@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds.drafters import TokenTree
+from specds.drafters import Session, TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ class PublishedDrafter:
         return PublishedSession(self._datastore, self._array, self._random, prompt_ids)
 
 
-class PublishedSession:
+class PublishedSession(Session):
     """One request."""
 
     def __init__(
@@ -167,15 +167,20 @@ class PublishedSession:
         self._random = random
         self._context = np.asarray(prompt_ids)
 
-    def draft(self, max_nodes: int) -> TokenTree:
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+        may_grow_to: int = 0,
+    ) -> TokenTree:
         rows = retrieve(self._array, self._datastore, self._context)
         return tree_of(select(rows, max_nodes, self._random))
 
-    def observe(self, token_ids: Sequence[int] | np.ndarray) -> None:
+    def observe(
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+    ) -> None:
         self._context = np.append(self._context, token_ids)
-
-    def finish(self) -> None:
-        pass
 
 
 def tree_of(nodes: set[NodePath]) -> TokenTree:
