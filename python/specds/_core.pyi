@@ -567,9 +567,9 @@ class Trigrams:
         """Counts the n-grams of a datastore. None reaches across the end of a document.
 
         Args:
-            datastore: However it is cut into shards, and whichever suffixes it indexes.
+            datastore: However it is cut into shards.
             order: The tokens of an n-gram, 2 to 4.
-            max_words: Keep so many words after each prefix, the likeliest: the paper's t.
+            max_words: Keep at most this many words after each prefix, the likeliest: the paper's t.
             min_count: Leave out n-grams that occur less often.
             progress: As for `DatastoreBuilder.finish`.
 
@@ -586,11 +586,10 @@ class Trigrams:
             FormatError: What is there holds no tri-grams, is damaged, or is of a newer format.
         """
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes them to a new folder, completely or not at all.
+        """Writes them to a new file, completely or not at all.
 
         Raises:
             FileExistsError: Something is at `path`.
-            BlockingIOError: Another process writes there.
         """
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]:
         """The words that follow `order - 1` tokens and their probabilities.
@@ -643,8 +642,6 @@ def aded_session(
     increment: float = 0.5,
     max_prob: float = 1.0,
     max_length: int | None = None,
-    decay: float = 0.0,
-    normalize: bool = False,
     seed: int = 0,
 ) -> DraftSession:
     """Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2."""

@@ -3,24 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::Source;
-use specds::draft::{DraftLimits, Session};
+use specds::draft::{DraftLimits, Session, Source};
+use specds::index::Stage;
 use specds::lookup::Datastore;
-use specds::papers::aded::AdaptiveTrigrams;
-use specds::papers::aded::{AdedConfig, AdedSession, SearchConfig};
-use specds::papers::aded::{TrigramOptions, Trigrams};
-use specds::storage::SectionManifest;
+use specds::papers::aded::{
+    AdaptiveTrigrams, AdedConfig, AdedSession, SearchConfig, TrigramOptions, Trigrams,
+};
 use specds::{Error, Result};
 use tempfile::TempDir;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::files::{HEADER, PAYLOAD, read_all, write_in_place};
-use crate::forgery::header;
 use crate::oracle::{Oracle, corpora, shift};
 use crate::{build, options, silent, tempdir};
 
@@ -79,31 +75,32 @@ fn a_count_can_be_stopped_and_tells_how_far_it_is() {
     let folder = tempdir().unwrap();
     let datastore = build(&folder.path().join("d"), options(4, 4), &[vec![1, 2, 3]]).unwrap();
     let mut told = Vec::new();
-    let stopped = Trigrams::build(
-        &datastore,
-        TrigramOptions::default(),
-        &mut |stage, done, total| {
-            told.push((stage.name(), done, total));
-            if done == total {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        },
-    );
+    let mut stop = |stage: Stage, done, total| {
+        told.push((stage.name(), done, total));
+        ControlFlow::Break(())
+    };
+    let stopped = Trigrams::build(&datastore, TrigramOptions::default(), &mut stop);
     assert!(matches!(stopped, Err(Error::Stopped)));
-    assert_eq!(told, [("read", 4, 8), ("read", 8, 8)]);
+    assert_eq!(told, [("read", 4, 4)]);
 }
 
 /// A saved matrix of two prefixes, one with two words.
 struct Saved {
     folder: TempDir,
-    files: BTreeMap<PathBuf, Vec<u8>>,
+    content: Vec<u8>,
 }
 
-const PREFIXES: &str = "prefixes.bin";
-const WORDS: &str = "words.bin";
-const MANIFEST: &str = "trigrams.json";
+/// Two prefixes of two tokens, each with the number of its words; three words with their counts.
+const PREFIXES: [u8; 16] = [1, 0, 2, 0, 2, 0, 0, 0, 2, 0, 3, 0, 1, 0, 0, 0];
+const WORDS: [(u16, f32); 3] = [(3, 2.0 / 3.0), (0, 1.0 / 3.0), (0, 1.0)];
+
+/// Words as they are stored.
+fn stored(words: &[(u16, f32)]) -> Vec<u8> {
+    let bytes = words
+        .iter()
+        .map(|(word, prob)| [&word.to_le_bytes()[..], &prob.to_le_bytes()].concat());
+    bytes.collect::<Vec<_>>().concat()
+}
 
 impl Saved {
     fn new() -> Self {
@@ -112,101 +109,40 @@ impl Saved {
         let datastore = build(&folder.path().join("d"), options(4, 4), &documents).unwrap();
         let trigrams = count(&datastore, TrigramOptions::default());
         trigrams.save(folder.path().join("t")).unwrap();
-        let files = read_all(&folder.path().join("t"));
-        Self { folder, files }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("t")
+        let content = fs::read(folder.path().join("t")).unwrap();
+        Self { folder, content }
     }
 
     fn open(&self) -> Result<Trigrams> {
-        Trigrams::open(self.path())
+        Trigrams::open(self.folder.path().join("t"))
     }
 
-    fn write(&self, name: impl AsRef<Path>, content: &[u8]) {
-        write_in_place(&self.path().join(name), content);
+    fn facts(&self) -> serde_json::Value {
+        let length = usize::from(self.content[24]) + 256 * usize::from(self.content[25]);
+        serde_json::from_slice(&self.content[48..48 + length]).unwrap()
     }
 
-    fn restore(&self) {
-        for (name, content) in &self.files {
-            self.write(name, content);
-        }
-    }
-
-    fn payload(&self, name: &str) -> Vec<u8> {
-        let content = &self.files[Path::new(name)];
-        content[PAYLOAD..content.len() - 8].to_vec()
-    }
-
-    /// Writes these payloads and all checksums and ids that they take, and what `edit` makes of the
-    /// manifest.
-    fn forge(
+    /// Opens a file of these parts, with right numbers but for what is added to the number of words,
+    /// and with a right checksum.
+    fn forged(
         &self,
+        facts: &serde_json::Value,
         prefixes: &[u8],
         words: &[u8],
-        edit: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>),
-    ) {
-        let text = &self.files[Path::new(MANIFEST)];
-        let mut manifest: serde_json::Value = serde_json::from_slice(text).unwrap();
-        let sections = [("prefixes", prefixes, 64), ("words", words, 48)];
-        let sections = sections.map(|(name, payload, element_bits)| {
-            let section = SectionManifest {
-                element_bits,
-                count: payload.len() as u64 * 8 / u64::from(element_bits),
-                num_bytes: payload.len() as u64,
-                xxh3: xxh3_64(payload),
-            };
-            manifest[name] = serde_json::to_value(&section).unwrap();
-            (name, payload, section)
-        });
-        edit(manifest.as_object_mut().unwrap());
-        manifest["id"] = "".into();
-        let id = xxh3_128(in_order(&manifest).as_bytes());
-        manifest["id"] = format!("{id:032x}").into();
-        self.write(MANIFEST, in_order(&manifest).as_bytes());
-        for ((name, payload, section), kind) in sections.into_iter().zip(7..) {
-            let mut content = header(id, kind, &section);
-            content.resize(PAYLOAD, 0);
-            content.extend_from_slice(payload);
-            content.extend_from_slice(&[0; 8]);
-            self.write(format!("{name}.bin"), &content);
+        num_more: u64,
+    ) -> Result<Trigrams> {
+        let facts = serde_json::to_vec(facts).unwrap();
+        let mut content = self.content[..24].to_vec();
+        let num_words = (words.len() as u64 / 6).wrapping_add(num_more);
+        for number in [facts.len() as u64, prefixes.len() as u64 / 8, num_words] {
+            content.extend_from_slice(&number.to_le_bytes());
         }
+        content.extend([&facts, prefixes, words].concat());
+        content.extend(xxh3_64(&content).to_le_bytes());
+        let path = self.folder.path().join("forged");
+        fs::write(&path, content).unwrap();
+        Trigrams::open(path)
     }
-}
-
-/// JSON as the file has it: `Value` would sort the names.
-fn in_order(manifest: &serde_json::Value) -> String {
-    let object = |value: &serde_json::Value, names: &[&str], indent: &str| {
-        let fields = names.iter().map(|name| {
-            let text = serde_json::to_string_pretty(&value[name]).unwrap();
-            format!(
-                "{indent}  \"{name}\": {}",
-                text.replace('\n', &format!("\n{indent}  "))
-            )
-        });
-        format!("{{\n{}\n{indent}}}", fields.collect::<Vec<_>>().join(",\n"))
-    };
-    let facts = [
-        "order",
-        "max_words",
-        "min_count",
-        "vocab_size",
-        "separator",
-        "tokenizer_name",
-        "tokenizer_fingerprint",
-        "corpus",
-    ];
-    let section = ["element_bits", "count", "num_bytes", "xxh3"];
-    format!(
-        "{{\n  \"format\": {},\n  \"format_version\": {},\n  \"facts\": {},\n  \"prefixes\": {},\n  \"words\": {},\n  \"id\": {}\n}}\n",
-        manifest["format"],
-        manifest["format_version"],
-        object(&manifest["facts"], &facts, "  "),
-        object(&manifest["prefixes"], &section, "  "),
-        object(&manifest["words"], &section, "  "),
-        manifest["id"],
-    )
 }
 
 #[test]
@@ -215,54 +151,29 @@ fn a_matrix_is_saved_once_and_always_as_the_same_bytes() {
     let trigrams = saved.open().unwrap();
     let again = saved.folder.path().join("again");
     trigrams.save(&again).unwrap();
-    assert_eq!(read_all(&again), saved.files);
+    assert_eq!(fs::read(&again).unwrap(), saved.content);
     assert!(matches!(trigrams.save(&again), Err(Error::Exists { path }) if path == again));
-    let mut names: Vec<_> = fs::read_dir(saved.folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["again", "d", "t"]);
-    assert_eq!(
-        saved.payload(PREFIXES),
-        [1, 0, 2, 0, 2, 0, 0, 0, 2, 0, 3, 0, 1, 0, 0, 0]
-    );
-    let words = [(3_u16, 2.0_f32 / 3.0), (0, 1.0 / 3.0), (0, 1.0)];
-    let words = words.map(|(word, prob)| [&word.to_le_bytes()[..], &prob.to_le_bytes()].concat());
-    assert_eq!(saved.payload(WORDS), words.concat());
+    assert_eq!(fs::read_dir(saved.folder.path()).unwrap().count(), 3);
+    let parts = [&PREFIXES[..], &stored(&WORDS)].concat();
+    let body = &saved.content[..saved.content.len() - 8];
+    assert!(body.starts_with(b"specds trigrams\n") && body.ends_with(&parts));
 }
 
 #[test]
-fn every_changed_byte_is_found() {
+fn every_changed_and_every_missing_byte_is_found() {
     let saved = Saved::new();
-    for (name, content) in &saved.files {
-        let is_padding = |index: usize| (HEADER..PAYLOAD).contains(&index);
-        for index in (0..content.len()).filter(|&n| !is_padding(n) || n % 61 == 0) {
-            let mut changed = content.clone();
-            changed[index] ^= 1 << (index % 8);
-            saved.write(name, &changed);
-            assert!(saved.open().is_err(), "{name:?}, byte {index}");
-        }
-        saved.write(name, content);
+    let path = saved.folder.path().join("t");
+    for index in 0..saved.content.len() {
+        let mut changed = saved.content.clone();
+        changed[index] ^= 1 << (index % 8);
+        fs::write(&path, &changed).unwrap();
+        assert!(saved.open().is_err(), "byte {index}");
+        fs::write(&path, &saved.content[..index]).unwrap();
+        assert!(saved.open().is_err(), "{index} bytes");
     }
-    saved.open().unwrap();
-}
-
-#[test]
-fn every_cut_and_every_missing_file_is_found() {
-    let saved = Saved::new();
-    for (name, content) in &saved.files {
-        let near_ends = (0..content.len()).filter(|&n| n <= HEADER || n + 40 > content.len());
-        for length in near_ends {
-            saved.write(name, &content[..length]);
-            assert!(saved.open().is_err(), "{name:?} of {length} bytes");
-        }
-        saved.write(name, &[content, &b"\0"[..]].concat());
-        assert!(saved.open().is_err(), "{name:?} with one byte more");
-        fs::remove_file(saved.path().join(name)).unwrap();
-        assert!(saved.open().is_err(), "{name:?} missing");
-        fs::write(saved.path().join(name), content).unwrap();
-    }
+    fs::write(&path, [&saved.content, &b"\0"[..]].concat()).unwrap();
+    assert!(saved.open().is_err(), "one byte more");
+    fs::write(&path, &saved.content).unwrap();
     saved.open().unwrap();
 }
 
@@ -273,120 +184,81 @@ fn what_is_no_matrix_is_told_from_what_is_of_another_version() {
     assert!(matches!(nothing, Err(Error::Io { .. })));
     let datastore = Trigrams::open(saved.folder.path().join("d"));
     assert!(matches!(datastore, Err(Error::NotTrigrams { .. })));
-    saved.write(MANIFEST, b"{}");
+    let path = saved.folder.path().join("t");
+    fs::write(&path, b"{}").unwrap();
     assert!(matches!(saved.open(), Err(Error::NotTrigrams { .. })));
-    let text = String::from_utf8(saved.files[Path::new(MANIFEST)].clone()).unwrap();
-    let newer = text.replace("\"format_version\": 2", "\"format_version\": 3");
-    saved.write(MANIFEST, newer.as_bytes());
+    let mut newer = saved.content.clone();
+    newer[16] = 3;
+    fs::write(&path, newer).unwrap();
     assert!(matches!(saved.open(), Err(Error::Version { found: 3, .. })));
 }
 
 #[test]
-fn files_of_two_matrices_do_not_mix() {
-    let (saved, other) = (Saved::new(), tempdir().unwrap());
-    let datastore = build(
-        &other.path().join("d"),
-        options(4, 4),
-        &[vec![1, 2, 3], vec![2, 3, 1, 0]],
-    );
-    let trigrams = count(&datastore.unwrap(), TrigramOptions::default());
-    trigrams.save(other.path().join("t")).unwrap();
-    for name in [PREFIXES, WORDS] {
-        saved.write(name, &fs::read(other.path().join("t").join(name)).unwrap());
-        assert!(
-            matches!(saved.open(), Err(Error::Mismatch { .. })),
-            "{name}"
-        );
-        saved.restore();
-    }
-}
-
-#[test]
-fn lies_with_all_checksums_right_are_refused() {
+fn lies_with_a_right_checksum_are_refused() {
     let saved = Saved::new();
-    let (prefixes, words) = (saved.payload(PREFIXES), saved.payload(WORDS));
-    saved.forge(&prefixes, &words, |_| {});
-    assert_eq!(saved.files, read_all(&saved.path()), "an honest forgery");
+    let (facts, words) = (saved.facts(), stored(&WORDS));
+    let honest = saved.forged(&facts, &PREFIXES, &words, 0).unwrap();
+    assert_eq!(honest, saved.open().unwrap());
 
     let with = |payload: &[u8], index: usize, bytes: &[u8]| {
         let mut payload = payload.to_vec();
         payload[index..index + bytes.len()].copy_from_slice(bytes);
         payload
     };
-    let word = |prob: f32| with(&words, 2, &prob.to_le_bytes());
+    let prefixes = |index, byte| (with(&PREFIXES, index, &[byte]), words.clone());
+    let words_with = |index, bytes: &[u8]| (PREFIXES.to_vec(), with(&words, index, bytes));
     let lies = [
+        ("a prefix outside the vocabulary", prefixes(8, 4)),
+        ("prefixes out of order", prefixes(0, 3)),
+        ("a prefix twice", (PREFIXES[..8].repeat(2), words.clone())),
+        ("too many words", prefixes(4, 3)),
+        ("far too many words", prefixes(7, 255)),
+        ("no words", prefixes(4, 0)),
+        ("a word too few", (PREFIXES.to_vec(), words[6..].to_vec())),
+        ("a word outside the vocabulary", words_with(0, &[4])),
+        ("a word twice", words_with(6, &words[..6])),
+        ("words out of order", words_with(2, &0.1_f32.to_le_bytes())),
+        ("a word too likely", words_with(2, &1.5_f32.to_le_bytes())),
         (
-            "a prefix outside the vocabulary",
-            with(&prefixes, 8, &[4]),
-            words.clone(),
+            "a word of no number",
+            words_with(2, &f32::NAN.to_le_bytes()),
         ),
-        (
-            "prefixes out of order",
-            with(&prefixes, 0, &[3]),
-            words.clone(),
-        ),
-        (
-            "a prefix twice",
-            with(&prefixes, 8, &[1, 0, 2, 0]),
-            words.clone(),
-        ),
-        (
-            "a prefix without words",
-            with(&prefixes, 4, &[3, 0, 0, 0, 2, 0, 3, 0, 0]),
-            words.clone(),
-        ),
-        (
-            "too many words",
-            with(&prefixes, 4, &[255; 4]),
-            words.clone(),
-        ),
-        ("too few words", with(&prefixes, 4, &[1]), words.clone()),
-        ("no prefixes", Vec::new(), words.clone()),
-        ("no words", prefixes.clone(), Vec::new()),
-        (
-            "a word outside the vocabulary",
-            prefixes.clone(),
-            with(&words, 0, &[4]),
-        ),
-        (
-            "a word twice",
-            prefixes.clone(),
-            with(&words, 6, &words[..6]),
-        ),
-        ("words out of order", prefixes.clone(), word(0.1)),
-        ("a word that is too likely", prefixes.clone(), word(1.5)),
-        ("a word that is no number", prefixes.clone(), word(f32::NAN)),
-        (
-            "a word that cannot be",
-            prefixes.clone(),
-            with(&words, 8, &[0; 4]),
-        ),
+        ("a word that cannot be", words_with(8, &[0; 4])),
+        ("bytes of no word", (PREFIXES.to_vec(), words[1..].to_vec())),
     ];
-    for (lie, prefixes, words) in lies {
-        saved.forge(&prefixes, &words, |_| {});
-        assert!(matches!(saved.open(), Err(Error::Corrupt { .. })), "{lie}");
+    for (lie, (prefixes, words)) in lies {
+        let opened = saved.forged(&facts, &prefixes, &words, 0);
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{lie}");
     }
-    let facts = [
-        ("order", 1.into()),
-        ("order", 4.into()),
-        ("order", 5.into()),
-        ("max_words", 0.into()),
-        ("min_count", 0.into()),
-        ("vocab_size", 0.into()),
-        ("vocab_size", u32::MAX.into()),
-        ("separator", 5.into()),
-        ("tokenizer_name", serde_json::Value::from(3)),
+    let options = |name: &str, value: u64| {
+        let mut facts = facts.clone();
+        facts["options"][name] = value.into();
+        facts
+    };
+    let fact = |name: &str, value: serde_json::Value| {
+        let mut facts = facts.clone();
+        facts[name] = value;
+        facts
+    };
+    let lies = [
+        options("order", 1),
+        options("order", 4),
+        options("order", 5),
+        options("max_words", 0),
+        options("min_count", 0),
+        fact("vocab_size", 0.into()),
+        fact("vocab_size", u32::MAX.into()),
+        fact("separator", 5.into()),
+        fact("tokenizer_name", 3.into()),
     ];
-    for (name, value) in facts {
-        saved.forge(&prefixes, &words, |manifest| {
-            manifest["facts"][name] = value;
-        });
-        assert!(matches!(saved.open(), Err(Error::Corrupt { .. })), "{name}");
+    for facts in lies {
+        let opened = saved.forged(&facts, &PREFIXES, &words, 0);
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{facts}");
     }
-    saved.forge(&prefixes, &words, |manifest| {
-        manifest["words"]["count"] = u64::MAX.into();
-    });
-    assert!(matches!(saved.open(), Err(Error::Corrupt { .. })));
+    for num_more in [1, u64::MAX, u64::MAX / 6] {
+        let opened = saved.forged(&facts, &PREFIXES, &words, num_more);
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{num_more}");
+    }
 }
 
 fn session(trigrams: &Arc<Trigrams>, config: AdedConfig) -> AdedSession {

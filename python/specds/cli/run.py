@@ -29,7 +29,7 @@ class Verification(str, Enum):
 
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
 _TRIGRAMS = Annotated[
-    Path | None, typer.Option(help="A folder made by `specds trigrams`, for `aded` and `fused`.")
+    Path | None, typer.Option(help="A file made by `specds trigrams`, for `aded`.")
 ]
 _DRAFTER = Annotated[
     Any,  # `DrafterName`, read by typer's parser

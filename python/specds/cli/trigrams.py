@@ -12,12 +12,12 @@ from specds.cli.arguments import DatastorePath, Json
 
 def trigrams(
     datastore: DatastorePath,
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: Annotated[Path, typer.Option(help="The file to make.")],
     order: Annotated[
         int, typer.Option(min=2, max=4, help="Tokens of an n-gram; ADED's ablations are 2 and 4.")
     ] = 3,
     max_words: Annotated[
-        int, typer.Option(min=1, help="Keep so many words after each prefix: ADED's threshold.")
+        int, typer.Option(min=1, help="Keep at most this many words after each prefix: ADED's threshold.")
     ] = 12,
     min_count: Annotated[
         int, typer.Option(min=1, help="Leave out n-grams that occur less often.")
@@ -41,7 +41,7 @@ def trigrams(
             opened, order=order, max_words=max_words, min_count=min_count, progress=progress
         )
     counted.save(out)
-    num_bytes = sum(file.stat().st_size for file in out.iterdir())
+    num_bytes = out.stat().st_size
     facts = {
         "path": str(out),
         "order": counted.order,

@@ -36,12 +36,8 @@ class AdedConfig:
         increment: What an observed tri-gram gains, and what a new one begins with. The paper does
             not state it.
         max_prob: No observed tri-gram is likelier. The paper does not state it.
-        max_length: Learn from so many tokens at the end of what is observed at a time; all by
+        max_length: Learn from at most this many tokens at the end of what is observed at a time; all by
             default. The paper does not state it.
-        decay: The share of their probability that all words after the same two lose, each time that
-            one of them is observed. Not in the paper.
-        normalize: Whether probabilities that add up to more than 1 are divided by their sum. Not in
-            the paper.
         seed: Of the search's random numbers.
     """
 
@@ -56,8 +52,6 @@ class AdedConfig:
     increment: float = 0.5
     max_prob: float = 1.0
     max_length: int | None = None
-    decay: float = 0.0
-    normalize: bool = False
     seed: int = 0
 
 
@@ -134,12 +128,10 @@ class AdedDrafter:
             increment=config.increment,
             max_prob=config.max_prob,
             max_length=config.max_length,
-            decay=config.decay,
-            normalize=config.normalize,
             seed=config.seed,
         )
 
 
 def _open(path: Path) -> Trigrams | Datastore:
-    """What a path holds, by the file that each writes last."""
-    return Trigrams.open(path) if (path / "trigrams.json").exists() else Datastore.open(path)
+    """What a path holds: tri-grams are a file, a datastore is a folder."""
+    return Trigrams.open(path) if path.is_file() else Datastore.open(path)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::base::error::Result;
-use crate::index::ngram_table::{self};
+use crate::index::ngram_table;
 use crate::index::options::IndexOptions;
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::storage::manifest::{Kept, SHARD_FORMAT, ShardManifest};
@@ -81,8 +81,7 @@ pub(crate) fn write_index(
     let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
-    let key_tokens = Tokens::new(Section::reopen(folder, Kind::Keys, &keys)?, options.width);
-    let ngrams = ngram_table::ngrams(&order, &tokens, &key_tokens, options.separator);
+    let ngrams = ngram_table::ngrams(&order, &tokens, options.separator);
     let ngrams = write(folder, Kind::Ngrams, &ngrams, RECORD_BITS)?;
 
     Ok(ShardManifest {

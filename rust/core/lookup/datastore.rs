@@ -209,13 +209,8 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. In O(`top_k`) where the match is a frequent n-gram of one shard with at
-    /// least `top_k` frequent continuations; otherwise O(log n) for each token that follows, in each
-    /// shard.
+    /// then token ascending. O(log n) for each token that follows, in each shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
-        if let Some(top) = self.frequent_continuations(found, top_k) {
-            return top;
-        }
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             for (token, count) in shard.next_tokens(ranks.clone(), found.length) {
@@ -227,17 +222,6 @@ impl Datastore {
         counts.sort_by_key(|&(_, count)| Reverse(count));
         counts.truncate(top_k);
         counts
-    }
-
-    /// What the table of the only shard that has the match says of it.
-    fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
-        let pairs = self.shards.iter().zip(found.ranges());
-        let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
-        let (shard, ranks) = shards.next()?;
-        match shards.next() {
-            None => shard.top(ranks, found.length, top_k),
-            Some(_) => None,
-        }
     }
 
     /// How often `pattern` occurs within a document: never where it contains the separator.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::base::even_sample::Stride;
+use crate::base::even_sample::EvenSample;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
@@ -64,7 +64,7 @@ impl Holdout {
             num_before += shard.num_tokens() as u64;
         }
         let num_elsewhere = rows.len() as u64;
-        let sampled = Stride::new(num_elsewhere, max_samples as u64).occurrences();
+        let sampled = EvenSample::new(num_elsewhere, max_samples as u64).occurrences();
         let sampled = sampled.filter_map(|row| rows.get(usize::try_from(row).ok()?).cloned());
         let mut samples = Samples::new(tokens, sampled.collect());
         if !found.is_in_one_shard() {

@@ -1,7 +1,7 @@
 //! What has been learned since? ADED's update of the matrix by what the target model writes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::base::error::{Error, Result};
 use crate::papers::aded::trigrams::{Prefix, Row, Trigrams, Word, total};
@@ -21,10 +21,6 @@ pub struct Adaptation {
     pub increment: f32,
     /// No n-gram that occurs is likelier thereafter.
     pub max_prob: f32,
-    /// What all words after the same tokens lose before, as a share of what they have; 0 in ADED.
-    pub decay: f32,
-    /// Whether probabilities that add up to more than 1 are divided by their sum; not in ADED.
-    pub normalize: bool,
 }
 
 impl Default for Adaptation {
@@ -32,14 +28,12 @@ impl Default for Adaptation {
         Self {
             increment: 0.5,
             max_prob: 1.0,
-            decay: 0.0,
-            normalize: false,
         }
     }
 }
 
 impl Adaptation {
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
             let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
             return Err(Error::invalid("max_prob", reason));
@@ -51,18 +45,11 @@ impl Adaptation {
             );
             return Err(Error::invalid("increment", reason));
         }
-        if !(0.0..1.0).contains(&self.decay) {
-            let reason = format!("must lie in 0.0..1.0, not {}", self.decay);
-            return Err(Error::invalid("decay", reason));
-        }
         Ok(())
     }
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
-    fn apply(&self, words: &mut Vec<Word>, token: u32) {
-        for word in words.iter_mut() {
-            word.prob *= 1.0 - self.decay;
-        }
+    fn apply(self, words: &mut Vec<Word>, token: u32) {
         match words.iter_mut().find(|word| word.token == token) {
             Some(word) => word.prob = (word.prob + self.increment).min(self.max_prob),
             None => words.push(Word {
@@ -70,24 +57,7 @@ impl Adaptation {
                 prob: self.increment,
             }),
         }
-        if self.normalize {
-            normalize(words);
-        }
         words.sort_by(Word::compare); // linear in what is sorted but for a word
-    }
-}
-
-fn normalize(words: &mut [Word]) {
-    let total = total(words);
-    if total > 1.0 {
-        for word in words {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "as precise as a probability is"
-            )]
-            let prob = (f64::from(word.prob) / total) as f32;
-            word.prob = prob;
-        }
     }
 }
 
@@ -124,15 +94,20 @@ impl AdaptiveTrigrams {
         }
     }
 
-    /// To learn: nothing is read meanwhile.
-    pub(crate) fn learner(&self) -> Learner<'_> {
-        Learner {
-            trigrams: &self.trigrams,
-            learned: self.learned.write().unwrap_or_else(PoisonError::into_inner),
+    /// Learns that each token came after the prefix beside it; nothing is read meanwhile. O(words of
+    /// their rows).
+    pub(crate) fn learn(&self, grams: &[(Prefix, u32)], adaptation: Adaptation) {
+        let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
+        for &(prefix, token) in grams {
+            let row = learned.take(prefix);
+            let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
+            adaptation.apply(&mut words, token);
+            learned.put(prefix, words, self.trigrams.facts().options.max_words);
         }
     }
 }
 
+/// A matrix and what was learned, while nothing more is learned.
 pub(crate) struct Reader<'a> {
     trigrams: &'a Trigrams,
     learned: RwLockReadGuard<'a, Learned>,
@@ -141,34 +116,18 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
-        prefix.then(token, self.trigrams.facts().order)
+        prefix.then(token, self.trigrams.facts().options.order)
     }
 
     /// The words after a prefix.
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
         match self.learned.row(prefix) {
             Some(row) => Row {
-                words: &row.words[..row.words.len().min(self.trigrams.facts().max_words)],
+                words: &row.words[..row.words.len().min(self.trigrams.facts().options.max_words)],
                 total: row.total,
             },
             None => self.trigrams.row(prefix),
         }
-    }
-}
-
-pub(crate) struct Learner<'a> {
-    trigrams: &'a Trigrams,
-    learned: RwLockWriteGuard<'a, Learned>,
-}
-
-impl Learner<'_> {
-    /// Learns that `token` came after `prefix`. O(words of its row).
-    pub(crate) fn learn(&mut self, prefix: Prefix, token: u32, adaptation: &Adaptation) {
-        let row = self.learned.take(prefix);
-        let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
-        adaptation.apply(&mut words, token);
-        self.learned
-            .put(prefix, words, self.trigrams.facts().max_words);
     }
 }
 

@@ -1,220 +1,164 @@
 //! How are tri-grams kept on disk?
 //!
-//! In a folder, written once: `trigrams.json` and two sections as those of a datastore (see
-//! [`format`](crate::storage::section)), whose id is that of the folder.
+//! In one file, written once. Numbers are little-endian, of 8 bytes where no other length is said.
 //!
-//! | kind | file | elements |
-//! | ---: | ---- | -------- |
-//! |    7 | `prefixes.bin` | the tokens of each prefix in 16 or 24 bits each, ascending, and the number of its words in 32 bits |
-//! |    8 | `words.bin` | token in 16 or 24 bits and probability as a 32-bit float: the words of the first prefix, the likeliest first, of equals the smaller token, then those of the second … |
-//!
-//! `trigrams.json` states the rest and ends in the id: the xxh3-128 of its own text without one.
+//! | bytes | | |
+//! | ---: | --- | --- |
+//! | 16 | magic | `specds trigrams` and a line feed |
+//! | 32 | numbers | the format version, the length of the facts, the number of prefixes, and of words |
+//! | | facts | [`TrigramFacts`] as JSON |
+//! | | prefixes | the tokens of each prefix in 2 or 3 bytes each, ascending, and the number of its words in 4 |
+//! | | words | token in 2 or 3 bytes and probability as a 32-bit float: the words of the first prefix, the likeliest first, of equals the smaller token, then those of the second … |
+//! | 8 | checksum | the xxh3-64 of all bytes before |
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
-use crate::build::staging::Staging;
 use crate::papers::aded::trigrams::{Prefix, TrigramFacts, Trigrams, Word};
-use crate::storage::files::{sync_folder, write_whole};
-use crate::storage::manifest::{read_preamble, to_json};
-use crate::storage::section::{
-    FORMAT_VERSION, Kind, Place, Section, SectionManifest, SectionWriter, stamp,
-};
+use crate::storage::files::sync_folder;
+use crate::storage::section::FORMAT_VERSION;
 use crate::storage::token_array::TokenWidth;
 
-const FORMAT: &str = "specds trigrams";
-const FILE_NAME: &str = "trigrams.json";
+const MAGIC: &[u8; 16] = b"specds trigrams\n";
 
-/// What `trigrams.json` says.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Manifest {
-    format: String,
-    format_version: u16,
-    facts: TrigramFacts,
-    prefixes: SectionManifest,
-    words: SectionManifest,
-    id: String,
-}
-
-impl Manifest {
-    fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join(FILE_NAME);
-        let other = |path| Error::NotTrigrams { path };
-        let text = read_preamble(folder, FILE_NAME, FORMAT, other)?;
-        let manifest: Self = serde_json::from_slice(&text)
-            .map_err(|error| Error::corrupt(&path, error.to_string()))?;
-        if text != manifest.clone().seal().as_bytes() {
-            return Err(Error::Checksum { path });
-        }
-        let corrupt = |reason: String| Error::corrupt(&path, reason);
-        manifest
-            .facts
-            .check()
-            .map_err(|error| corrupt(error.to_string()))?;
-        if manifest.sizes() == manifest.expected_sizes() {
-            Ok(manifest)
-        } else {
-            Err(corrupt("its sections differ".to_owned()))
-        }
-    }
-
-    /// Sets the id, and gives the text of the file.
-    fn seal(&mut self) -> String {
-        self.id.clear();
-        self.id = format!("{:032x}", xxh3_128(to_json(self).as_bytes()));
-        to_json(self)
-    }
-
-    fn place(&self, kind: Kind) -> Place {
-        Place {
-            shard_id: u128::from_str_radix(&self.id, 16).unwrap_or_default(),
-            kind,
-        }
-    }
-
-    /// The element bits and lengths of the sections.
-    fn sizes(&self) -> [(u16, u64); 2] {
-        [&self.prefixes, &self.words].map(|section| (section.element_bits, section.num_bytes))
-    }
-
-    fn expected_sizes(&self) -> [(u16, u64); 2] {
-        let lengths = record_lengths(&self.facts);
-        let counts = [self.prefixes.count, self.words.count];
-        [0, 1].map(|index| {
-            let num_bytes = counts[index].saturating_mul(lengths[index] as u64);
-            (element_bits(lengths[index]), num_bytes)
-        })
-    }
-}
+/// The bytes of a number of words, and of a probability.
+const NUMBER_LEN: usize = 4;
 
 fn width(facts: &TrigramFacts) -> TokenWidth {
     TokenWidth::of(facts.vocab_size, facts.separator)
 }
 
-/// The bytes of a prefix and of a word.
-fn record_lengths(facts: &TrigramFacts) -> [usize; 2] {
-    let token = width(facts).num_bytes();
-    [token * (facts.order - 1) + NUMBER_LEN, token + NUMBER_LEN]
-}
-
-/// The bytes of a number of words, and of a probability.
-const NUMBER_LEN: usize = 4;
-
-fn element_bits(num_bytes: usize) -> u16 {
-    u16::try_from(8 * num_bytes).expect("at most three tokens and a number")
-}
-
 impl Trigrams {
-    /// Writes the matrix to a folder that is not there yet: complete or not at all. Equal ones are
+    /// Writes the matrix to a file that is not there yet: complete or not at all. Equal ones are
     /// written as the same bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Exists`] where something is at `path`, [`Error::Locked`] where another process writes
-    /// there, [`Error::Io`].
+    /// [`Error::Exists`] where something is at `path`, [`Error::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let target = std::path::absolute(path.as_ref()).map_err(Error::io(path.as_ref()))?;
-        let staging = Staging::open(&target)?;
-        let written = staging.begin(None).and_then(|_| self.write(&staging));
-        staging.remove();
-        written
-    }
-
-    fn write(&self, staging: &Staging) -> Result<()> {
-        let (folder, target) = (staging.workplace(0), staging.target());
-        if fs::symlink_metadata(target).is_ok() {
-            return Err(Error::Exists {
-                path: target.to_owned(),
-            });
+        let path = std::path::absolute(path.as_ref()).map_err(Error::io(path.as_ref()))?;
+        if fs::symlink_metadata(&path).is_ok() {
+            return Err(Error::Exists { path });
         }
-        fs::create_dir(&folder).map_err(Error::io(&folder))?;
-        let mut manifest = Manifest {
-            format: FORMAT.to_owned(),
-            format_version: FORMAT_VERSION,
-            facts: self.facts.clone(),
-            prefixes: self.write_prefixes(&folder)?,
-            words: self.write_words(&folder)?,
-            id: String::new(),
+        let name = path.file_name().unwrap_or_default().display();
+        let partial = path.with_file_name(format!(".{name}.new"));
+        let write = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(&self.encode())?;
+            file.sync_all()?;
+            fs::rename(&partial, &path)
         };
-        let text = manifest.seal();
-        stamp(&folder, manifest.place(Kind::Prefixes), &manifest.prefixes)?;
-        stamp(&folder, manifest.place(Kind::Words), &manifest.words)?;
-        write_whole(&folder.join(FILE_NAME), &text)?;
-        fs::rename(&folder, target).map_err(Error::io(target))?;
-        target.parent().map_or(Ok(()), sync_folder)
+        write().map_err(|error| {
+            let _ = fs::remove_file(&partial);
+            Error::io(&path)(error)
+        })?;
+        path.parent().map_or(Ok(()), sync_folder)
     }
 
-    fn write_prefixes(&self, folder: &Path) -> Result<SectionManifest> {
-        let mut writer = SectionWriter::create(folder, Kind::Prefixes)?;
-        let mut record = Vec::new();
+    fn encode(&self) -> Vec<u8> {
+        let facts = serde_json::to_vec(&self.facts).expect("numbers and strings are JSON");
+        let lengths = [facts.len(), self.prefixes.len(), self.words.len()].map(|len| len as u64);
+        let mut bytes = MAGIC.to_vec();
+        for number in [FORMAT_VERSION.into()].into_iter().chain(lengths) {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&facts);
+        let width = width(&self.facts);
         for (prefix, range) in self.prefixes.iter().zip(self.starts.windows(2)) {
-            record.clear();
-            let tokens: Vec<_> = prefix.tokens(self.facts.order).collect();
-            width(&self.facts).encode(&tokens, &mut record);
-            let num_words = u32::try_from(range[1] - range[0]).expect("no more than tokens");
-            record.extend_from_slice(&num_words.to_le_bytes());
-            writer.write(&record)?;
+            let tokens: Vec<_> = prefix.tokens(self.facts.options.order).collect();
+            width.encode(&tokens, &mut bytes);
+            // A prefix has no more words than the vocabulary has tokens.
+            bytes.extend_from_slice(&(range[1] - range[0]).to_le_bytes()[..NUMBER_LEN]);
         }
-        let [length, _] = record_lengths(&self.facts);
-        writer.finish(element_bits(length), self.prefixes.len() as u64)
-    }
-
-    fn write_words(&self, folder: &Path) -> Result<SectionManifest> {
-        let mut writer = SectionWriter::create(folder, Kind::Words)?;
-        let mut record = Vec::new();
         for word in &self.words {
-            record.clear();
-            width(&self.facts).encode(&[word.token], &mut record);
-            record.extend_from_slice(&word.prob.to_le_bytes());
-            writer.write(&record)?;
+            width.encode(&[word.token], &mut bytes);
+            bytes.extend_from_slice(&word.prob.to_le_bytes());
         }
-        let [_, length] = record_lengths(&self.facts);
-        writer.finish(element_bits(length), self.words.len() as u64)
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes
     }
 
     /// Reads the matrix that was saved at `path`, and checks all of it. O(entries).
     ///
     /// # Errors
     ///
-    /// [`Error::NotTrigrams`], [`Error::Version`], or one of the variants that say which file is
-    /// missing, truncated, changed, corrupt or from elsewhere.
+    /// [`Error::NotTrigrams`], [`Error::Version`], [`Error::Checksum`] where bytes changed or are
+    /// missing, [`Error::Corrupt`] where they contradict each other, [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let folder = path.as_ref();
-        let manifest = Manifest::read(folder)?;
-        let open = |kind, section| {
-            let section = Section::open(folder, manifest.place(kind), section)?;
-            section.verify().map(|()| section)
+        let path = path.as_ref();
+        let other = || Error::NotTrigrams {
+            path: path.to_owned(),
         };
-        let prefixes = open(Kind::Prefixes, &manifest.prefixes)?;
-        let words = open(Kind::Words, &manifest.words)?;
-        let facts = manifest.facts;
-        let [prefix_len, word_len] = record_lengths(&facts);
-        let token_len = width(&facts).num_bytes();
-
-        let mut starts = vec![0_usize];
-        let records = prefixes.payload().chunks_exact(prefix_len);
-        let records = records.map(|record| {
-            let (tokens, num_words) = record.split_at(prefix_len - NUMBER_LEN);
-            starts.push(starts[starts.len() - 1].saturating_add(number(num_words) as usize));
-            Prefix::of(tokens.chunks_exact(token_len).map(number))
-        });
-        let all_prefixes = records.collect();
-        let records = words.payload().chunks_exact(word_len);
-        let records = records.map(|record| {
-            let (token, prob) = record.split_at(word_len - NUMBER_LEN);
-            Word {
-                token: number(token),
-                prob: f32::from_bits(number(prob)),
+        let bytes = fs::read(path).map_err(|error| match error.kind() {
+            ErrorKind::IsADirectory => other(),
+            _ => Error::io(path)(error),
+        })?;
+        let numbers = bytes.strip_prefix(MAGIC).ok_or_else(other)?;
+        let version = numbers
+            .first_chunk()
+            .map(|&bytes| u64::from_le_bytes(bytes));
+        let found = version.and_then(|version| u32::try_from(version).ok());
+        if let Some(found) = found.filter(|&found| found != u32::from(FORMAT_VERSION)) {
+            return Err(Error::Version {
+                path: path.to_owned(),
+                expected: FORMAT_VERSION.into(),
+                found,
+            });
+        }
+        match numbers.split_last_chunk() {
+            Some((_, &sum))
+                if xxh3_64(&bytes[..bytes.len() - sum.len()]) == u64::from_le_bytes(sum) =>
+            {
+                let body = &numbers[..numbers.len() - sum.len()];
+                decode(body).map_err(|reason| Error::corrupt(path, reason))
             }
-        });
-        let all_words = records.collect();
-        Self::assemble(facts, all_prefixes, starts, all_words)
-            .map_err(|reason| words.corrupt(reason))
+            _ => Err(Error::Checksum {
+                path: path.to_owned(),
+            }),
+        }
     }
+}
+
+/// Reads what stands between the magic and the checksum, or says what does not fit.
+fn decode(body: &[u8]) -> std::result::Result<Trigrams, String> {
+    let (numbers, body) = body.split_first_chunk::<32>().ok_or("it is too short")?;
+    let (numbers, _) = numbers.as_chunks();
+    let length = |index: usize| usize::try_from(u64::from_le_bytes(numbers[index])).ok();
+    let facts_len = length(1).filter(|&len| len <= body.len());
+    let (facts, body) = body.split_at(facts_len.ok_or("its facts are longer than it")?);
+    let facts: TrigramFacts = serde_json::from_slice(facts).map_err(|error| error.to_string())?;
+    facts.check().map_err(|error| error.to_string())?;
+
+    let token_len = width(&facts).num_bytes();
+    let prefix_len = token_len * (facts.options.order - 1) + NUMBER_LEN;
+    let word_len = token_len + NUMBER_LEN;
+    let size = |count: Option<usize>, len: usize| count.and_then(|count| count.checked_mul(len));
+    let sizes = size(length(2), prefix_len).zip(size(length(3), word_len));
+    let is_whole =
+        |&(prefixes, words): &(usize, usize)| prefixes.checked_add(words) == Some(body.len());
+    let (prefixes_size, _) = sizes.filter(is_whole).ok_or("its lengths differ")?;
+    let (prefixes, words) = body.split_at(prefixes_size);
+
+    let mut starts = vec![0_usize];
+    let prefixes = prefixes.chunks_exact(prefix_len).map(|record| {
+        let (tokens, num_words) = record.split_at(prefix_len - NUMBER_LEN);
+        starts.push(starts[starts.len() - 1].saturating_add(number(num_words) as usize));
+        Prefix::of(tokens.chunks_exact(token_len).map(number))
+    });
+    let prefixes = prefixes.collect();
+    let words = words.chunks_exact(word_len).map(|record| {
+        let (token, prob) = record.split_at(token_len);
+        Word {
+            token: number(token),
+            prob: f32::from_bits(number(prob)),
+        }
+    });
+    let words = words.collect();
+    Trigrams::assemble(facts, prefixes, starts, words).map_err(str::to_owned)
 }
 
 /// The number that at most four bytes hold.

@@ -11,11 +11,11 @@ pub(crate) const TOKEN_BITS: u32 = 21;
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 
 /// What is counted, and what of it is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrigramOptions {
-    /// The tokens of an n-gram, 2 to 4.
+    /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
     pub order: usize,
-    /// At most this many words are kept after each prefix, the likeliest.
+    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
     pub max_words: usize,
     /// N-grams that occur less often are left out.
     pub min_count: u64,
@@ -39,12 +39,8 @@ impl Default for TrigramOptions {
 /// What a matrix is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrigramFacts {
-    /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
-    pub order: usize,
-    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
-    pub max_words: usize,
-    /// N-grams that occur less often are left out.
-    pub min_count: u64,
+    /// What was counted, and what of it was kept.
+    pub options: TrigramOptions,
     /// Tokens are below this.
     pub vocab_size: u32,
     /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
@@ -59,27 +55,23 @@ pub struct TrigramFacts {
 
 impl TrigramFacts {
     pub(crate) fn check(&self) -> Result<()> {
-        let Self {
+        let TrigramOptions {
             order,
             max_words,
             min_count,
-            vocab_size,
-            separator,
-            ..
-        } = self;
-        if !(2..=4).contains(order) {
-            return Err(Error::invalid(
-                "order",
-                format!("must lie in 2..=4, not {order}"),
-            ));
+        } = self.options;
+        if !(2..=4).contains(&order) {
+            let reason = format!("must lie in 2..=4, not {order}");
+            return Err(Error::invalid("order", reason));
         }
-        if *max_words == 0 {
+        if max_words == 0 {
             return Err(Error::invalid("max_words", "must be at least 1"));
         }
-        if *min_count == 0 {
+        if min_count == 0 {
             return Err(Error::invalid("min_count", "must be at least 1"));
         }
-        if !(1..=MAX_VOCAB_SIZE).contains(vocab_size) || separator > vocab_size {
+        let vocab_size = self.vocab_size;
+        if !(1..=MAX_VOCAB_SIZE).contains(&vocab_size) || self.separator > vocab_size {
             let reason =
                 format!("must lie in 1..={MAX_VOCAB_SIZE} for tri-grams, not {vocab_size}");
             return Err(Error::invalid("vocab_size", reason));
@@ -181,7 +173,7 @@ impl Trigrams {
         words: Vec<Word>,
     ) -> std::result::Result<Self, &'static str> {
         let is_token = |token: u32| token < facts.vocab_size;
-        let are_tokens = |prefix: &Prefix| prefix.tokens(facts.order).all(is_token);
+        let are_tokens = |prefix: &Prefix| prefix.tokens(facts.options.order).all(is_token);
         if !prefixes.iter().all(are_tokens) || !prefixes.is_sorted_by(|a, b| a < b) {
             return Err("its prefixes are not tokens in ascending order");
         }
@@ -201,7 +193,7 @@ impl Trigrams {
         let totals = rows().map(total).collect();
         let mut heads = vec![0; facts.vocab_size as usize + 1];
         for prefix in &prefixes {
-            heads[prefix.first(facts.order) + 1] += 1;
+            heads[prefix.first(facts.options.order) + 1] += 1;
         }
         for token in 1..heads.len() {
             heads[token] += heads[token - 1];
@@ -234,7 +226,7 @@ impl Trigrams {
     /// The words after some tokens and their probabilities, likeliest first, then by token; none
     /// unless there are `order - 1` tokens. O(log prefixes) and the words.
     pub fn words(&self, tokens: &[u32]) -> Vec<(u32, f32)> {
-        let is_prefix = tokens.len() == self.facts.order - 1
+        let is_prefix = tokens.len() == self.facts.options.order - 1
             && tokens.iter().all(|&token| token < self.facts.vocab_size);
         let row = if is_prefix {
             self.row(Prefix::of(tokens.iter().copied()))
@@ -249,7 +241,7 @@ impl Trigrams {
 
     /// The words after a prefix of tokens of the vocabulary. O(log of those that begin alike).
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
-        let first = prefix.first(self.facts.order);
+        let first = prefix.first(self.facts.options.order);
         let range = self.heads[first]..self.heads[first + 1];
         match self.prefixes[range.clone()].binary_search(&prefix) {
             Ok(index) => self.row_at(range.start + index),
