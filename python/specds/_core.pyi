@@ -577,20 +577,6 @@ class Trigrams:
             ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
                 tokens.
         """
-    @staticmethod
-    def open(path: str | PathLike[str]) -> Trigrams:
-        """Reads what `save` has written, and checks all of it.
-
-        Raises:
-            FileNotFoundError: There is nothing at `path`.
-            FormatError: What is there holds no tri-grams, is damaged, or is of a newer format.
-        """
-    def save(self, path: str | PathLike[str]) -> None:
-        """Writes them to a new file, completely or not at all.
-
-        Raises:
-            FileExistsError: Something is at `path`.
-        """
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]:
         """The words that follow `order - 1` tokens and their probabilities.
 
@@ -612,19 +598,13 @@ class Trigrams:
     def vocab_size(self) -> int: ...
     @property
     def separator(self) -> int: ...
-    @property
-    def tokenizer_name(self) -> str: ...
-    @property
-    def tokenizer_fingerprint(self) -> str: ...
-    @property
-    def corpus(self) -> list[str]: ...
 
 @final
 class AdaptiveTrigrams:
     """Tri-grams and what was learned since, for one request or for several at a time.
 
-    Sessions that share one learn from each other. What is learned is bounded, to some 32 MiB: rows
-    that have not been learned from for longest are forgotten.
+    Sessions that share one learn from each other. What is learned is bounded: it is forgotten where
+    it would grow beyond some 32 MiB.
     """
 
     def __new__(cls, trigrams: Trigrams) -> Self: ...

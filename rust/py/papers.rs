@@ -1,6 +1,5 @@
 //! The sessions of the papers: REST, N-Grammys, prompt lookup, ADED; and what they draft from.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::{
@@ -149,12 +148,6 @@ impl ModelTables {
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
 
-impl From<aded::Trigrams> for Trigrams {
-    fn from(trigrams: aded::Trigrams) -> Self {
-        Self(Arc::new(trigrams))
-    }
-}
-
 #[pymethods]
 impl Trigrams {
     /// Counts the n-grams of a datastore.
@@ -177,19 +170,7 @@ impl Trigrams {
         report_to(py, progress, |report| {
             aded::Trigrams::build(datastore, options, report)
         })
-        .map(Self::from)
-    }
-
-    /// Reads what `save` has written.
-    #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| aded::Trigrams::open(&path));
-        opened.map(Self::from).map_err(py_err)
-    }
-
-    /// Writes them to a new file.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.0.save(&path)).map_err(py_err)
+        .map(|trigrams| Self(Arc::new(trigrams)))
     }
 
     /// The words that follow some tokens and their probabilities, the likeliest first.
@@ -221,21 +202,6 @@ impl Trigrams {
     #[getter]
     fn separator(&self) -> u32 {
         self.0.facts().separator
-    }
-
-    #[getter]
-    fn tokenizer_name(&self) -> &str {
-        &self.0.facts().tokenizer_name
-    }
-
-    #[getter]
-    fn tokenizer_fingerprint(&self) -> &str {
-        &self.0.facts().tokenizer_fingerprint
-    }
-
-    #[getter]
-    fn corpus(&self) -> Vec<String> {
-        self.0.facts().corpus.clone()
     }
 
     #[getter]

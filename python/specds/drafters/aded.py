@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
@@ -36,8 +35,8 @@ class AdedConfig:
         increment: What an observed tri-gram gains, and what a new one begins with. The paper does
             not state it.
         max_prob: No observed tri-gram is likelier. The paper does not state it.
-        max_length: Learn from at most this many tokens at the end of what is observed at a time; all by
-            default. The paper does not state it.
+        max_length: Learn from at most this many tokens at the end of what is observed at a time;
+            all by default. The paper does not state it.
         seed: Of the search's random numbers.
     """
 
@@ -62,7 +61,7 @@ class AdedDrafter:
     search finds sentences that are likely. Safe to share by threads.
 
     Args:
-        source: Tri-grams, or a datastore to count them in; or the path of either.
+        source: Tri-grams, or a datastore to count them in, or its path.
         config: The search and what is learned.
         order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
         progress: Called while a datastore is read: a stage, how far it has come, how far it has to
@@ -82,13 +81,13 @@ class AdedDrafter:
         order: int = 3,
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> None:
-        opened = source if isinstance(source, (Trigrams, Datastore)) else _open(Path(source))
+        opened = source if isinstance(source, (Trigrams, Datastore)) else Datastore.open(source)
         if isinstance(opened, Datastore):
             opened = Trigrams.build(opened, order=order, progress=progress)
         if opened.order != order:
             raise ValueError(
-                f"n-grams of order {order} are needed, these are of order {opened.order}: make "
-                f"some with `specds trigrams --order {order}`"
+                f"n-grams of order {order} are needed, these are of order {opened.order}: count "
+                f"them with `Trigrams.build(datastore, order={order})`"
             )
         self.trigrams = opened
         self.config = config or AdedConfig()
@@ -130,8 +129,3 @@ class AdedDrafter:
             max_length=config.max_length,
             seed=config.seed,
         )
-
-
-def _open(path: Path) -> Trigrams | Datastore:
-    """What a path holds: tri-grams are a file, a datastore is a folder."""
-    return Trigrams.open(path) if path.is_file() else Datastore.open(path)

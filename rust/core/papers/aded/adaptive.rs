@@ -64,8 +64,8 @@ impl Adaptation {
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
 ///
 /// The matrix itself is shared and never changes: a row that is learned from is copied first. What
-/// is learned is bounded, to some 32 MiB: where it grows beyond, the rows that have not been learned
-/// from for longest are again as they were in the matrix.
+/// is learned is bounded, to some 32 MiB: where it would grow beyond, all rows are again as they were
+/// in the matrix.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
@@ -121,7 +121,7 @@ impl Reader<'_> {
 
     /// The words after a prefix.
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
-        match self.learned.row(prefix) {
+        match self.learned.rows.get(&prefix) {
             Some(row) => Row {
                 words: &row.words[..row.words.len().min(self.trigrams.facts().options.max_words)],
                 total: row.total,
@@ -131,58 +131,47 @@ impl Reader<'_> {
     }
 }
 
-type Rows = HashMap<Prefix, LearnedRow>;
-
 #[derive(Debug)]
 struct LearnedRow {
     words: Vec<Word>,
     total: f64,
 }
 
-/// Rows that differ from those of the matrix, in two generations.
+/// Rows that differ from those of the matrix.
 #[derive(Debug)]
 struct Learned {
-    young: Rows,
-    old: Rows,
-    /// What the young ones take.
+    rows: HashMap<Prefix, LearnedRow>,
+    /// What they take, and may take at most.
     size: usize,
-    /// What they may take.
     max_size: usize,
 }
 
 impl Default for Learned {
     fn default() -> Self {
         Self {
-            young: Rows::default(),
-            old: Rows::default(),
+            rows: HashMap::new(),
             size: 0,
-            max_size: CAPACITY / 2,
+            max_size: CAPACITY,
         }
     }
 }
 
 impl Learned {
-    fn row(&self, prefix: Prefix) -> Option<&LearnedRow> {
-        self.young.get(&prefix).or_else(|| self.old.get(&prefix))
-    }
-
     fn take(&mut self, prefix: Prefix) -> Option<Vec<Word>> {
-        if let Some(row) = self.young.remove(&prefix) {
-            self.size -= ROW_SIZE + row.words.len();
-            return Some(row.words);
-        }
-        self.old.remove(&prefix).map(|row| row.words)
+        let row = self.rows.remove(&prefix)?;
+        self.size -= ROW_SIZE + row.words.len();
+        Some(row.words)
     }
 
     fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
         let size = ROW_SIZE + words.len();
         if self.size + size > self.max_size {
-            self.old = std::mem::take(&mut self.young);
+            self.rows.clear();
             self.size = 0;
         }
         self.size += size;
         let total = total(&words[..words.len().min(max_words)]);
-        self.young.insert(prefix, LearnedRow { words, total });
+        self.rows.insert(prefix, LearnedRow { words, total });
     }
 }
 
@@ -191,21 +180,26 @@ mod tests {
     use super::{Learned, Prefix, ROW_SIZE, Word};
 
     #[test]
-    fn rows_that_were_not_learned_from_for_longest_are_forgotten() {
+    fn what_was_learned_is_forgotten_where_there_is_no_room() {
         let mut learned = Learned {
             max_size: 3 * (ROW_SIZE + 1),
             ..Learned::default()
         };
-        let words = |token| vec![Word { token, prob: 0.5 }];
-        for token in 0..100 {
-            let kept = learned.take(Prefix(7)).unwrap_or_else(|| words(7));
-            learned.put(Prefix(7), kept, 1);
-            learned.put(Prefix(100 + u64::from(token)), words(token), 1);
-            assert!(learned.young.len() + learned.old.len() <= 6);
-            assert!(learned.size <= learned.max_size);
-            assert!(learned.row(Prefix(100 + u64::from(token))).is_some());
+        for (prefix, num_rows) in (0..).map(Prefix).zip([1, 2, 3, 1, 2, 3, 1]) {
+            let words = learned.take(prefix);
+            assert_eq!(words, None);
+            learned.put(
+                prefix,
+                vec![Word {
+                    token: 7,
+                    prob: 0.5,
+                }],
+                1,
+            );
+            assert_eq!(learned.rows.len(), num_rows);
+            assert_eq!(learned.size, num_rows * (ROW_SIZE + 1));
+            let words = learned.take(prefix).unwrap();
+            learned.put(prefix, words, 1);
         }
-        assert!(learned.row(Prefix(7)).is_some());
-        assert!(learned.row(Prefix(100)).is_none());
     }
 }

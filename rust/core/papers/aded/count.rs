@@ -33,14 +33,10 @@ impl Trigrams {
         options: TrigramOptions,
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let manifest = datastore.manifest();
         let facts = TrigramFacts {
             options,
-            vocab_size: manifest.vocab_size,
-            separator: manifest.separator,
-            tokenizer_name: manifest.tokenizer_name.clone(),
-            tokenizer_fingerprint: manifest.tokenizer_fingerprint.clone(),
-            corpus: manifest.corpus.clone(),
+            vocab_size: datastore.vocab_size(),
+            separator: datastore.separator(),
         };
         facts.check()?;
         let total = datastore.num_tokens();
@@ -54,7 +50,12 @@ impl Trigrams {
         let mut grams: Vec<_> = grams.collect();
         let mut rows = Rows::default();
         let (mut num_read, mut next_report) = (0, REPORT);
+        let mut last = None;
         while let Some(&gram) = grams.iter_mut().filter_map(|grams| grams.peek()).min() {
+            if last.replace(gram).is_some_and(|last| last >= gram) {
+                let reason = "its suffixes are not in order";
+                return Err(Error::corrupt(datastore.path(), reason));
+            }
             let mut count = 0;
             for grams in &mut grams {
                 while grams.next_if_eq(&gram).is_some() {
@@ -72,8 +73,7 @@ impl Trigrams {
         report(total)?;
         rows.end(&options);
         rows.starts.push(rows.words.len());
-        Trigrams::assemble(facts, rows.prefixes, rows.starts, rows.words)
-            .map_err(|_| Error::corrupt(datastore.path(), "its suffixes are not in order"))
+        Ok(Self::new(facts, rows.prefixes, rows.starts, rows.words))
     }
 }
 
