@@ -114,27 +114,6 @@ class Datastore:
         Raises:
             ValueError: `context` is empty or holds an id outside the vocabulary.
         """
-    def lookup_batch(
-        self,
-        contexts: Sequence[ArrayLike],
-        *,
-        max_match: int = 16,
-        min_match: int = 1,
-        num_threads: int | None = None,
-    ) -> list[Match]:
-        """Looks up every context as `lookup` does, in several threads.
-
-        Args:
-            contexts: One array of token ids each, as `lookup` takes it.
-            max_match: The longest suffix tried.
-            min_match: A shorter one counts as no match.
-            num_threads: The most threads that work at a time; all processors by default. The result
-                is the same with any number.
-
-        Raises:
-            ValueError: A context is empty or holds an id outside the vocabulary, or there are 0
-                threads.
-        """
     def count(self, pattern: ArrayLike) -> int:
         """How often `pattern` occurs within a document: never where it holds the separator.
 

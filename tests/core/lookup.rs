@@ -215,20 +215,6 @@ proptest! {
             prop_assert!(is_named);
         }
     }
-
-    #[test]
-    fn a_batch_of_lookups_equals_one_by_one(
-        oracle in corpora(),
-        contexts in vec(vec(0_u32..4, 1..8), 0..12),
-        num_threads in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
-    ) {
-        let datastore = built(oracle.options(), &oracle.documents);
-        let shifted = |context: &Vec<u32>| shift(context, oracle.vocab_size);
-        let contexts: Vec<_> = contexts.iter().map(shifted).collect();
-        let alone = contexts.iter().map(|context| datastore.lookup(context, 5, 2).unwrap());
-        let batch = datastore.lookup_batch(&contexts, 5, 2, num_threads).unwrap();
-        prop_assert_eq!(batch, alone.collect::<Vec<_>>());
-    }
 }
 
 #[test]
@@ -251,32 +237,4 @@ fn a_pattern_that_cannot_be_counted_is_refused() {
             vocab_size: 4
         }
     ));
-}
-
-#[test]
-fn a_batch_of_lookups_names_its_first_error() {
-    let datastore = built(options(4, 3), &[vec![1, 2]]);
-    let contexts = [vec![1], vec![1, 7], vec![8]];
-    for num_threads in [None, Some(1), Some(3)] {
-        let error = datastore
-            .lookup_batch(&contexts, 4, 1, num_threads)
-            .unwrap_err();
-        assert!(matches!(error, Error::TokenOutOfRange { token: 7, .. }));
-    }
-    let error = datastore
-        .lookup_batch(&contexts[..1], 4, 1, Some(0))
-        .unwrap_err();
-    assert!(matches!(
-        error,
-        Error::InvalidArgument {
-            name: "num_threads",
-            ..
-        }
-    ));
-    assert!(
-        datastore
-            .lookup_batch::<Vec<u32>>(&[], 4, 1, None)
-            .unwrap()
-            .is_empty()
-    );
 }

@@ -141,10 +141,6 @@ def test_batches_equal_one_by_one(tmp_path, num_threads):
     rng = np.random.default_rng(0)
     store = build(tmp_path / "d", [rng.integers(0, 4, 200).tolist() for _ in range(8)])
     contexts = [rng.integers(0, 4, 12) for _ in range(20)]
-    found = store.lookup_batch(contexts, max_match=6, num_threads=num_threads)
-    alone = [store.lookup(context, max_match=6) for context in contexts]
-    assert [(m.length, m.count) for m in found] == [(m.length, m.count) for m in alone]
-
     drafters = [RestDrafter(store), FusedDrafter(store)]
     sessions = [drafters[i % 2].session(context) for i, context in enumerate(contexts)]
     trees = draft_batch(sessions, 16, num_threads=num_threads)
@@ -154,7 +150,6 @@ def test_batches_equal_one_by_one(tmp_path, num_threads):
         assert tree.parents.tolist() == expected.parents.tolist()
         assert tree.probs.tolist() == expected.probs.tolist()
     assert draft_batch([], 16, num_threads=num_threads) == []
-    assert store.lookup_batch([], num_threads=num_threads) == []
 
 
 def test_bad_batches_are_refused(tmp_path):
@@ -166,14 +161,6 @@ def test_bad_batches_are_refused(tmp_path):
         draft_batch([session, RestDrafter(store)], 4)
     with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
         draft_batch([session], 4, num_threads=0)
-    with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
-        store.lookup_batch([[1]], num_threads=0)
-    with pytest.raises(ValueError, match="token 7 is outside"):
-        store.lookup_batch([[1], [7]])
-    with pytest.raises(ValueError, match="`contexts` holds -1"):
-        store.lookup_batch([[1], [-1]])
-    with pytest.raises(ValueError, match="`context` is empty"):
-        store.lookup_batch([[1], []])
     # What was refused is left as it was.
     assert draft_batch([session, other], 4)[1].token_ids.tolist() == [2]
 
@@ -375,7 +362,7 @@ with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
 def ask():
     sessions = [RestDrafter(store).session([0]) for _ in range(64)]
     trees = draft_batch(sessions, 8)
-    return [tree.token_ids.tolist() for tree in trees], len(store.lookup_batch([[0]] * 64))
+    return [tree.token_ids.tolist() for tree in trees]
 expected = ask()
 child = os.fork()
 if child == 0:

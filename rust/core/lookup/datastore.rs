@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
-use crate::base::threads::{batch_size, in_parallel};
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
@@ -166,28 +165,6 @@ impl Datastore {
         self.shards
             .find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
-    }
-
-    /// Looks up every context as [`lookup`](Self::lookup) does, with up to `num_threads` threads of the
-    /// global pool, or all of them. The result is the same with any number.
-    ///
-    /// # Errors
-    ///
-    /// As [`lookup`](Self::lookup), for the first context that has one;
-    /// [`Error::InvalidArgument`] where `num_threads` is 0.
-    pub fn lookup_batch<C: AsRef<[u32]>>(
-        &self,
-        contexts: &[C],
-        max_match: usize,
-        min_match: usize,
-        num_threads: Option<usize>,
-    ) -> Result<Vec<Match>> {
-        let size = batch_size(contexts.len(), num_threads)?;
-        let mut contexts: Vec<&[u32]> = contexts.iter().map(AsRef::as_ref).collect();
-        let found = in_parallel(&mut contexts, size, |context| {
-            self.lookup(context, max_match, min_match)
-        });
-        found.into_iter().collect()
     }
 
     /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
