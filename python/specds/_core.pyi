@@ -114,27 +114,6 @@ class Datastore:
         Raises:
             ValueError: `context` is empty or holds an id outside the vocabulary.
         """
-    def lookup_batch(
-        self,
-        contexts: Sequence[ArrayLike],
-        *,
-        max_match: int = 16,
-        min_match: int = 1,
-        num_threads: int | None = None,
-    ) -> list[Match]:
-        """Looks up every context as `lookup` does, in several threads.
-
-        Args:
-            contexts: One array of token ids each, as `lookup` takes it.
-            max_match: The longest suffix tried.
-            min_match: A shorter one counts as no match.
-            num_threads: The most threads that work at a time; all processors by default. The result
-                is the same with any number.
-
-        Raises:
-            ValueError: A context is empty or holds an id outside the vocabulary, or there are 0
-                threads.
-        """
     def count(self, pattern: ArrayLike) -> int:
         """How often `pattern` occurs within a document: never where it holds the separator.
 
@@ -567,30 +546,15 @@ class Trigrams:
         """Counts the n-grams of a datastore. None reaches across the end of a document.
 
         Args:
-            datastore: However it is cut into shards, and whichever suffixes it indexes.
+            datastore: However it is cut into shards.
             order: The tokens of an n-gram, 2 to 4.
-            max_words: Keep so many words after each prefix, the likeliest: the paper's t.
+            max_words: Keep at most this many words after each prefix, the likeliest: the paper's t.
             min_count: Leave out n-grams that occur less often.
             progress: As for `DatastoreBuilder.finish`.
 
         Raises:
             ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
                 tokens.
-        """
-    @staticmethod
-    def open(path: str | PathLike[str]) -> Trigrams:
-        """Reads what `save` has written, and checks all of it.
-
-        Raises:
-            FileNotFoundError: There is nothing at `path`.
-            FormatError: What is there holds no tri-grams, is damaged, or is of a newer format.
-        """
-    def save(self, path: str | PathLike[str]) -> None:
-        """Writes them to a new folder, completely or not at all.
-
-        Raises:
-            FileExistsError: Something is at `path`.
-            BlockingIOError: Another process writes there.
         """
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]:
         """The words that follow `order - 1` tokens and their probabilities.
@@ -613,19 +577,13 @@ class Trigrams:
     def vocab_size(self) -> int: ...
     @property
     def separator(self) -> int: ...
-    @property
-    def tokenizer_name(self) -> str: ...
-    @property
-    def tokenizer_fingerprint(self) -> str: ...
-    @property
-    def corpus(self) -> list[str]: ...
 
 @final
 class AdaptiveTrigrams:
     """Tri-grams and what was learned since, for one request or for several at a time.
 
-    Sessions that share one learn from each other. What is learned is bounded, to some 32 MiB: rows
-    that have not been learned from for longest are forgotten.
+    Sessions that share one learn from each other. What is learned is bounded: it is forgotten where
+    it would grow beyond some 32 MiB.
     """
 
     def __new__(cls, trigrams: Trigrams) -> Self: ...
@@ -643,8 +601,6 @@ def aded_session(
     increment: float = 0.5,
     max_prob: float = 1.0,
     max_length: int | None = None,
-    decay: float = 0.0,
-    normalize: bool = False,
     seed: int = 0,
 ) -> DraftSession:
     """Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2."""

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds._core import Datastore
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Trigrams
+    from specds._core import Datastore
 
 
 class TokenizerError(ValueError):
@@ -34,17 +32,17 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
-def check_tokenizer(built: Datastore | Trigrams, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuses a tokenizer other than the one that a datastore, or tri-grams, were built with.
+def check_tokenizer(built: Datastore, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a tokenizer other than the one that a datastore was built with.
 
     Raises:
         TokenizerError: The fingerprints differ.
     """
     if fingerprint(tokenizer) != built.tokenizer_fingerprint:
-        what = f"the datastore at {built.path}" if isinstance(built, Datastore) else f"{built!r}"
         raise TokenizerError(
-            f"{what} was built with the tokenizer `{built.tokenizer_name}`, which has another "
-            "vocabulary: use that one, or rebuild the datastore with `specds build --tokenizer`"
+            f"the datastore at {built.path} was built with the tokenizer "
+            f"`{built.tokenizer_name}`, which has another vocabulary: use that "
+            "one, or rebuild the datastore with `specds build --tokenizer`"
         )
 
 

@@ -1,28 +1,118 @@
-//! `specds.DraftSession`: one request of any drafter of the core, one call a decoding step.
+//! `specds.TokenTree`, `specds.DraftSession` of any drafter of the core, and how tokens are drawn.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::borrow::Cow;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use numpy::ndarray::Array2;
+use numpy::{
+    AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1, PyArrayMethods,
+    PyReadonlyArray1, PyReadonlyArray2,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::Result;
 use specds::draft::{self, DraftLimits, Session};
-use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
-use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
-use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::arrays::{integers, rows_of_integers};
-use crate::datastore::Datastore;
 use crate::error::py_err;
-use crate::model_tables::ModelTables;
-use crate::tree::TokenTree;
+
+/// A draft: likely continuations of a context as a tree, best nodes first.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct TokenTree(pub(crate) draft::TokenTree);
+
+#[pymethods]
+impl TokenTree {
+    #[new]
+    #[pyo3(signature = (token_ids, parents, probs = None))]
+    fn new(
+        token_ids: &Bound<'_, PyAny>,
+        parents: &Bound<'_, PyAny>,
+        probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
+    ) -> PyResult<Self> {
+        let token_ids: Vec<u32> = integers(token_ids, "token_ids")?;
+        let parents: Vec<i32> = integers(parents, "parents")?;
+        let probs = match probs {
+            Some(probs) => probs.as_array().to_vec(),
+            None => vec![0.0; token_ids.len()],
+        };
+        draft::TokenTree::new(token_ids, parents, probs)
+            .map(Self)
+            .map_err(py_err)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TokenTree({} nodes)", self.0.len())
+    }
+
+    #[getter]
+    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, self.0.token_ids())
+    }
+
+    #[getter]
+    fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, self.0.parents())
+    }
+
+    #[getter]
+    fn probs<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
+        PyArray1::from_slice(py, self.0.probs())
+    }
+
+    #[getter]
+    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
+        PyArray1::from_iter(py, self.0.sources().iter().map(|&source| source as u8))
+    }
+
+    /// Distance of each node from the last token of the context, at least 1.
+    fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, &self.0.depths())
+    }
+
+    /// Whether column j is row i or an ancestor of it.
+    fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<bool>>> {
+        let n = self.0.len();
+        let mask = Array2::from_shape_vec((n, n), self.0.mask())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(mask.into_pyarray(py))
+    }
+
+    /// The node indices from a root to each leaf, in the order of the leaves.
+    fn paths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<i64>>>> {
+        let paths = self.0.paths().into_iter();
+        paths.map(|path| indices(py, path)).collect()
+    }
+
+    /// The tree of the first `max_nodes` nodes.
+    fn prefix(&self, max_nodes: usize) -> Self {
+        Self(self.0.prefix(max_nodes))
+    }
+
+    /// The tree without the nodes deeper than `max_depth`.
+    fn up_to_depth(&self, max_depth: usize) -> Self {
+        Self(self.0.up_to_depth(max_depth))
+    }
+}
+
+fn int64<'py, T: Copy + Into<i64>>(py: Python<'py>, values: &[T]) -> Bound<'py, PyArray1<i64>> {
+    PyArray1::from_iter(py, values.iter().map(|&value| value.into()))
+}
+
+fn indices(py: Python<'_>, path: Vec<usize>) -> PyResult<Bound<'_, PyArray1<i64>>> {
+    let path: Result<Vec<i64>, _> = path.into_iter().map(i64::try_from).collect();
+    Ok(PyArray1::from_vec(py, path?))
+}
 
 /// One request that is drafted for.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DraftSession(Mutex<Box<dyn Session>>);
 
 impl DraftSession {
-    pub(crate) fn new<S: Session + 'static>(session: Result<S>) -> PyResult<Self> {
+    pub(crate) fn new<S: Session + 'static>(session: specds::Result<S>) -> PyResult<Self> {
         let session = session.map_err(py_err)?;
         Ok(Self(Mutex::new(Box::new(session))))
     }
@@ -155,55 +245,6 @@ impl DraftSession {
     }
 }
 
-/// Starts a request that is drafted for as REST does.
-#[pyfunction]
-#[pyo3(signature = (
-    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
-))]
-pub(crate) fn rest_session(
-    datastore: &Bound<'_, Datastore>,
-    max_match: usize,
-    min_match: usize,
-    continuation: usize,
-    max_samples: usize,
-) -> PyResult<DraftSession> {
-    let config = RestConfig {
-        max_match,
-        min_match,
-        continuation,
-        max_samples,
-    };
-    let datastore = Arc::clone(&datastore.get().0);
-    DraftSession::new(RestSession::new(datastore, config))
-}
-
-/// Starts a request that is drafted for from a model's own tables and the request's own text.
-#[pyfunction]
-#[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
-pub(crate) fn n_grammys_session(
-    tables: Option<&Bound<'_, ModelTables>>,
-    k: usize,
-    w: usize,
-    q: usize,
-    strategy: &str,
-) -> PyResult<DraftSession> {
-    let strategy = Strategy::from_name(strategy).map_err(py_err)?;
-    let config = NGrammysConfig { k, w, q, strategy };
-    let tables = tables.map(|tables| Arc::clone(&tables.get().0));
-    DraftSession::new(NGrammysSession::new(tables, config))
-}
-
-/// Starts a request that is drafted for from its own text.
-#[pyfunction]
-#[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
-pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
-    let config = PromptLookupConfig {
-        max_match,
-        num_tokens,
-    };
-    DraftSession::new(PromptLookupSession::new(config))
-}
-
 /// Drafts for every session, in several threads.
 #[pyfunction]
 #[pyo3(signature = (
@@ -255,4 +296,41 @@ fn lock_all<'a>(
         ))),
     });
     guards.collect()
+}
+
+/// The place that a draw by `probs` chooses; nothing where rounding might decide.
+#[pyfunction]
+pub(crate) fn draw(
+    probs: PyReadonlyArray1<'_, f32>,
+    uniforms: PyReadonlyArray1<'_, f64>,
+) -> PyResult<Option<usize>> {
+    let (probs, uniforms) = (probs.as_slice()?, uniforms.as_slice()?);
+    if probs.len() == uniforms.len() {
+        Ok(specds::draft::multinomial(probs, uniforms))
+    } else {
+        let lengths = format!("{} and {}", probs.len(), uniforms.len());
+        let message = format!("probs and uniforms must be as many as each other, got {lengths}");
+        Err(PyValueError::new_err(message))
+    }
+}
+
+/// The places of the `k` largest scores of each row.
+#[pyfunction]
+pub(crate) fn likeliest<'py>(
+    py: Python<'py>,
+    scores: PyReadonlyArray2<'py, f32>,
+    k: usize,
+) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    let scores = scores.as_array();
+    let (num_rows, num_scores) = scores.dim();
+    let mut places = Vec::with_capacity(num_rows * k.min(num_scores));
+    for row in scores.rows() {
+        let row = row
+            .to_slice()
+            .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
+        places.extend(draft::top_k(&row, k).into_iter().map(i64::from));
+    }
+    places
+        .into_pyarray(py)
+        .reshape([num_rows, k.min(num_scores)])
 }

@@ -25,7 +25,6 @@ pub(crate) fn py_err(error: Error) -> PyErr {
         Error::Locked { .. } => PyBlockingIOError::new_err(message),
         Error::Exists { .. } => PyFileExistsError::new_err(message),
         Error::NotADatastore { .. }
-        | Error::NotTrigrams { .. }
         | Error::Version { .. }
         | Error::Incomplete { .. }
         | Error::Truncated { .. }

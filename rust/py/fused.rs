@@ -9,11 +9,11 @@ use specds::draft::Source;
 use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
 
 use crate::arrays::integers;
-use crate::datastore::Datastore;
 use crate::draft::DraftSession;
 use crate::error::py_err;
+use crate::lookup::Datastore;
 use crate::memory::Memory;
-use crate::model_tables::ModelTables;
+use crate::papers::ModelTables;
 
 /// The sources of a fused drafter, and what each of them has proved to be worth.
 #[pyclass(frozen, module = "specds._core")]

@@ -1,18 +1,14 @@
 //! The Python binding: arrays in, arrays out, the interpreter released while Rust works. No logic.
 #![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
 
-mod aded;
 mod arrays;
 mod builder;
-mod datastore;
 mod draft;
-mod drawing;
 mod error;
 mod fused;
-mod likeliest;
+mod lookup;
 mod memory;
-mod model_tables;
-mod tree;
+mod papers;
 
 use pyo3::prelude::*;
 
@@ -23,29 +19,22 @@ mod _core {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use super::aded::{AdaptiveTrigrams, Trigrams, aded_session};
-    #[pymodule_export]
     use super::builder::{DatastoreBuilder, compact, merge, refit};
     #[pymodule_export]
-    use super::datastore::{Datastore, Match, StoredDocument};
-    #[pymodule_export]
-    use super::draft::{
-        DraftSession, draft_batch, n_grammys_session, prompt_lookup_session, rest_session,
-    };
-    #[pymodule_export]
-    use super::drawing::draw;
+    use super::draft::{DraftSession, TokenTree, draft_batch, draw, likeliest};
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
     use super::fused::{FusedState, fit_weights};
     #[pymodule_export]
-    use super::likeliest::likeliest;
+    use super::lookup::{Datastore, Match, StoredDocument};
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::model_tables::ModelTables;
-    #[pymodule_export]
-    use super::tree::TokenTree;
+    use super::papers::{
+        AdaptiveTrigrams, ModelTables, Trigrams, aded_session, n_grammys_session,
+        prompt_lookup_session, rest_session,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

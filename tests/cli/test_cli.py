@@ -134,30 +134,6 @@ def test_sampled_generation_repeats_with_its_seed(run, datastore):
     assert first == again != other
 
 
-def test_trigrams_are_made_once_and_drafted_from_without_a_datastore(run, datastore, tmp_path):
-    out = tmp_path / "code.trigrams"
-    code, text, _ = run("trigrams", datastore, "--out", out, "--json")
-    facts = json.loads(text)
-    assert code == 0
-    assert (facts["order"], facts["max_words"], facts["min_count"]) == (3, 12, 1)
-    assert facts["num_bytes"] == sum(path.stat().st_size for path in out.iterdir())
-    assert "bytes_per_entry" in run("trigrams", datastore, "--out", tmp_path / "b")[1]
-    code, _, error = run("trigrams", datastore, "--out", out)
-    assert code == 1
-    assert "choose another --out" in error
-
-    options = ["--model", "demo-tiny", "--max-new-tokens", 12, "--prompt", "def add(a", "--json"]
-    results = [
-        json.loads(run("generate", *options, *source, "--drafter", "aded")[1])
-        for source in (["--trigrams", out], ["--datastore", datastore])
-    ]
-    assert results[0]["stats"]["num_draft_tokens"] > 0
-    assert results[0]["drafted"] == results[1]["drafted"]
-    code, _, error = run("generate", *options, "--trigrams", out, "--drafter", "rest")
-    assert code == 1
-    assert "drafter `rest` takes no tri-grams" in error
-
-
 def test_a_memory_is_kept_from_request_to_request_for_each_tenant(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "cache"))
     memory = tmp_path / "requests.bin"
@@ -195,19 +171,6 @@ def test_a_memory_that_makes_no_sense_is_refused_before_anything_is_loaded(run, 
     code, _, error = run("generate", "--model", "no-model", "--prompt", "a", *options)
     assert code == 1
     assert message in error
-
-
-def test_trigrams_of_another_tokenizer_are_refused(run, tmp_path):
-    from specds.build import DatastoreBuilder
-    from specds.drafters import Trigrams
-
-    with DatastoreBuilder(tmp_path / "d", vocab_size=9, separator=9) as builder:
-        builder.add_documents([1, 2, 3], [3])
-        Trigrams.build(builder.finish()).save(tmp_path / "t")
-    options = ["--model", "demo-tiny", "--prompt", "a", "--drafter", "aded"]
-    code, _, error = run("generate", *options, "--trigrams", tmp_path / "t")
-    assert code == 1
-    assert "Trigrams(order=3, 1 entries) was built with the tokenizer" in error
 
 
 BUILD = ["build", "--out", "o"]
@@ -271,7 +234,7 @@ def test_another_tokenizer_is_refused(run, datastore, tmp_path, demo_tokenizer):
 
 
 def test_help_shows_examples(run):
-    commands = ("build", "add", "merge", "compact", "trigrams", "info", "verify", "lookup",
+    commands = ("build", "add", "merge", "compact", "info", "verify", "lookup",
                 "generate", "demo")  # fmt: skip
     for command in commands:
         code, out, _ = run(command, "--help")

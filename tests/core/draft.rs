@@ -9,13 +9,12 @@ use proptest::prelude::*;
 use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::draft::{DraftLimits, Session, draft_batch};
-use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::oracle::{Oracle, corpora, naive_draft, shift};
-use crate::{build, options, tempdir};
+use crate::{build, built, options, tempdir};
 
 fn fused(datastore: Option<Arc<Datastore>>) -> FusedSession {
     let drafter = FusedDrafter::new(datastore, None, FusedConfig::default(), Weights::default());
@@ -35,9 +34,7 @@ proptest! {
         max_samples in prop_oneof![1_usize..8, Just(256)],
         max_nodes in 0_usize..20,
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(built(oracle.options(), &oracle.documents));
         let max_match = max_match.max(min_match);
         let config = RestConfig { max_match, min_match, continuation, max_samples };
         let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
@@ -91,9 +88,7 @@ proptest! {
             max_shard_tokens: (num_tokens as u64 / num_shards).max(longest),
             documents,
         };
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("d");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(built(oracle.options(), &oracle.documents));
         let config = RestConfig { continuation, max_samples, ..RestConfig::default() };
         for context in contexts {
             let context = shifted(&context);
@@ -117,9 +112,7 @@ proptest! {
         num_threads in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
         max_nodes in 0_usize..20,
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(built(oracle.options(), &oracle.documents));
         let start = |context: &Vec<u32>| {
             let mut session = fused(Some(Arc::clone(&datastore)));
             session.observe(&shift(context, oracle.vocab_size), None).unwrap();
@@ -134,49 +127,9 @@ proptest! {
     }
 }
 
-/// Documents with so few tokens that many n-grams are frequent in each of some shards.
-fn frequent_documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
-    let token = prop_oneof![24 => Just(0_u32), 12 => Just(1), 6 => Just(2), 1 => Just(3)];
-    vec(vec(token, 200..300), 12..16)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
-
-    #[test]
-    fn what_follows_frequent_n_grams_equals_the_oracle(
-        documents in frequent_documents(),
-        separator in 3_u32..5,
-        num_shards in 1_u64..5,
-        contexts in vec(vec(0_u32..4, 1..4), 1..4),
-        max_samples in 1_usize..300,
-        top_k in 1_usize..5,
-    ) {
-        let num_tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
-        let max_shard_tokens = num_tokens as u64 / num_shards + 1;
-        let oracle = Oracle { vocab_size: 4, separator, max_shard_tokens, documents };
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
-        for context in contexts {
-            let (pattern, _) = oracle.lookup(&context, 16, 1);
-            let found = datastore.lookup(&context, 16, 1).unwrap();
-            let expected = oracle.continuations(&pattern, top_k);
-            prop_assert_eq!(datastore.continuations(&found, top_k), expected);
-            let config = RestConfig { max_samples, ..RestConfig::default() };
-            let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-            session.observe(&context, None).unwrap();
-            let samples = oracle.samples(&pattern, config.continuation, max_samples);
-            prop_assert_eq!(&session.draft(DraftLimits::nodes(30)).unwrap(), &naive_draft(&samples, 30));
-        }
-    }
-}
-
 #[test]
 fn a_batch_may_mix_sessions_but_needs_a_thread() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2]]).unwrap());
+    let datastore = Arc::new(built(options(4, 4), &[vec![1, 2]]));
     let mut rest = RestSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
     let mut fused = fused(Some(datastore));
     rest.observe(&[1], None).unwrap();
@@ -197,13 +150,7 @@ fn a_batch_may_mix_sessions_but_needs_a_thread() {
 
 #[test]
 fn a_session_without_context_drafts_nothing() {
-    let folder = tempdir().unwrap();
-    let datastore = build(
-        &folder.path().join("datastore"),
-        options(4, 4),
-        &[vec![1, 2]],
-    )
-    .unwrap();
+    let datastore = built(options(4, 4), &[vec![1, 2]]);
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
     assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
@@ -211,13 +158,7 @@ fn a_session_without_context_drafts_nothing() {
 
 #[test]
 fn observing_an_unknown_token_changes_nothing() {
-    let folder = tempdir().unwrap();
-    let datastore = build(
-        &folder.path().join("datastore"),
-        options(4, 4),
-        &[vec![1, 2, 3]],
-    )
-    .unwrap();
+    let datastore = built(options(4, 4), &[vec![1, 2, 3]]);
     let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
     session.observe(&[1], None).unwrap();
     let error = session.observe(&[2, 4], None).unwrap_err();
@@ -236,55 +177,18 @@ fn observing_an_unknown_token_changes_nothing() {
 
 #[test]
 fn unusable_configurations_are_refused_by_name() {
-    let folder = tempdir().unwrap();
-    let datastore =
-        Arc::new(build(&folder.path().join("datastore"), options(4, 4), &[vec![1]]).unwrap());
-    let default = RestConfig::default();
-    let rows = [
-        (
-            "min_match",
-            RestConfig {
-                min_match: 0,
-                ..default
-            },
-        ),
-        (
-            "max_match",
-            RestConfig {
-                min_match: 17,
-                ..default
-            },
-        ),
-        (
-            "continuation",
-            RestConfig {
-                continuation: 0,
-                ..default
-            },
-        ),
-        (
-            "continuation",
-            RestConfig {
-                continuation: 1025,
-                ..default
-            },
-        ),
-        (
-            "max_samples",
-            RestConfig {
-                max_samples: 0,
-                ..default
-            },
-        ),
-        (
-            "max_samples",
-            RestConfig {
-                max_samples: 65_537,
-                ..default
-            },
-        ),
+    let datastore = Arc::new(built(options(4, 4), &[vec![1]]));
+    let rows: [(_, fn(&mut RestConfig)); 6] = [
+        ("min_match", |config| config.min_match = 0),
+        ("max_match", |config| config.min_match = 17),
+        ("continuation", |config| config.continuation = 0),
+        ("continuation", |config| config.continuation = 1025),
+        ("max_samples", |config| config.max_samples = 0),
+        ("max_samples", |config| config.max_samples = 65_537),
     ];
-    for (argument, config) in rows {
+    for (argument, edit) in rows {
+        let mut config = RestConfig::default();
+        edit(&mut config);
         let error = RestSession::new(Arc::clone(&datastore), config).unwrap_err();
         assert!(
             matches!(error, Error::InvalidArgument { name, .. } if name == argument),
@@ -295,13 +199,7 @@ fn unusable_configurations_are_refused_by_name() {
 
 #[test]
 fn the_largest_configuration_works() {
-    let folder = tempdir().unwrap();
-    let datastore = build(
-        &folder.path().join("datastore"),
-        options(4, 4),
-        &[vec![1; 3000]],
-    )
-    .unwrap();
+    let datastore = built(options(4, 4), &[vec![1; 3000]]);
     let config = RestConfig {
         max_match: usize::MAX,
         min_match: 1,
@@ -387,9 +285,7 @@ fn counts_are_exact_where_tokens_change_at_a_key() {
         let documents = documents
             .map(|(token, count)| vec![vec![0, token]; count])
             .concat();
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = build(&path, options(5, 5), &documents).unwrap();
+        let datastore = built(options(5, 5), &documents);
         let found = datastore.lookup(&[0], 1, 1).unwrap();
         let mut counts = [(1, num_first as u64), (2, 256), (3, 300)];
         counts.sort_by_key(|&(token, count)| (Reverse(count), token));

@@ -7,176 +7,59 @@ use specds::build::DatastoreOptions;
 use specds::lookup::Match;
 
 use crate::oracle::{corpora, shift};
-use crate::{build, options, tempdir};
+use crate::{built, options};
 
-/// Documents, context, bounds of the match -> length and count of the match, next tokens.
-type Row<'a> = (
-    &'a str,
-    &'a [&'a [u32]],
-    &'a [u32],
-    usize,
-    usize,
-    usize,
-    u64,
-    &'a [(u32, u64)],
+/// Documents and context, a digit for each token; bounds of the match; its length and count, and the
+/// next tokens.
+type Row = (
+    &'static str,
+    &'static str,
+    (usize, usize),
+    (usize, u64),
+    &'static [(u32, u64)],
 );
 
 /// The vocabulary is 0 to 9, the separator 9.
-const ROWS: &[Row] = &[
-    (
-        "the longest suffix wins",
-        &[&[1, 2, 3], &[2, 4]],
-        &[1, 2],
-        16,
-        1,
-        2,
-        1,
-        &[(3, 1)],
-    ),
-    (
-        "all documents count",
-        &[&[1, 2], &[1, 3], &[1, 2]],
-        &[1],
-        16,
-        1,
-        1,
-        3,
-        &[(2, 2), (3, 1)],
-    ),
-    (
-        "ties go to the smaller token",
-        &[&[1, 5], &[1, 4]],
-        &[1],
-        16,
-        1,
-        1,
-        2,
-        &[(4, 1), (5, 1)],
-    ),
-    (
-        "an unseen token matches nothing",
-        &[&[1, 2]],
-        &[1, 7],
-        16,
-        1,
-        0,
-        0,
-        &[],
-    ),
-    (
-        "an unseen token ends the match",
-        &[&[1, 2, 3]],
-        &[7, 2],
-        16,
-        1,
-        1,
-        1,
-        &[(3, 1)],
-    ),
-    (
-        "max_match bounds the match",
-        &[&[1, 2, 3]],
-        &[1, 2],
-        1,
-        1,
-        1,
-        1,
-        &[(3, 1)],
-    ),
-    (
-        "min_match bounds the match",
-        &[&[1, 2, 3]],
-        &[7, 2],
-        16,
-        2,
-        0,
-        0,
-        &[],
-    ),
-    (
-        "no match crosses documents",
-        &[&[1, 2], &[3, 4]],
-        &[2, 3],
-        16,
-        1,
-        1,
-        1,
-        &[(4, 1)],
-    ),
-    (
-        "no match contains the separator",
-        &[&[1, 9, 2, 3]],
-        &[1, 9, 2],
-        16,
-        1,
-        1,
-        1,
-        &[(3, 1)],
-    ),
-    (
-        "a separator at the end matches nothing",
-        &[&[1, 9, 2]],
-        &[1, 9],
-        16,
-        1,
-        0,
-        0,
-        &[],
-    ),
-    (
-        "the separator can come next",
-        &[&[1, 2]],
-        &[1, 2],
-        16,
-        1,
-        2,
-        1,
-        &[(9, 1)],
-    ),
-    (
-        "overlapping occurrences count",
-        &[&[1, 1, 1, 1]],
-        &[1, 1],
-        16,
-        1,
-        2,
-        3,
-        &[(1, 2), (9, 1)],
-    ),
-    (
-        "the context may be longer than the corpus",
-        &[&[1]],
-        &[2, 2, 2, 1],
-        16,
-        1,
-        1,
-        1,
-        &[(9, 1)],
-    ),
+#[rustfmt::skip]
+const ROWS: &[(&str, Row)] = &[
+    ("the longest suffix wins", ("123 24", "12", (16, 1), (2, 1), &[(3, 1)])),
+    ("all documents count", ("12 13 12", "1", (16, 1), (1, 3), &[(2, 2), (3, 1)])),
+    ("ties go to the smaller token", ("15 14", "1", (16, 1), (1, 2), &[(4, 1), (5, 1)])),
+    ("an unseen token matches nothing", ("12", "17", (16, 1), (0, 0), &[])),
+    ("an unseen token ends the match", ("123", "72", (16, 1), (1, 1), &[(3, 1)])),
+    ("max_match bounds the match", ("123", "12", (1, 1), (1, 1), &[(3, 1)])),
+    ("min_match bounds the match", ("123", "72", (16, 2), (0, 0), &[])),
+    ("no match crosses documents", ("12 34", "23", (16, 1), (1, 1), &[(4, 1)])),
+    ("no match contains the separator", ("1923", "192", (16, 1), (1, 1), &[(3, 1)])),
+    ("a separator at the end matches nothing", ("192", "19", (16, 1), (0, 0), &[])),
+    ("the separator can come next", ("12", "12", (16, 1), (2, 1), &[(9, 1)])),
+    ("overlapping occurrences count", ("1111", "11", (16, 1), (2, 3), &[(1, 2), (9, 1)])),
+    ("the context may be longer than the corpus", ("1", "2221", (16, 1), (1, 1), &[(9, 1)])),
 ];
+
+fn tokens(digits: &str) -> Vec<u32> {
+    digits
+        .bytes()
+        .map(|digit| u32::from(digit - b'0'))
+        .collect()
+}
 
 #[test]
 fn lookup_finds_what_the_rows_say() {
-    for (name, documents, context, max_match, min_match, length, count, next) in ROWS {
-        let folder = tempdir().unwrap();
-        let documents: Vec<_> = documents.iter().map(|document| document.to_vec()).collect();
-        let datastore =
-            build(&folder.path().join("datastore"), options(10, 9), &documents).unwrap();
-        let found = datastore.lookup(context, *max_match, *min_match).unwrap();
-        assert_eq!((found.length, found.count()), (*length, *count), "{name}");
+    for (name, (documents, context, (max_match, min_match), expected, next)) in ROWS {
+        let documents: Vec<_> = documents.split(' ').map(tokens).collect();
+        let datastore = built(options(10, 9), &documents);
+        let found = datastore
+            .lookup(&tokens(context), *max_match, *min_match)
+            .unwrap();
+        assert_eq!((found.length, found.count()), *expected, "{name}");
         assert_eq!(datastore.continuations(&found, 10), *next, "{name}");
     }
 }
 
 #[test]
 fn tokens_outside_the_vocabulary_are_refused() {
-    let folder = tempdir().unwrap();
-    let datastore = build(
-        &folder.path().join("datastore"),
-        options(4, 4),
-        &[vec![1, 2]],
-    )
-    .unwrap();
+    let datastore = built(options(4, 4), &[vec![1, 2]]);
     for token in [4, 5, u32::MAX] {
         let error = datastore.lookup(&[token, 1], 1, 1).unwrap_err();
         assert!(
@@ -187,13 +70,7 @@ fn tokens_outside_the_vocabulary_are_refused() {
 
 #[test]
 fn unusable_match_lengths_are_refused() {
-    let folder = tempdir().unwrap();
-    let datastore = build(
-        &folder.path().join("datastore"),
-        options(4, 4),
-        &[vec![1, 2]],
-    )
-    .unwrap();
+    let datastore = built(options(4, 4), &[vec![1, 2]]);
     for (max_match, min_match, argument) in [
         (4, 0, "min_match"),
         (0, 1, "max_match"),
@@ -214,9 +91,8 @@ fn unusable_match_lengths_are_refused() {
 
 #[test]
 fn a_match_of_another_datastore_is_answered_without_panic() {
-    let folder = tempdir().unwrap();
-    let large = build(&folder.path().join("large"), options(4, 4), &[vec![1; 50]]).unwrap();
-    let small = build(&folder.path().join("small"), options(4, 4), &[vec![1]]).unwrap();
+    let large = built(options(4, 4), &[vec![1; 50]]);
+    let small = built(options(4, 4), &[vec![1]]);
     let found = large.lookup(&[1], 16, 1).unwrap();
     assert_eq!(small.samples(&found, 10, 100).len(), 50);
     assert!(small.continuations(&found, 10).len() <= 1);
@@ -238,12 +114,11 @@ fn every_short_pattern_is_counted_where_keys_decide() {
     ];
     for text in texts {
         let documents: Vec<_> = text.chunks(900).map(<[u32]>::to_vec).collect();
-        let folder = tempdir().unwrap();
         let options = DatastoreOptions {
             max_shard_tokens: 4000,
             ..options(4, 3)
         };
-        let datastore = build(&folder.path().join("d"), options, &documents).unwrap();
+        let datastore = built(options, &documents);
         datastore.verify().unwrap();
         for length in 1..8 {
             for bits in 0..1_u32 << length {
@@ -274,9 +149,7 @@ proptest! {
         max_samples in prop_oneof![0_usize..6, Just(usize::MAX)],
         top_k in 0_usize..5,
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        let datastore = built(oracle.options(), &oracle.documents);
         datastore.verify().unwrap();
         prop_assert_eq!(datastore.manifest().shards.len(), oracle.shards().len());
         prop_assert_eq!(datastore.num_tokens(), oracle.num_tokens() as u64);
@@ -303,9 +176,7 @@ proptest! {
         patterns in vec(vec(0_u32..4, 1..4), 8),
         limit in 0_usize..6,
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        let datastore = built(oracle.options(), &oracle.documents);
         datastore.warm().unwrap();
         let text = oracle.shards().concat();
         for pattern in patterns {
@@ -326,9 +197,7 @@ proptest! {
 
     #[test]
     fn every_position_is_in_its_document(oracle in corpora()) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
+        let datastore = built(oracle.options(), &oracle.documents);
         let documents = oracle.documents.iter().filter(|document| !document.is_empty());
         let mut position = 0;
         for (index, document) in (0..).zip(documents) {
@@ -346,29 +215,11 @@ proptest! {
             prop_assert!(is_named);
         }
     }
-
-    #[test]
-    fn a_batch_of_lookups_equals_one_by_one(
-        oracle in corpora(),
-        contexts in vec(vec(0_u32..4, 1..8), 0..12),
-        num_threads in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
-    ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = build(&path, oracle.options(), &oracle.documents).unwrap();
-        let shifted = |context: &Vec<u32>| shift(context, oracle.vocab_size);
-        let contexts: Vec<_> = contexts.iter().map(shifted).collect();
-        let alone = contexts.iter().map(|context| datastore.lookup(context, 5, 2).unwrap());
-        let batch = datastore.lookup_batch(&contexts, 5, 2, num_threads).unwrap();
-        prop_assert_eq!(batch, alone.collect::<Vec<_>>());
-    }
 }
 
 #[test]
 fn a_pattern_that_cannot_be_counted_is_refused() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    let datastore = build(&path, options(4, 3), &[vec![1, 3, 2]]).unwrap();
+    let datastore = built(options(4, 3), &[vec![1, 3, 2]]);
     assert_eq!(datastore.count(&[1, 3]).unwrap(), 0);
     let error = datastore.count(&[]).unwrap_err();
     assert!(matches!(
@@ -386,34 +237,4 @@ fn a_pattern_that_cannot_be_counted_is_refused() {
             vocab_size: 4
         }
     ));
-}
-
-#[test]
-fn a_batch_of_lookups_names_its_first_error() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    let datastore = build(&path, options(4, 3), &[vec![1, 2]]).unwrap();
-    let contexts = [vec![1], vec![1, 7], vec![8]];
-    for num_threads in [None, Some(1), Some(3)] {
-        let error = datastore
-            .lookup_batch(&contexts, 4, 1, num_threads)
-            .unwrap_err();
-        assert!(matches!(error, Error::TokenOutOfRange { token: 7, .. }));
-    }
-    let error = datastore
-        .lookup_batch(&contexts[..1], 4, 1, Some(0))
-        .unwrap_err();
-    assert!(matches!(
-        error,
-        Error::InvalidArgument {
-            name: "num_threads",
-            ..
-        }
-    ));
-    assert!(
-        datastore
-            .lookup_batch::<Vec<u32>>(&[], 4, 1, None)
-            .unwrap()
-            .is_empty()
-    );
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod draft;
+mod draft_after;
 mod edit;
 mod files;
 mod forgery;
@@ -19,7 +20,6 @@ mod random;
 mod resume;
 mod snapshot;
 mod tree;
-mod trial;
 mod trigrams;
 
 use std::ops::ControlFlow;
@@ -27,15 +27,11 @@ use std::path::Path;
 
 use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::TokenTree;
-use specds::fused::Weights;
-use specds::fused::{FusedDrafter, FusedSession};
+use specds::fused::{FusedDrafter, FusedSession, Weights};
 use specds::index::Stage;
 use specds::lookup::{Datastore, Match, StoredDocument};
-use specds::memory::History;
-use specds::memory::{Memory, MemoryOptions};
-use specds::papers::aded::AdaptiveTrigrams;
-use specds::papers::aded::Trigrams;
-use specds::papers::aded::{AdedConfig, AdedSession};
+use specds::memory::{History, Memory, MemoryOptions};
+use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, Trigrams};
 use specds::papers::model_tables::ModelTables;
 use specds::papers::n_grammys::NGrammysSession;
 use specds::papers::prompt_lookup::PromptLookupSession;
@@ -69,6 +65,12 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
     let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
     builder.add_documents(&documents.concat(), &lengths)?;
     builder.finish(&mut silent)
+}
+
+/// A datastore of these documents: its files stay mapped when their folder is gone.
+fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Datastore {
+    let folder = tempdir().unwrap();
+    build(&folder.path().join("d"), options, documents).unwrap()
 }
 
 fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {

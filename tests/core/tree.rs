@@ -47,52 +47,28 @@ fn views_of_a_small_tree_are_those_drawn_by_hand() {
 
 #[test]
 fn impossible_trees_are_refused_by_name() {
-    type Row<'a> = (&'a str, &'a str, &'a [u32], &'a [i32], &'a [f32]);
+    type Row<'a> = (&'a str, &'a [u32], &'a [i32], &'a [f32]);
     let rows: [Row; 12] = [
-        ("parents missing", "parents", &[1, 2], &[-1], &[1.0, 1.0]),
-        ("parents too many", "parents", &[1], &[-1, -1], &[1.0]),
-        ("probs missing", "probs", &[1, 2], &[-1, -1], &[1.0]),
-        ("a node its own parent", "parents", &[1], &[0], &[1.0]),
-        (
-            "a parent after its child",
-            "parents",
-            &[1, 2],
-            &[1, -1],
-            &[1.0, 1.0],
-        ),
-        ("a parent below -1", "parents", &[1], &[-2], &[1.0]),
-        ("the smallest parent", "parents", &[1], &[i32::MIN], &[1.0]),
-        (
-            "equal roots",
-            "token_ids",
-            &[1, 2, 1],
-            &[-1, -1, -1],
-            &[1.0; 3],
-        ),
-        (
-            "equal siblings",
-            "token_ids",
-            &[1, 2, 2],
-            &[-1, 0, 0],
-            &[1.0, 1.0, 1.0],
-        ),
-        ("a probability above 1", "probs", &[1], &[-1], &[1.5]),
-        ("a negative probability", "probs", &[1], &[-1], &[-0.5]),
-        (
-            "a probability that is no number",
-            "probs",
-            &[1],
-            &[-1],
-            &[f32::NAN],
-        ),
+        ("parents", &[1, 2], &[-1], &[1.0, 1.0]),
+        ("parents", &[1], &[-1, -1], &[1.0]),
+        ("probs", &[1, 2], &[-1, -1], &[1.0]),
+        // A node that is its own parent or comes before it, and parents that are none.
+        ("parents", &[1], &[0], &[1.0]),
+        ("parents", &[1, 2], &[1, -1], &[1.0, 1.0]),
+        ("parents", &[1], &[-2], &[1.0]),
+        ("parents", &[1], &[i32::MIN], &[1.0]),
+        // Equal roots and equal siblings.
+        ("token_ids", &[1, 2, 1], &[-1, -1, -1], &[1.0; 3]),
+        ("token_ids", &[1, 2, 2], &[-1, 0, 0], &[1.0; 3]),
+        ("probs", &[1], &[-1], &[1.5]),
+        ("probs", &[1], &[-1], &[-0.5]),
+        ("probs", &[1], &[-1], &[f32::NAN]),
     ];
-    for (row, argument, token_ids, parents, probs) in rows {
-        let error =
-            TokenTree::new(token_ids.to_vec(), parents.to_vec(), probs.to_vec()).unwrap_err();
-        assert!(
-            matches!(error, Error::InvalidArgument { name, .. } if name == argument),
-            "{row}: {error}"
-        );
+    for (argument, token_ids, parents, probs) in rows {
+        let tree = TokenTree::new(token_ids.to_vec(), parents.to_vec(), probs.to_vec());
+        let error = tree.unwrap_err();
+        let is_named = matches!(error, Error::InvalidArgument { name, .. } if name == argument);
+        assert!(is_named, "{token_ids:?}, {parents:?}, {probs:?}: {error}");
     }
 }
 

@@ -47,7 +47,7 @@ class Matrix:
     def words(self, prefix):
         return self.rows.get(tuple(prefix), [])[: self.max_words]
 
-    def adjust(self, tokens, num_new, max_length, increment, max_prob, decay, normalize):
+    def adjust(self, tokens, num_new, max_length, increment, max_prob):
         """Algorithm 2, for the tri-grams that end in one of the last `num_new` tokens."""
         increment, max_prob = np.float32(increment), np.float32(max_prob)
         start = max(0, len(tokens) - max_length, len(tokens) - num_new - self.order + 1)
@@ -55,17 +55,11 @@ class Matrix:
             if self.separator in prefix:
                 continue
             row = self.rows.setdefault(tuple(prefix), [])
-            for entry in row:
-                entry[1] *= np.float32(1) - np.float32(decay)
             known = [entry for entry in row if entry[0] == word]
             if known:
                 known[0][1] = min(known[0][1] + increment, max_prob)
             else:
                 row.append([word, increment])
-            total = sum(float(prob) for _, prob in row)
-            if normalize and total > 1:
-                for entry in row:
-                    entry[1] = np.float32(float(entry[1]) / total)
             self.rows[tuple(prefix)] = in_order(row)
 
 

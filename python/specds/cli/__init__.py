@@ -14,7 +14,7 @@ import typer
 
 from specds import terminal
 from specds._core import __version__
-from specds.cli import bench, build, fit, inspect, run, trigrams
+from specds.cli import bench, build, fit, inspect, run
 
 __all__ = ["app", "main"]
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(build.build, build.add, build.merge, build.compact, fit.fit, trigrams.trigrams),
+    *(build.build, build.add, build.merge, build.compact, fit.fit),
     *(inspect.info, inspect.verify, inspect.lookup),
     *(run.generate, run.demo),
 ):

@@ -28,9 +28,6 @@ class Verification(str, Enum):
 
 
 _DATASTORE = Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")]
-_TRIGRAMS = Annotated[
-    Path | None, typer.Option(help="A folder made by `specds trigrams`, for `aded` and `fused`.")
-]
 _DRAFTER = Annotated[
     Any,  # `DrafterName`, read by typer's parser
     typer.Option(
@@ -71,7 +68,6 @@ def generate(
     model: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
     prompt: Annotated[str, typer.Option(help="The text to complete; `-` reads standard input.")],
     datastore: _DATASTORE = None,
-    trigrams: _TRIGRAMS = None,
     drafter: _DRAFTER_OR_HIERARCHY = "fused",
     weights: Weights = None,
     memory: Annotated[
@@ -109,7 +105,7 @@ def generate(
 
         specds generate --model demo --drafter hierarchy:demo-tiny,demo-small --prompt "def main("
     """
-    from specds._core import Datastore, Trigrams
+    from specds._core import Datastore
     from specds.drafters import (
         DrafterInputs,
         FusedDrafter,
@@ -120,24 +116,21 @@ def generate(
     from specds.loading import load_model
     from specds.tokenization import check_tokenizer
 
-    given = {"datastore": datastore is not None, "trigrams": trigrams is not None}
     kept = {"memory": memory is not None, "model_tables": model_tables}
     is_hierarchy = isinstance(drafter, HierarchyName)
     if is_hierarchy and memory is not None:
         raise ValueError("a hierarchy keeps no memory: leave out --memory")
     # What drafts for the smallest model of a hierarchy is made of the same.
     own = DrafterName.parse("fused") if is_hierarchy else drafter
-    require_inputs(own, **given, **kept, model=True)
+    require_inputs(own, datastore=datastore is not None, **kept, model=True)
     if tenant and memory is None:
         raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
     if memory is not None and not memory.absolute().parent.is_dir():
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
     opened = None if datastore is None else Datastore.open(datastore)
-    counted = None if trigrams is None else Trigrams.open(trigrams)
     loaded, tokenizer = load_model(model, device=device, dtype=dtype)
-    for built in (opened, counted):
-        if built is not None:
-            check_tokenizer(built, tokenizer)
+    if opened is not None:
+        check_tokenizer(opened, tokenizer)
     import torch
 
     from specds.generation import generate as run
@@ -149,8 +142,7 @@ def generate(
         inputs = DrafterInputs(
             opened,
             loaded,
-            counted,
-            progress,
+            progress=progress,
             weights=read_weights(weights),
             tokenizer=tokenizer,
             memory=memory,
@@ -159,7 +151,7 @@ def generate(
         if not is_hierarchy:
             made = make_drafter(drafter, inputs)
         else:
-            retrieves = any(given.values()) or model_tables
+            retrieves = opened is not None or model_tables
             retrieval = make_drafter(own, inputs) if retrieves else None
             made = drafter.drafter(drafter.load(loaded, tokenizer), retrieval)
     sampling = (

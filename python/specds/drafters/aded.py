@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
@@ -36,10 +35,6 @@ class AdedConfig:
         max_prob: No observed tri-gram is likelier. The paper does not state it.
         max_length: Learn from at most this many tokens at the end of what is observed at a time;
             all by default. The paper does not state it.
-        decay: The share of their probability that all words after the same two lose, each time that
-            one of them is observed. Not in the paper.
-        normalize: Whether probabilities that add up to more than 1 are divided by their sum. Not in
-            the paper.
         seed: Of the search's random numbers.
     """
 
@@ -54,8 +49,6 @@ class AdedConfig:
     increment: float = 0.5
     max_prob: float = 1.0
     max_length: int | None = None
-    decay: float = 0.0
-    normalize: bool = False
     seed: int = 0
 
 
@@ -66,7 +59,7 @@ class AdedDrafter(CoreDrafter):
     search finds sentences that are likely.
 
     Args:
-        source: Tri-grams, or a datastore to count them in; or the path of either.
+        source: Tri-grams, or a datastore to count them in, or its path.
         config: The search and what is learned.
         order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
         progress: Called while a datastore is read: a stage, how far it has come, how far it has to
@@ -86,13 +79,13 @@ class AdedDrafter(CoreDrafter):
         order: int = 3,
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> None:
-        opened = source if isinstance(source, (Trigrams, Datastore)) else _open(Path(source))
+        opened = source if isinstance(source, (Trigrams, Datastore)) else Datastore.open(source)
         if isinstance(opened, Datastore):
             opened = Trigrams.build(opened, order=order, progress=progress)
         if opened.order != order:
             raise ValueError(
-                f"n-grams of order {order} are needed, these are of order {opened.order}: make "
-                f"some with `specds trigrams --order {order}`"
+                f"n-grams of order {order} are needed, these are of order {opened.order}: count "
+                f"them with `Trigrams.build(datastore, order={order})`"
             )
         self.trigrams = opened
         self.config = config or AdedConfig()
@@ -114,8 +107,3 @@ class AdedDrafter(CoreDrafter):
         config = asdict(self.config)
         shared = config.pop("across_requests")
         return aded_session(self._shared if shared else AdaptiveTrigrams(self.trigrams), **config)
-
-
-def _open(path: Path) -> Trigrams | Datastore:
-    """What a path holds, by the file that each writes last."""
-    return Trigrams.open(path) if (path / "trigrams.json").exists() else Datastore.open(path)

@@ -107,13 +107,8 @@ class DrafterName:
 
     @property
     def needs_datastore(self) -> bool:
-        """Whether it drafts nothing without a datastore, or without tri-grams if it takes them."""
+        """Whether it drafts nothing without a datastore."""
         return self.kind in ("rest", "aded")
-
-    @property
-    def takes_trigrams(self) -> bool:
-        """Whether it drafts from tri-grams where there are any."""
-        return self.kind == "aded"
 
     @property
     def takes_datastore(self) -> bool:
@@ -158,7 +153,6 @@ def require_inputs(
     *,
     datastore: bool,
     model: bool,
-    trigrams: bool = False,
     memory: bool = False,
     model_tables: bool = False,
 ) -> None:
@@ -171,13 +165,8 @@ def require_inputs(
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
     if model_tables and not name.is_fused:
         raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
-    if trigrams and not name.takes_trigrams:
-        raise ValueError(f"drafter `{name.value}` takes no tri-grams: leave out --trigrams")
-    if name.needs_datastore and not (datastore or trigrams):
-        other = ", or tri-grams by --trigrams" if name.takes_trigrams else ""
-        raise ValueError(
-            f"drafter `{name.value}` needs a datastore: give one by --datastore{other}"
-        )
+    if name.needs_datastore and not datastore:
+        raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
     if name.needs_model and not model:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
@@ -243,7 +232,8 @@ def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
         ValueError: There is none, or it needs what `inputs` lack.
     """
     name = DrafterName.parse(name) if isinstance(name, str) else name
-    datastore, model = inputs.datastore is not None, inputs.model is not None
-    trigrams = inputs.trigrams is not None
-    require_inputs(name, datastore=datastore, model=model, trigrams=trigrams)
+    datastore = inputs.datastore is not None or (
+        name.kind == "aded" and inputs.trigrams is not None
+    )
+    require_inputs(name, datastore=datastore, model=inputs.model is not None)
     return _MAKERS[name.kind](inputs, **dict(name.options))

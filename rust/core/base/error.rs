@@ -35,13 +35,6 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// The path holds no tri-grams: check it, or make some.
-    #[error("{path} holds no tri-grams: check the path or make them with `specds trigrams`")]
-    NotTrigrams {
-        /// The path that was opened.
-        path: PathBuf,
-    },
-
     /// The file is of another format version. An older one: build the datastore again. A newer one:
     /// upgrade specds, or build it again with this version.
     #[error(

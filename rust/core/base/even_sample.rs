@@ -2,13 +2,13 @@
 
 /// An even sample of the occurrences `0..count`: the middle of each of equal parts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stride {
+pub(crate) struct EvenSample {
     num_samples: u64,
     quotient: u64,
     remainder: u64,
 }
 
-impl Stride {
+impl EvenSample {
     /// At most `max_samples` of `count` occurrences.
     pub(crate) fn new(count: u64, max_samples: u64) -> Self {
         let num_samples = count.min(max_samples);
@@ -44,14 +44,14 @@ impl Stride {
 
 #[cfg(test)]
 mod tests {
-    use super::Stride;
+    use super::EvenSample;
 
     #[test]
     fn samples_are_the_middles_of_equal_parts() {
         for count in 0..40 {
             for max_samples in 0..45 {
-                let stride = Stride::new(count, max_samples);
-                let occurrences: Vec<_> = stride.occurrences().collect();
+                let sample = EvenSample::new(count, max_samples);
+                let occurrences: Vec<_> = sample.occurrences().collect();
                 let num_samples = count.min(max_samples);
                 let middle = |i| (2 * i + 1) * count / (2 * num_samples);
                 assert_eq!(
@@ -66,7 +66,7 @@ mod tests {
     fn the_largest_corpora_do_not_overflow() {
         let count = 1 << 47;
         for max_samples in [1, 1 << 16] {
-            let occurrences: Vec<_> = Stride::new(count, max_samples).occurrences().collect();
+            let occurrences: Vec<_> = EvenSample::new(count, max_samples).occurrences().collect();
             assert_eq!(occurrences.len() as u64, max_samples);
             assert_eq!(occurrences.last(), Some(&(count - count / max_samples / 2)));
         }

@@ -6,6 +6,7 @@ pub(crate) mod checks;
 pub(crate) mod error;
 pub(crate) mod even_sample;
 pub(crate) mod portable_math;
+pub(crate) mod search;
 pub(crate) mod threads;
 
 pub use error::{Error, Result};

@@ -8,8 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
-use crate::index::options::IndexOptions;
-use crate::index::write::{ShardText, Stage, write_index};
+use crate::index::write::{IndexOptions, ShardText, Stage, write_index};
 use crate::storage::manifest::ShardEntry;
 
 /// A shard whose text is complete, in a folder of its own.

@@ -1,8 +1,8 @@
 //! What is a datastore built for, and from?
 
 use crate::base::error::{Error, Result};
-use crate::index::options::IndexOptions;
 use crate::index::suffix_array::most_tokens;
+use crate::index::write::IndexOptions;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 

@@ -1,6 +1,8 @@
 //! Which tokens does a model hold to be the likeliest?
 
-/// So many scores are looked at together: few of them are above all that was found before.
+use crate::base::portable_math::saturating_u32;
+
+/// The scores that are looked at together: few of them are above all that was found before.
 const BLOCK: usize = 64;
 
 /// The places of the `k` largest of some scores, the largest first; of equal ones the first. Fewer
@@ -46,10 +48,7 @@ impl Best {
             score
         };
         let at = self.0.partition_point(|&(other, _)| other >= score);
-        self.0.insert(
-            at,
-            (score, crate::base::portable_math::saturating_u32(place)),
-        );
+        self.0.insert(at, (score, saturating_u32(place)));
         self.0.truncate(self.1);
     }
 }

@@ -3,7 +3,6 @@
 //! It imports `base` and `storage`.
 
 pub(crate) mod ngram_table;
-pub(crate) mod options;
 pub(crate) mod suffix_array;
 pub(crate) mod write;
 

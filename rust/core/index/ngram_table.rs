@@ -1,18 +1,19 @@
 //! How often does a short pattern occur, and what follows it most, without a search?
 
-use std::cmp::Reverse;
 use std::ops::Range;
 
+use crate::base::portable_math::saturating_u32;
+use crate::base::search::{gallop, partition};
 use crate::index::suffix_array::Suffixes;
 use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section};
 use crate::storage::token_array::Tokens;
 
-/// N-grams that occur at least this often are listed: each has a key in its range, so keys show all of them.
+/// N-grams that occur at least this often are listed: each has a rank at every such stride.
 /// On 61 M tokens of chat, these are 88 thousand, 0.023 bytes a token.
-pub(crate) const MIN_COUNT: usize = KEY_STRIDE;
+const MIN_COUNT: usize = KEY_STRIDE;
 
 /// The most tokens of an n-gram.
-pub(crate) const MAX_LEN: usize = KEY_LEN;
+const MAX_LEN: usize = KEY_LEN;
 
 /// The bytes of a stored n-gram.
 const RECORD_LEN: usize = 16;
@@ -26,17 +27,6 @@ const RECORD_LEN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Ngrams {
     section: Section,
-}
-
-/// A frequent n-gram.
-#[derive(Debug)]
-pub(crate) struct Ngram {
-    pub(crate) ranks: Range<usize>,
-    /// The tokens that follow it at least [`MIN_COUNT`] times, the separator included, with exact
-    /// counts: count descending, then token ascending.
-    pub(crate) top: Vec<(u32, u64)>,
-    /// Whether no other token follows it.
-    pub(crate) is_complete: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,26 +75,6 @@ impl Ngrams {
         Some(self.get(self.index(pattern)?)?.ranks())
     }
 
-    /// What is known of `pattern`, where it is a frequent n-gram that can have children.
-    pub(crate) fn find(&self, pattern: &[u32]) -> Option<Ngram> {
-        if pattern.len() >= MAX_LEN {
-            return None;
-        }
-        let index = self.index(pattern)?;
-        let children = self.children(index)?.iter().map(Record::decode);
-        let mut top: Vec<_> = children
-            .map(|child| (child.token, u64::from(child.count)))
-            .collect();
-        top.sort_unstable_by_key(|&(token, count)| (Reverse(count), token));
-        let ranks = self.get(index)?.ranks();
-        let num_listed: u64 = top.iter().map(|&(_, count)| count).sum();
-        Some(Ngram {
-            is_complete: num_listed == ranks.len() as u64,
-            ranks,
-            top,
-        })
-    }
-
     fn index(&self, pattern: &[u32]) -> Option<usize> {
         let mut index = 0;
         for token in pattern {
@@ -136,39 +106,29 @@ impl Ngrams {
 
 /// The records of the frequent n-grams, as they are stored. No n-gram goes on after a separator.
 ///
-/// O(n / [`KEY_STRIDE`]): n-grams are read from the keys, and what shares no key with its neighbours
-/// is looked at on both sides before its bounds are searched for.
-pub(crate) fn ngrams(
-    suffixes: &Suffixes,
-    tokens: &Tokens,
-    keys: &Tokens,
-    separator: u32,
-) -> Vec<u8> {
-    let finder = Finder {
-        suffixes,
-        tokens,
-        keys,
-    };
+/// O(n / [`MIN_COUNT`] · log [`MIN_COUNT`]).
+pub(crate) fn ngrams(suffixes: &Suffixes, tokens: &Tokens, separator: u32) -> Vec<u8> {
     let mut records = Vec::new();
     let root = Record {
         token: 0,
         start: 0,
-        count: small(suffixes.len()),
+        count: saturating_u32(suffixes.len()),
         first_child: 1,
     };
     let mut level = vec![root];
     let mut num_records = 1;
     for depth in 0..MAX_LEN {
+        let token = |rank| tokens.get(suffixes.get(rank)? + depth);
         let mut children = Vec::new();
         for parent in level {
-            let first_child = small(num_records + children.len());
-            Record {
+            let first_child = saturating_u32(num_records + children.len());
+            let record = Record {
                 first_child,
                 ..parent
-            }
-            .encode(&mut records);
+            };
+            record.encode(&mut records);
             if depth == 0 || parent.token != separator {
-                finder.find_children(&parent, depth, &mut children);
+                find_children(&parent, token, &mut children);
             }
         }
         if depth == 0 {
@@ -177,100 +137,43 @@ pub(crate) fn ngrams(
         num_records += children.len();
         level = children;
     }
-    let end = small(num_records);
+    let first_child = saturating_u32(num_records);
     for leaf in level.into_iter().chain([root]) {
-        Record {
-            first_child: end,
+        let record = Record {
+            first_child,
             ..leaf
-        }
-        .encode(&mut records);
+        };
+        record.encode(&mut records);
     }
     records
 }
 
-fn small(number: usize) -> u32 {
-    u32::try_from(number).expect("a shard has less than 2^31 tokens")
-}
-
-struct Finder<'a> {
-    suffixes: &'a Suffixes,
-    tokens: &'a Tokens,
-    keys: &'a Tokens,
-}
-
-impl Finder<'_> {
-    /// Appends those of `parent`, whose n-gram has `depth` tokens.
-    fn find_children(&self, parent: &Record, depth: usize, children: &mut Vec<Record>) {
-        let ranks = parent.ranks();
-        let mut samples = ranks.start.div_ceil(KEY_STRIDE)..ranks.end.div_ceil(KEY_STRIDE);
-        while let Some(first) = samples.next() {
-            let token = self.keys.get(first * KEY_LEN + depth);
-            let is_same = |sample: &usize| self.keys.get(sample * KEY_LEN + depth) == token;
-            let mut last = first;
-            while samples.start < samples.end && is_same(&samples.start) {
-                last = samples.start;
-                samples.start += 1;
-            }
-            if let Some(token) = token {
-                let found = first * KEY_STRIDE..last * KEY_STRIDE + 1;
-                children.extend(self.child(&ranks, depth, token, found));
-            }
+/// Appends the frequent children of `parent`, given the token that follows its n-gram in the suffix of
+/// a rank.
+fn find_children(
+    parent: &Record,
+    token: impl Fn(usize) -> Option<u32>,
+    children: &mut Vec<Record>,
+) {
+    let Range { mut start, end } = parent.ranks();
+    // A child that is frequent has a rank at every stride, and one half a stride before or after it.
+    while let Some(sample) = Some(start.next_multiple_of(MIN_COUNT)).filter(|&rank| rank < end) {
+        let next = token(sample);
+        let half = MIN_COUNT / 2;
+        let is_child = |rank: usize| (start..end).contains(&rank) && token(rank) == next;
+        if !is_child(sample.wrapping_sub(half)) && !is_child(sample + half) {
+            start = sample + 1;
+            continue;
         }
-    }
-
-    /// The suffixes of `ranks` that `token` follows after `depth` tokens, if at least [`MIN_COUNT`]; the
-    /// ranks `found` are of them, and those a stride further are not.
-    fn child(
-        &self,
-        ranks: &Range<usize>,
-        depth: usize,
-        token: u32,
-        found: Range<usize>,
-    ) -> Option<Record> {
-        let has_token = |rank: usize| {
-            let position = self.suffixes.get(rank)?;
-            (self.tokens.get(position + depth)? == token).then_some(())
-        };
-        let is_in = |rank: Option<usize>| {
-            rank.filter(|rank| ranks.contains(rank))
-                .and_then(has_token)
-                .is_some()
-        };
-        let middle = KEY_STRIDE / 2;
-        if found.len() == 1
-            && !is_in(found.start.checked_sub(middle))
-            && !is_in(Some(found.start + middle))
-        {
-            return None;
+        let first = partition(start..sample, |rank| token(rank) < next);
+        start = gallop(sample + 1..end, |rank| token(rank) == next);
+        if let Some(token) = next.filter(|_| start - first >= MIN_COUNT) {
+            children.push(Record {
+                token,
+                start: saturating_u32(first),
+                count: saturating_u32(start - first),
+                first_child: 0,
+            });
         }
-        let (mut start, mut low) = (
-            found.start,
-            (found.start + 1)
-                .saturating_sub(KEY_STRIDE)
-                .max(ranks.start),
-        );
-        while low < start {
-            let rank = low + (start - low) / 2;
-            if is_in(Some(rank)) {
-                start = rank;
-            } else {
-                low = rank + 1;
-            }
-        }
-        let (mut end, mut high) = (found.end, (found.end - 1 + KEY_STRIDE).min(ranks.end));
-        while end < high {
-            let rank = end + (high - end) / 2;
-            if is_in(Some(rank)) {
-                end = rank + 1;
-            } else {
-                high = rank;
-            }
-        }
-        (end - start >= MIN_COUNT).then_some(Record {
-            token,
-            start: small(start),
-            count: small(end - start),
-            first_child: 0,
-        })
     }
 }

@@ -3,14 +3,21 @@
 use std::path::Path;
 
 use crate::base::error::Result;
-use crate::index::ngram_table::{self};
-use crate::index::options::IndexOptions;
+use crate::index::ngram_table;
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::storage::manifest::{Kept, SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{
     FORMAT_VERSION, Kind, RECORD_BITS, Section, SectionManifest, SectionWriter, position_bits,
 };
-use crate::storage::token_array::Tokens;
+use crate::storage::token_array::{TokenWidth, Tokens};
+
+/// What the tokens of an index are.
+#[derive(Debug, Clone)]
+pub(crate) struct IndexOptions {
+    pub(crate) vocab_size: u32,
+    pub(crate) separator: u32,
+    pub(crate) width: TokenWidth,
+}
 
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
@@ -81,8 +88,7 @@ pub(crate) fn write_index(
     let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
-    let key_tokens = Tokens::new(Section::reopen(folder, Kind::Keys, &keys)?, options.width);
-    let ngrams = ngram_table::ngrams(&order, &tokens, &key_tokens, options.separator);
+    let ngrams = ngram_table::ngrams(&order, &tokens, options.separator);
     let ngrams = write(folder, Kind::Ngrams, &ngrams, RECORD_BITS)?;
 
     Ok(ShardManifest {

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
-use crate::base::threads::{batch_size, in_parallel};
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
@@ -168,28 +167,6 @@ impl Datastore {
         Ok(found)
     }
 
-    /// Looks up every context as [`lookup`](Self::lookup) does, with up to `num_threads` threads of the
-    /// global pool, or all of them. The result is the same with any number.
-    ///
-    /// # Errors
-    ///
-    /// As [`lookup`](Self::lookup), for the first context that has one;
-    /// [`Error::InvalidArgument`] where `num_threads` is 0.
-    pub fn lookup_batch<C: AsRef<[u32]>>(
-        &self,
-        contexts: &[C],
-        max_match: usize,
-        min_match: usize,
-        num_threads: Option<usize>,
-    ) -> Result<Vec<Match>> {
-        let size = batch_size(contexts.len(), num_threads)?;
-        let mut contexts: Vec<&[u32]> = contexts.iter().map(AsRef::as_ref).collect();
-        let found = in_parallel(&mut contexts, size, |context| {
-            self.lookup(context, max_match, min_match)
-        });
-        found.into_iter().collect()
-    }
-
     /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
     /// the separator, which is left out where it is not in the vocabulary.
     ///
@@ -209,13 +186,8 @@ impl Datastore {
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. In O(`top_k`) where the match is a frequent n-gram of one shard with at
-    /// least `top_k` frequent continuations; otherwise O(log n) for each token that follows, in each
-    /// shard.
+    /// then token ascending. O(log n) for each token that follows, in each shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
-        if let Some(top) = self.frequent_continuations(found, top_k) {
-            return top;
-        }
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             for (token, count) in shard.next_tokens(ranks.clone(), found.length) {
@@ -227,17 +199,6 @@ impl Datastore {
         counts.sort_by_key(|&(_, count)| Reverse(count));
         counts.truncate(top_k);
         counts
-    }
-
-    /// What the table of the only shard that has the match says of it.
-    fn frequent_continuations(&self, found: &Match, top_k: usize) -> Option<Vec<(u32, u64)>> {
-        let pairs = self.shards.iter().zip(found.ranges());
-        let mut shards = pairs.filter(|(_, ranks)| !ranks.is_empty());
-        let (shard, ranks) = shards.next()?;
-        match shards.next() {
-            None => shard.top(ranks, found.length, top_k),
-            Some(_) => None,
-        }
     }
 
     /// How often `pattern` occurs within a document: never where it contains the separator.

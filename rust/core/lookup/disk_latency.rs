@@ -68,67 +68,33 @@ mod tests {
 
     const TOO_SLOW: Duration = SLOW.saturating_add(Duration::from_nanos(1));
 
-    fn warm() -> DiskLatency {
+    #[test]
+    fn it_is_cold_while_more_than_one_read_in_seventeen_is_slow() {
+        // How many reads, each how many of them is slow (0: none), their samples, whether it is cold.
+        let rows = [
+            (MAX_SCORE - COLD - 1, 0, 1, true),
+            (1, 0, 1, false),
+            (COLD, 0, 1, false),
+            (2, 1, 64, false),
+            (1, 1, 64, true),
+            (1000, 10, 1, true),
+            (MAX_SCORE, 0, 1, false),
+            (1000, 17, 1, false),
+            // Many samples may take longer, and none say nothing.
+            (10, 0, 65, false),
+            (10, 1, 0, false),
+            (10, 1, 128, true),
+        ];
         let disk_latency = DiskLatency::default();
-        for _ in COLD..MAX_SCORE {
-            assert!(disk_latency.is_cold());
-            disk_latency.note(SLOW, 1);
-        }
-        assert!(!disk_latency.is_cold());
-        disk_latency
-    }
-
-    #[test]
-    fn it_is_cold_until_many_reads_were_fast() {
-        warm();
-    }
-
-    #[test]
-    fn three_slow_reads_in_a_row_make_it_cold() {
-        let disk_latency = warm();
-        for _ in 0..COLD {
-            disk_latency.note(SLOW, 1);
-        }
-        for _ in 0..2 {
-            disk_latency.note(TOO_SLOW, 64);
-            assert!(!disk_latency.is_cold());
-        }
-        disk_latency.note(TOO_SLOW, 64);
         assert!(disk_latency.is_cold());
-    }
-
-    #[test]
-    fn one_slow_read_in_seventeen_does_not() {
-        let disk_latency = warm();
-        for _ in 0..COLD {
-            disk_latency.note(SLOW, 1);
+        for (row, (num_reads, slow_every, num_samples, is_cold)) in rows.into_iter().enumerate() {
+            for read in 0..num_reads {
+                let is_slow = slow_every > 0 && read % slow_every == 0;
+                let of_part = if is_slow { TOO_SLOW } else { SLOW };
+                let elapsed = of_part * if num_samples > NUM_SAMPLES { 2 } else { 1 };
+                disk_latency.note(elapsed, num_samples);
+            }
+            assert_eq!(disk_latency.is_cold(), is_cold, "row {row}");
         }
-        for read in 0..1000 {
-            disk_latency.note(if read % 17 == 0 { TOO_SLOW } else { SLOW }, 1);
-            assert!(!disk_latency.is_cold());
-        }
-    }
-
-    #[test]
-    fn slow_reads_keep_it_cold_where_they_are_more_than_that() {
-        let disk_latency = DiskLatency::default();
-        for read in 0..1000 {
-            disk_latency.note(if read % 10 == 0 { TOO_SLOW } else { SLOW }, 1);
-            assert!(disk_latency.is_cold());
-        }
-    }
-
-    #[test]
-    fn many_samples_may_take_longer_and_none_say_nothing() {
-        let disk_latency = warm();
-        for _ in 0..10 {
-            disk_latency.note(2 * SLOW, 65);
-            disk_latency.note(2 * TOO_SLOW, 0);
-        }
-        assert!(!disk_latency.is_cold());
-        for _ in 0..10 {
-            disk_latency.note(2 * TOO_SLOW, 128);
-        }
-        assert!(disk_latency.is_cold());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::base::even_sample::Stride;
+use crate::base::even_sample::EvenSample;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
@@ -64,7 +64,7 @@ impl Holdout {
             num_before += shard.num_tokens() as u64;
         }
         let num_elsewhere = rows.len() as u64;
-        let sampled = Stride::new(num_elsewhere, max_samples as u64).occurrences();
+        let sampled = EvenSample::new(num_elsewhere, max_samples as u64).occurrences();
         let sampled = sampled.filter_map(|row| rows.get(usize::try_from(row).ok()?).cloned());
         let mut samples = Samples::new(tokens, sampled.collect());
         if !found.is_in_one_shard() {
@@ -84,8 +84,7 @@ mod tests {
 
     use super::Holdout;
     use crate::build::builder::DatastoreBuilder;
-    use crate::build::merge::merge;
-    use crate::build::options::DatastoreOptions;
+    use crate::build::options::{DatastoreOptions, Existing};
     use crate::draft::session::{DraftLimits, Session};
     use crate::draft::token_tree::TokenTree;
     use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
@@ -96,26 +95,22 @@ mod tests {
 
     /// A datastore with a shard for each of these lists of documents.
     fn build(shards: &[Vec<Vec<u32>>], separator: u32) -> Arc<Datastore> {
-        // In memory where the system has a place for that: builds wait for the disk.
+        // In memory where the system has a place for that: builds wait for the disk. The files stay
+        // mapped when their folder is gone.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let folder = folder.unwrap();
-        let mut sources = Vec::new();
+        let path = folder.as_ref().unwrap().path().join("d");
+        let mut built = None;
         for documents in shards.iter().filter(|documents| !documents.is_empty()) {
-            let source = folder.path().join(sources.len().to_string());
-            let options = DatastoreOptions::new(VOCAB_SIZE, separator);
-            let mut builder = DatastoreBuilder::create(&source, options).unwrap();
+            let mut options = DatastoreOptions::new(VOCAB_SIZE, separator);
+            options.existing = built.map_or(Existing::Refuse, |_: Datastore| Existing::Append);
+            let mut builder = DatastoreBuilder::create(&path, options).unwrap();
             let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
-            builder
-                .add_documents(&documents.concat(), &lengths)
-                .unwrap();
-            builder
-                .finish(&mut |_, _, _| ControlFlow::Continue(()))
-                .unwrap();
-            sources.push(source);
+            let added = builder.add_documents(&documents.concat(), &lengths);
+            added.unwrap();
+            let finished = builder.finish(&mut |_, _, _| ControlFlow::Continue(()));
+            built = Some(finished.unwrap());
         }
-        // The files stay mapped when their folder is gone.
-        let path = folder.path().join("d");
-        Arc::new(merge(&sources, path, false).unwrap())
+        Arc::new(built.unwrap())
     }
 
     /// Starts to draft from the datastore alone, by weights that do not look at how frequent a token

@@ -118,38 +118,21 @@ mod tests {
     use crate::build::options::DatastoreOptions;
 
     #[test]
-    fn all_of_them_are_there_once_they_were_filled() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = DatastoreOptions::new(5, 5);
-        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
-        builder.add_documents(&[0, 1, 0, 2, 0, 1, 4], &[7]).unwrap();
-        let datastore = builder
-            .finish(&mut |_, _, _| ControlFlow::Continue(()))
-            .unwrap();
-        let next_tokens = AllNextTokens::new(datastore.shards());
-        assert!(next_tokens.of_tokens.iter().all(|of| of.get().is_none()));
-        next_tokens.fill(datastore.shards());
-        let counts = |token: usize| next_tokens.of_tokens[token].get().map(|of| &*of.counts);
-        assert_eq!(counts(0), Some(&[(1, 2.0), (2, 1.0)][..]));
-        assert_eq!(counts(1), Some(&[(0, 1.0), (4, 1.0)][..]));
-        assert!(
-            [3, 4]
-                .map(counts)
-                .iter()
-                .all(|of| of.is_some_and(<[_]>::is_empty))
-        );
-    }
-
-    #[test]
-    fn the_separator_has_no_frequency() {
+    fn all_of_them_are_there_once_they_were_filled_and_the_separator_has_none() {
         let folder = tempfile::tempdir().unwrap();
         let options = DatastoreOptions::new(5, 4);
         let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
-        builder.add_documents(&[0, 0, 0], &[1, 1, 1]).unwrap();
+        builder.add_documents(&[0, 1, 0, 2, 0, 1], &[6]).unwrap();
         let datastore = builder
             .finish(&mut |_, _, _| ControlFlow::Continue(()))
             .unwrap();
         let next_tokens = AllNextTokens::new(datastore.shards());
         assert_eq!(*next_tokens.frequencies, [1, 0, 0, 0, 0]);
+        assert!(next_tokens.of_tokens.iter().all(|of| of.get().is_none()));
+        next_tokens.fill(datastore.shards());
+        let counts = |token: usize| &*next_tokens.of_tokens[token].get().unwrap().counts;
+        assert_eq!(counts(0), [(1, 2.0), (2, 1.0)]);
+        assert_eq!(counts(1), [(0, 1.0), (4, 1.0)]);
+        assert_eq!([counts(3), counts(4)], [&[]; 2]);
     }
 }

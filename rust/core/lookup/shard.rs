@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::base::error::Result;
-use crate::index::ngram_table::{self, MAX_LEN, Ngram, Ngrams};
+use crate::base::search::{gallop, partition};
+use crate::index::ngram_table::{self, Ngrams};
 use crate::index::suffix_array::{self, Suffixes};
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
@@ -127,7 +128,7 @@ impl Shard {
                 .section()
                 .corrupt("its keys are not those of the suffixes"));
         }
-        let ngrams = ngram_table::ngrams(&self.suffixes, &self.tokens, &self.keys, self.separator);
+        let ngrams = ngram_table::ngrams(&self.suffixes, &self.tokens, self.separator);
         if self.ngrams.section().payload() != ngrams {
             return Err(self
                 .ngrams
@@ -192,32 +193,6 @@ impl Shard {
             let lower = self.below(start..(below * KEY_STRIDE).min(end), pattern);
             lower..gallop(rank_after(above).max(lower)..end, is_match)
         }
-    }
-
-    /// The `top_k` tokens that follow the first `depth` tokens of the suffixes of `ranks`, which are
-    /// all that begin with these: count descending, then token ascending. Nothing where the table of
-    /// frequent n-grams does not say. O(children), whatever the number of suffixes.
-    pub(crate) fn top(
-        &self,
-        ranks: &Range<usize>,
-        depth: usize,
-        top_k: usize,
-    ) -> Option<Vec<(u32, u64)>> {
-        let mut pattern = Vec::new();
-        self.tokens.extend(
-            self.suffixes.get(ranks.start)?,
-            depth.min(MAX_LEN),
-            &mut pattern,
-        );
-        let Ngram {
-            ranks: all,
-            mut top,
-            is_complete,
-        } = self.ngrams.find(&pattern)?;
-        top.retain(|&(token, _)| token < self.vocab_size);
-        let is_known = all == *ranks && (is_complete || top.len() >= top_k);
-        top.truncate(top_k);
-        is_known.then_some(top)
     }
 
     /// The first rank of `ranks` whose suffix is not below `pattern`.
@@ -398,29 +373,4 @@ fn rank_after(index: usize) -> usize {
     index
         .checked_sub(1)
         .map_or(0, |before| before * KEY_STRIDE + 1)
-}
-
-/// The end of the part of `range` where `is_before` holds, which is its beginning.
-fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
-    let Range { mut start, mut end } = range;
-    while start < end {
-        let middle = start + (end - start) / 2;
-        if is_before(middle) {
-            start = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    start
-}
-
-/// The same as [`partition`], in O(log of the part's length).
-fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
-    let Range { mut start, end } = range;
-    let mut step = 1;
-    while step <= end - start && is_before(start + step - 1) {
-        start += step;
-        step *= 2;
-    }
-    partition(start..end.min(start + step - 1), is_before)
 }

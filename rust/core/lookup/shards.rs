@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::base::error::Result;
-use crate::base::even_sample::Stride;
+use crate::base::even_sample::EvenSample;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
@@ -134,7 +134,7 @@ impl Shards {
         before: &[u32],
         samples: &mut Samples,
     ) {
-        let stride = Stride::new(found.count(), max_samples as u64);
+        let sample = EvenSample::new(found.count(), max_samples as u64);
         let Samples {
             tokens,
             rows,
@@ -142,11 +142,11 @@ impl Shards {
         } = samples;
         tokens.clear();
         rows.clear();
-        let num_rows = usize::try_from(stride.num_samples()).unwrap_or(0);
+        let num_rows = usize::try_from(sample.num_samples()).unwrap_or(0);
         positions.reserve(num_rows);
         rows.reserve(num_rows);
         tokens.reserve(num_rows);
-        let mut occurrences = stride.occurrences().peekable();
+        let mut occurrences = sample.occurrences().peekable();
         let mut num_before = 0;
         for (shard, ranks) in self.iter().zip(&found.ranges) {
             let started = Instant::now();
@@ -154,7 +154,7 @@ impl Shards {
             let num_up_to = num_before + ranks.len() as u64;
             let is_cold = shard.disk_latency.is_cold();
             if is_cold {
-                let here = stride.occurrences().skip_while(|&n| n < num_before);
+                let here = sample.occurrences().skip_while(|&n| n < num_before);
                 for occurrence in here.take_while(|&n| n < num_up_to) {
                     shard.fetch_position(ranks.start + index_in(occurrence, num_before));
                 }

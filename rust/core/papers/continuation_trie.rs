@@ -1,5 +1,6 @@
 //! Which continuations share their beginnings, and which beginnings are the most frequent?
 
+use crate::base::portable_math::saturating_u32;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::lookup::continuations::Samples;
 
@@ -13,7 +14,7 @@ pub(crate) const MAX_DEPTH: usize = 1 << 10;
 ///
 /// It is filled again and again: its memory is kept between drafts.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Trie {
+pub(crate) struct ContinuationTrie {
     /// Depth first, children by token: the order of nodes is the lexicographic order of paths.
     nodes: Vec<Node>,
     num_continuations: u32,
@@ -35,7 +36,7 @@ struct Node {
     count: u32,
 }
 
-impl Trie {
+impl ContinuationTrie {
     /// Replaces the trie by that of `samples`, at most [`MAX_CONTINUATIONS`] of at most
     /// [`MAX_DEPTH`] tokens. O(tokens), without a map: what shares a beginning stands together, so
     /// a path that was left never comes back.
@@ -58,8 +59,8 @@ impl Trie {
     /// before the first one through it.
     fn open(&mut self, tokens: &[u32]) {
         let mut parent = self.open.last().copied().unwrap_or(ROOT);
-        for (depth, &token) in (small(self.open.len()) + 1..).zip(tokens) {
-            let node = small(self.nodes.len());
+        for (depth, &token) in (saturating_u32(self.open.len()) + 1..).zip(tokens) {
+            let node = saturating_u32(self.nodes.len());
             self.nodes.push(Node {
                 token,
                 parent,
@@ -134,9 +135,4 @@ impl Node {
     const INDEX_BITS: u32 = (MAX_CONTINUATIONS * MAX_DEPTH)
         .next_power_of_two()
         .trailing_zeros();
-}
-
-/// The index of a node, or a depth: [`MAX_CONTINUATIONS`] times [`MAX_DEPTH`] is 2^26.
-fn small(index: usize) -> u32 {
-    u32::try_from(index).expect("at most 2^26 nodes")
 }

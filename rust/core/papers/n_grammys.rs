@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::iter::successors;
 use std::sync::Arc;
 
-use crate::base::checks::check_tokens;
+use crate::base::checks::{check_limit, check_tokens};
 use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -95,10 +95,7 @@ impl NGrammysConfig {
 
     fn check(&self, tables: Option<&ModelTables>) -> Result<()> {
         for (name, value) in [("k", self.k), ("w", self.w), ("q", self.q)] {
-            if !(1..=Self::MOST).contains(&value) {
-                let reason = format!("must lie in 1..={}, not {value}", Self::MOST);
-                return Err(Error::invalid(name, reason));
-            }
+            check_limit(name, value, Self::MOST)?;
         }
         if self.strategy == Strategy::Context {
             return Ok(());
@@ -247,10 +244,16 @@ impl Session for NGrammysSession {
 /// Rows that are merged into a tree, up to a number of nodes.
 struct Rows {
     max_nodes: usize,
-    nodes: Vec<(u32, i32, Source)>,
-    /// In double precision, so that shares add up to 1 at most once they are rounded.
-    probs: Vec<f64>,
+    nodes: Vec<Node>,
     children: HashMap<(i32, u32), usize>,
+}
+
+struct Node {
+    token: u32,
+    parent: i32,
+    /// In double precision, so that shares add up to 1 at most once they are rounded.
+    prob: f64,
+    source: Source,
 }
 
 impl Rows {
@@ -258,7 +261,6 @@ impl Rows {
         Self {
             max_nodes,
             nodes: Vec::new(),
-            probs: Vec::new(),
             children: HashMap::new(),
         }
     }
@@ -268,7 +270,7 @@ impl Rows {
         for &token in row {
             parent = self.child(parent, token, 0.0, Source::Context);
             let Some(node) = parent else { return };
-            self.probs[node] += share;
+            self.nodes[node].prob += share;
         }
     }
 
@@ -277,7 +279,7 @@ impl Rows {
             let best = |&(token, _): &(u32, f32)| tables.after(token).next();
             let mut parent = None;
             for (token, prob) in successors(Some(first), best).take(depth) {
-                let path = parent.map_or(1.0, |parent: usize| self.probs[parent]);
+                let path = parent.map_or(1.0, |parent: usize| self.nodes[parent].prob);
                 let prob = path * f64::from(prob);
                 parent = self.child(parent, token, prob, Source::Bigram);
                 if parent.is_none() {
@@ -309,17 +311,21 @@ impl Rows {
         let node = self.nodes.len();
         (node < self.max_nodes).then(|| {
             self.children.insert((parent, token), node);
-            self.nodes.push((token, parent, source));
-            self.probs.push(prob);
+            self.nodes.push(Node {
+                token,
+                parent,
+                prob,
+                source,
+            });
             node
         })
     }
 
     fn finish(self) -> TokenTree {
         let mut tree = TokenTree::with_capacity(self.nodes.len());
-        for ((token, parent, source), prob) in self.nodes.into_iter().zip(self.probs) {
+        for node in self.nodes {
             #[expect(clippy::cast_possible_truncation, reason = "a probability")]
-            tree.push(token, parent, prob as f32, source);
+            tree.push(node.token, node.parent, node.prob as f32, node.source);
         }
         tree
     }

@@ -1,6 +1,7 @@
 //! What followed the end of this request's own text the first time it came? Prompt lookup's drafts.
 
-use crate::base::error::{Error, Result};
+use crate::base::checks::check_limit;
+use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
@@ -27,16 +28,8 @@ impl PromptLookupConfig {
     const MOST: usize = 1024;
 
     fn check(&self) -> Result<()> {
-        for (name, value) in [
-            ("max_match", self.max_match),
-            ("num_tokens", self.num_tokens),
-        ] {
-            if !(1..=Self::MOST).contains(&value) {
-                let reason = format!("must lie in 1..={}, not {value}", Self::MOST);
-                return Err(Error::invalid(name, reason));
-            }
-        }
-        Ok(())
+        check_limit("max_match", self.max_match, Self::MOST)?;
+        check_limit("num_tokens", self.num_tokens, Self::MOST)
     }
 }
 
@@ -59,7 +52,7 @@ impl PromptLookupSession {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] where a number of the configuration is not in `1..=1024`.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where a number of the configuration is not in `1..=1024`.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::base::checks::check_limit;
-use crate::base::checks::check_match_lengths;
+use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
 use crate::lookup::continuations::Samples;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
-use crate::papers::continuation_trie::{MAX_CONTINUATIONS, MAX_DEPTH, Trie};
+use crate::papers::continuation_trie::{ContinuationTrie, MAX_CONTINUATIONS, MAX_DEPTH};
 
 /// How a [`RestSession`] drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +64,7 @@ pub struct RestSession {
     longest_possible: usize,
     found: Match,
     samples: Samples,
-    trie: Trie,
+    trie: ContinuationTrie,
 }
 
 impl RestSession {
@@ -84,7 +83,7 @@ impl RestSession {
             longest_possible: 0,
             found: Match::default(),
             samples: Samples::default(),
-            trie: Trie::default(),
+            trie: ContinuationTrie::default(),
         })
     }
 }

@@ -84,8 +84,6 @@ pub(crate) enum Kind {
     Keys = 4,
     Documents = 5,
     Ngrams = 6,
-    Prefixes = 7,
-    Words = 8,
 }
 
 impl Kind {
@@ -97,8 +95,6 @@ impl Kind {
             Self::Keys => "keys.bin",
             Self::Documents => "documents.bin",
             Self::Ngrams => "ngrams.bin",
-            Self::Prefixes => "prefixes.bin",
-            Self::Words => "words.bin",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What has been learned since? ADED's update of the matrix by what the target model writes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::base::error::{Error, Result};
 use crate::papers::aded::trigrams::{Prefix, Row, Trigrams, Word, total};
@@ -21,10 +21,6 @@ pub struct Adaptation {
     pub increment: f32,
     /// No n-gram that occurs is likelier thereafter.
     pub max_prob: f32,
-    /// What all words after the same tokens lose before, as a share of what they have; 0 in ADED.
-    pub decay: f32,
-    /// Whether probabilities that add up to more than 1 are divided by their sum; not in ADED.
-    pub normalize: bool,
 }
 
 impl Default for Adaptation {
@@ -32,14 +28,12 @@ impl Default for Adaptation {
         Self {
             increment: 0.5,
             max_prob: 1.0,
-            decay: 0.0,
-            normalize: false,
         }
     }
 }
 
 impl Adaptation {
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
             let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
             return Err(Error::invalid("max_prob", reason));
@@ -51,18 +45,11 @@ impl Adaptation {
             );
             return Err(Error::invalid("increment", reason));
         }
-        if !(0.0..1.0).contains(&self.decay) {
-            let reason = format!("must lie in 0.0..1.0, not {}", self.decay);
-            return Err(Error::invalid("decay", reason));
-        }
         Ok(())
     }
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
-    fn apply(&self, words: &mut Vec<Word>, token: u32) {
-        for word in words.iter_mut() {
-            word.prob *= 1.0 - self.decay;
-        }
+    fn apply(self, words: &mut Vec<Word>, token: u32) {
         match words.iter_mut().find(|word| word.token == token) {
             Some(word) => word.prob = (word.prob + self.increment).min(self.max_prob),
             None => words.push(Word {
@@ -70,32 +57,15 @@ impl Adaptation {
                 prob: self.increment,
             }),
         }
-        if self.normalize {
-            normalize(words);
-        }
         words.sort_by(Word::compare); // linear in what is sorted but for a word
-    }
-}
-
-fn normalize(words: &mut [Word]) {
-    let total = total(words);
-    if total > 1.0 {
-        for word in words {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "as precise as a probability is"
-            )]
-            let prob = (f64::from(word.prob) / total) as f32;
-            word.prob = prob;
-        }
     }
 }
 
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
 ///
 /// The matrix itself is shared and never changes: a row that is learned from is copied first. What
-/// is learned is bounded, to some 32 MiB: where it grows beyond, the rows that have not been learned
-/// from for longest are again as they were in the matrix.
+/// is learned is bounded, to some 32 MiB: where it would grow beyond, all rows are again as they were
+/// in the matrix.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
@@ -124,15 +94,20 @@ impl AdaptiveTrigrams {
         }
     }
 
-    /// To learn: nothing is read meanwhile.
-    pub(crate) fn learner(&self) -> Learner<'_> {
-        Learner {
-            trigrams: &self.trigrams,
-            learned: self.learned.write().unwrap_or_else(PoisonError::into_inner),
+    /// Learns that each token came after the prefix beside it; nothing is read meanwhile. O(words of
+    /// their rows).
+    pub(crate) fn learn(&self, grams: &[(Prefix, u32)], adaptation: Adaptation) {
+        let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
+        for &(prefix, token) in grams {
+            let row = learned.take(prefix);
+            let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
+            adaptation.apply(&mut words, token);
+            learned.put(prefix, words, self.trigrams.facts().options.max_words);
         }
     }
 }
 
+/// A matrix and what was learned, while nothing more is learned.
 pub(crate) struct Reader<'a> {
     trigrams: &'a Trigrams,
     learned: RwLockReadGuard<'a, Learned>,
@@ -141,14 +116,14 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
-        prefix.then(token, self.trigrams.facts().order)
+        prefix.then(token, self.trigrams.facts().options.order)
     }
 
     /// The words after a prefix.
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
-        match self.learned.row(prefix) {
+        match self.learned.rows.get(&prefix) {
             Some(row) => Row {
-                words: &row.words[..row.words.len().min(self.trigrams.facts().max_words)],
+                words: &row.words[..row.words.len().min(self.trigrams.facts().options.max_words)],
                 total: row.total,
             },
             None => self.trigrams.row(prefix),
@@ -156,74 +131,47 @@ impl Reader<'_> {
     }
 }
 
-pub(crate) struct Learner<'a> {
-    trigrams: &'a Trigrams,
-    learned: RwLockWriteGuard<'a, Learned>,
-}
-
-impl Learner<'_> {
-    /// Learns that `token` came after `prefix`. O(words of its row).
-    pub(crate) fn learn(&mut self, prefix: Prefix, token: u32, adaptation: &Adaptation) {
-        let row = self.learned.take(prefix);
-        let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
-        adaptation.apply(&mut words, token);
-        self.learned
-            .put(prefix, words, self.trigrams.facts().max_words);
-    }
-}
-
-type Rows = HashMap<Prefix, LearnedRow>;
-
 #[derive(Debug)]
 struct LearnedRow {
     words: Vec<Word>,
     total: f64,
 }
 
-/// Rows that differ from those of the matrix, in two generations.
+/// Rows that differ from those of the matrix.
 #[derive(Debug)]
 struct Learned {
-    young: Rows,
-    old: Rows,
-    /// What the young ones take.
+    rows: HashMap<Prefix, LearnedRow>,
+    /// What they take, and may take at most.
     size: usize,
-    /// What they may take.
     max_size: usize,
 }
 
 impl Default for Learned {
     fn default() -> Self {
         Self {
-            young: Rows::default(),
-            old: Rows::default(),
+            rows: HashMap::new(),
             size: 0,
-            max_size: CAPACITY / 2,
+            max_size: CAPACITY,
         }
     }
 }
 
 impl Learned {
-    fn row(&self, prefix: Prefix) -> Option<&LearnedRow> {
-        self.young.get(&prefix).or_else(|| self.old.get(&prefix))
-    }
-
     fn take(&mut self, prefix: Prefix) -> Option<Vec<Word>> {
-        if let Some(row) = self.young.remove(&prefix) {
-            self.size -= ROW_SIZE + row.words.len();
-            return Some(row.words);
-        }
-        self.old.remove(&prefix).map(|row| row.words)
+        let row = self.rows.remove(&prefix)?;
+        self.size -= ROW_SIZE + row.words.len();
+        Some(row.words)
     }
 
     fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
         let size = ROW_SIZE + words.len();
         if self.size + size > self.max_size {
-            self.old = std::mem::take(&mut self.young);
+            self.rows.clear();
             self.size = 0;
         }
         self.size += size;
         let total = total(&words[..words.len().min(max_words)]);
-        self.young.insert(prefix, LearnedRow { words, total });
+        self.rows.insert(prefix, LearnedRow { words, total });
     }
 }
 
@@ -232,21 +180,26 @@ mod tests {
     use super::{Learned, Prefix, ROW_SIZE, Word};
 
     #[test]
-    fn rows_that_were_not_learned_from_for_longest_are_forgotten() {
+    fn what_was_learned_is_forgotten_where_there_is_no_room() {
         let mut learned = Learned {
             max_size: 3 * (ROW_SIZE + 1),
             ..Learned::default()
         };
-        let words = |token| vec![Word { token, prob: 0.5 }];
-        for token in 0..100 {
-            let kept = learned.take(Prefix(7)).unwrap_or_else(|| words(7));
-            learned.put(Prefix(7), kept, 1);
-            learned.put(Prefix(100 + u64::from(token)), words(token), 1);
-            assert!(learned.young.len() + learned.old.len() <= 6);
-            assert!(learned.size <= learned.max_size);
-            assert!(learned.row(Prefix(100 + u64::from(token))).is_some());
+        for (prefix, num_rows) in (0..).map(Prefix).zip([1, 2, 3, 1, 2, 3, 1]) {
+            let words = learned.take(prefix);
+            assert_eq!(words, None);
+            learned.put(
+                prefix,
+                vec![Word {
+                    token: 7,
+                    prob: 0.5,
+                }],
+                1,
+            );
+            assert_eq!(learned.rows.len(), num_rows);
+            assert_eq!(learned.size, num_rows * (ROW_SIZE + 1));
+            let words = learned.take(prefix).unwrap();
+            learned.put(prefix, words, 1);
         }
-        assert!(learned.row(Prefix(7)).is_some());
-        assert!(learned.row(Prefix(100)).is_none());
     }
 }

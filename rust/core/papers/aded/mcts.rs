@@ -98,13 +98,11 @@ struct Node<'a> {
     prob: f64,
     parent: usize,
     depth: usize,
-    /// The words that can come after it, the first `num_children` of which have nodes.
+    /// The words that can come after it.
     row: Row<'a>,
     prefix: Prefix,
-    num_children: usize,
-    first_child: usize,
-    last_child: usize,
-    next_sibling: usize,
+    /// The nodes of the first of these words.
+    children: Vec<usize>,
     visits: u32,
     /// The visits that went on to a child.
     passes: usize,
@@ -112,9 +110,6 @@ struct Node<'a> {
     /// 1 and the probabilities of the words down to it.
     path_score: f64,
 }
-
-/// No node: the root is nobody's child.
-const NONE: usize = 0;
 
 /// Algorithm 1 of ADED: Monte Carlo tree search for sentences.
 ///
@@ -171,7 +166,7 @@ impl<'a> Search<'a> {
     /// Selection and expansion: gives the node that is visited.
     fn descend(&mut self) -> usize {
         let mut node = 0;
-        while self.nodes[node].num_children > 0 {
+        while !self.nodes[node].children.is_empty() {
             node = self.select(node);
         }
         self.expand(node).unwrap_or(node)
@@ -183,23 +178,20 @@ impl<'a> Search<'a> {
         let Node {
             passes,
             row,
-            num_children,
-            first_child,
+            ref children,
             ..
         } = self.nodes[parent];
         let (e, root) = (self.exploration[passes], (passes as f64).sqrt());
-        let (mut best, mut best_puct) = (NONE, f64::NEG_INFINITY);
-        let mut child = first_child;
-        while child != NONE {
+        let (mut best, mut best_puct) = (parent, f64::NEG_INFINITY);
+        for &child in children {
             let node = &self.nodes[child];
             let visits = f64::from(node.visits);
             let puct = node.score / visits + e * node.prob * root / (1.0 + visits);
             if puct > best_puct {
                 (best, best_puct) = (child, puct);
             }
-            child = node.next_sibling;
         }
-        match row.words.get(num_children) {
+        match row.words.get(children.len()) {
             Some(word) if e * f64::from(word.prob) * root > best_puct => {
                 self.expand(parent).unwrap_or(best)
             }
@@ -211,31 +203,26 @@ impl<'a> Search<'a> {
     fn expand(&mut self, parent: usize) -> Option<usize> {
         let index = self.nodes.len();
         let node = &mut self.nodes[parent];
-        let &Word { token, prob } = node.row.words.get(node.num_children)?;
-        let prob = f64::from(prob);
-        let depth = node.depth + 1;
+        let &Word { token, prob } = node.row.words.get(node.children.len())?;
+        node.children.push(index);
+        let (prob, depth) = (f64::from(prob), node.depth + 1);
         let prefix = self.reader.then(node.prefix, token);
-        let child = Node {
+        let path_score = node.path_score + prob;
+        let row = if depth < self.config.depth {
+            self.reader.row(prefix)
+        } else {
+            Row::default()
+        };
+        self.nodes.push(Node {
             token,
             prob,
             parent,
             depth,
-            row: if depth < self.config.depth {
-                self.reader.row(prefix)
-            } else {
-                Row::default()
-            },
+            row,
             prefix,
-            path_score: node.path_score + prob,
+            path_score,
             ..Node::default()
-        };
-        let before = std::mem::replace(&mut node.last_child, index);
-        node.num_children += 1;
-        match before {
-            NONE => node.first_child = index,
-            _ => self.nodes[before].next_sibling = index,
-        }
-        self.nodes.push(child);
+        });
         Some(index)
     }
 
@@ -283,7 +270,7 @@ impl<'a> Search<'a> {
         let by_score =
             |a: &usize, b: &usize| nodes[*b].score.total_cmp(&nodes[*a].score).then(a.cmp(b));
         let mut leaves: Vec<_> = (1..nodes.len())
-            .filter(|&node| nodes[node].num_children == 0)
+            .filter(|&node| nodes[node].children.is_empty())
             .collect();
         leaves.sort_unstable_by(by_score);
         leaves.truncate(self.config.candidates);

@@ -1,11 +1,10 @@
 //! How does ADED (Liu et al., 2024) draft from tri-grams that learn?
 //!
-//! `trigrams` is the matrix, `count` and `files` make and keep it, `adaptive` learns, `mcts` searches.
+//! `trigrams` is the matrix, `count` makes it, `adaptive` learns, `mcts` searches.
 //! It imports what `papers` may import.
 
 pub(crate) mod adaptive;
 mod count;
-mod files;
 mod mcts;
 pub(crate) mod session;
 pub(crate) mod trigrams;

@@ -50,8 +50,7 @@ impl AdedConfig {
         if self.max_length == 0 {
             return Err(Error::invalid("max_length", "must be at least 1"));
         }
-        self.adaptation
-            .map_or(Ok(()), |adaptation| adaptation.check())
+        self.adaptation.map_or(Ok(()), Adaptation::check)
     }
 }
 
@@ -67,8 +66,10 @@ pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
     config: AdedConfig,
     exploration: Vec<f64>,
-    /// The end of the context: the tokens before a word, all after the last separator.
-    context: Vec<u32>,
+    /// The last `order - 1` tokens of the context.
+    prefix: Prefix,
+    /// How many tokens of the prefix are after the last separator.
+    num_tokens: usize,
     match_length: usize,
 }
 
@@ -78,52 +79,59 @@ impl AdedSession {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] unless `searches` lies in `1..=65536`, `depth` in `1..=1024`,
-    /// `candidates` and `max_length` are at least 1, `c1 >= 0`, `c2 > 0`,
-    /// `0 < increment <= max_prob <= 1` and `0 <= decay < 1`.
+    /// `candidates` and `max_length` are at least 1, `c1 >= 0`, `c2 > 0`
+    /// and `0 < increment <= max_prob <= 1`.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
             exploration: config.search.exploration(),
             trigrams,
             config,
-            context: Vec::new(),
+            prefix: Prefix::default(),
+            num_tokens: 0,
             match_length: 0,
         })
+    }
+
+    /// The tokens before a word.
+    fn prefix_len(&self) -> usize {
+        self.trigrams.trigrams().facts().options.order - 1
     }
 
     /// Takes a token into the context.
     fn step(&mut self, token: u32) {
         let facts = self.trigrams.trigrams().facts();
-        if token == facts.separator {
-            self.context.clear();
+        self.num_tokens = if token == facts.separator {
+            0
         } else {
-            let surplus = (self.context.len() + 1).saturating_sub(facts.order - 1);
-            self.context.drain(..surplus);
-            self.context.push(token);
-        }
+            self.prefix_len().min(self.num_tokens + 1)
+        };
+        self.prefix = self.prefix.then(token, facts.options.order);
     }
 
-    /// The last `order - 1` tokens, where the context is that long.
+    /// The tokens before the next word, where the context is that long.
     fn prefix(&self) -> Option<Prefix> {
-        let order = self.trigrams.trigrams().facts().order;
-        (self.context.len() == order - 1).then(|| Prefix::of(self.context.iter().copied()))
+        (self.num_tokens == self.prefix_len()).then_some(self.prefix)
     }
 }
 
 impl Session for AdedSession {
     fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
-        let trigrams = Arc::clone(&self.trigrams);
-        let facts = trigrams.trigrams().facts();
+        let facts = self.trigrams.trigrams().facts();
         check_tokens(tokens, facts.vocab_size)?;
-        let mut learner = trigrams.learner();
+        let max_after = self.config.max_length.checked_sub(facts.options.order);
+        let mut grams = Vec::new();
         for (&token, num_after) in tokens.iter().zip((0..tokens.len()).rev()) {
-            if let Some(prefix) = self.prefix()
-                && let Some(adaptation) = &self.config.adaptation
-                && facts.order + num_after <= self.config.max_length
-            {
-                learner.learn(prefix, token, adaptation);
-            }
+            let is_recent = max_after.is_some_and(|max_after| num_after <= max_after);
+            grams.extend(
+                self.prefix()
+                    .filter(|_| is_recent)
+                    .map(|prefix| (prefix, token)),
+            );
             self.step(token);
+        }
+        if let Some(adaptation) = self.config.adaptation {
+            self.trigrams.learn(&grams, adaptation);
         }
         Ok(())
     }
@@ -149,7 +157,7 @@ impl Session for AdedSession {
         self.match_length = if tree.is_empty() {
             0
         } else {
-            self.context.len()
+            self.prefix_len()
         };
         Ok(limits.cut(tree))
     }

@@ -1,11 +1,9 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
-use serde::{Deserialize, Serialize};
-
 use crate::base::error::{Error, Result};
 
 /// The bits that a token takes in a prefix.
-pub(crate) const TOKEN_BITS: u32 = 21;
+const TOKEN_BITS: u32 = 21;
 
 /// The largest vocabulary of a matrix: three of its tokens fit 64 bits.
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
@@ -13,9 +11,9 @@ pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 /// What is counted, and what of it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrigramOptions {
-    /// The tokens of an n-gram, 2 to 4.
+    /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
     pub order: usize,
-    /// At most this many words are kept after each prefix, the likeliest.
+    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
     pub max_words: usize,
     /// N-grams that occur less often are left out.
     pub min_count: u64,
@@ -37,49 +35,35 @@ impl Default for TrigramOptions {
 }
 
 /// What a matrix is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrigramFacts {
-    /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
-    pub order: usize,
-    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
-    pub max_words: usize,
-    /// N-grams that occur less often are left out.
-    pub min_count: u64,
+    /// What was counted, and what of it was kept.
+    pub options: TrigramOptions,
     /// Tokens are below this.
     pub vocab_size: u32,
     /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
     pub separator: u32,
-    /// The name of the tokenizer, as the builder of the datastore was told.
-    pub tokenizer_name: String,
-    /// The fingerprint of the tokenizer, as the builder of the datastore was told.
-    pub tokenizer_fingerprint: String,
-    /// Where the corpus came from, as the builder of the datastore was told.
-    pub corpus: Vec<String>,
 }
 
 impl TrigramFacts {
     pub(crate) fn check(&self) -> Result<()> {
-        let Self {
+        let TrigramOptions {
             order,
             max_words,
             min_count,
-            vocab_size,
-            separator,
-            ..
-        } = self;
-        if !(2..=4).contains(order) {
-            return Err(Error::invalid(
-                "order",
-                format!("must lie in 2..=4, not {order}"),
-            ));
+        } = self.options;
+        if !(2..=4).contains(&order) {
+            let reason = format!("must lie in 2..=4, not {order}");
+            return Err(Error::invalid("order", reason));
         }
-        if *max_words == 0 {
+        if max_words == 0 {
             return Err(Error::invalid("max_words", "must be at least 1"));
         }
-        if *min_count == 0 {
+        if min_count == 0 {
             return Err(Error::invalid("min_count", "must be at least 1"));
         }
-        if !(1..=MAX_VOCAB_SIZE).contains(vocab_size) || separator > vocab_size {
+        let vocab_size = self.vocab_size;
+        if !(1..=MAX_VOCAB_SIZE).contains(&vocab_size) || self.separator > vocab_size {
             let reason =
                 format!("must lie in 1..={MAX_VOCAB_SIZE} for tri-grams, not {vocab_size}");
             return Err(Error::invalid("vocab_size", reason));
@@ -128,30 +112,19 @@ impl Prefix {
     }
 
     /// The prefix of all these tokens.
-    pub(crate) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
-        let join = |prefix, token| prefix << TOKEN_BITS | u64::from(token);
-        Self(tokens.into_iter().fold(0, join))
-    }
-
-    /// Its tokens.
-    pub(crate) fn tokens(self, order: usize) -> impl Iterator<Item = u32> {
-        let token = move |place| low(self.0 >> (TOKEN_BITS as usize * place));
-        (0..order - 1).rev().map(token)
+    fn of(tokens: &[u32]) -> Self {
+        let join = |prefix, &token| prefix << TOKEN_BITS | u64::from(token);
+        Self(tokens.iter().fold(0, join))
     }
 
     /// The first of its tokens.
-    pub(crate) fn first(self, order: usize) -> usize {
-        low(self.0 >> (TOKEN_BITS as usize * (order - 2))) as usize
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "no more bits than a token has"
+    )]
+    fn first(self, order: usize) -> usize {
+        (self.0 >> (TOKEN_BITS as usize * (order - 2))) as usize
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "masked to the bits of a token"
-)]
-/// The last token of a prefix.
-pub(crate) fn low(number: u64) -> u32 {
-    (number & u64::from(MAX_VOCAB_SIZE - 1)) as u32
 }
 
 /// The probabilities of frequent n-grams: `P(w₃ | w₁, w₂) = C(w₁, w₂, w₃) / C(w₁, w₂)` (ADED, Eq. 1).
@@ -161,59 +134,43 @@ pub(crate) fn low(number: u64) -> u32 {
 /// separator, where that is a token of the vocabulary.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trigrams {
-    pub(crate) facts: TrigramFacts,
+    facts: TrigramFacts,
     /// Ascending.
-    pub(crate) prefixes: Vec<Prefix>,
+    prefixes: Vec<Prefix>,
     /// Where the words of each prefix begin, and where those of the last one end.
-    pub(crate) starts: Vec<usize>,
-    pub(crate) words: Vec<Word>,
+    starts: Vec<usize>,
+    words: Vec<Word>,
     totals: Vec<f64>,
     /// How many prefixes begin with a token below each.
     heads: Vec<usize>,
 }
 
 impl Trigrams {
-    /// Puts a matrix together, or says what does not fit.
-    pub(crate) fn assemble(
+    /// Puts a matrix together: prefixes ascend, `starts` says where the words of each begin and where
+    /// the last ones end, and the words of a prefix are in their order.
+    pub(crate) fn new(
         facts: TrigramFacts,
         prefixes: Vec<Prefix>,
         starts: Vec<usize>,
         words: Vec<Word>,
-    ) -> std::result::Result<Self, &'static str> {
-        let is_token = |token: u32| token < facts.vocab_size;
-        let are_tokens = |prefix: &Prefix| prefix.tokens(facts.order).all(is_token);
-        if !prefixes.iter().all(are_tokens) || !prefixes.is_sorted_by(|a, b| a < b) {
-            return Err("its prefixes are not tokens in ascending order");
-        }
-        if starts.len() != prefixes.len() + 1
-            || starts.first() != Some(&0)
-            || starts.last() != Some(&words.len())
-            || !starts.is_sorted_by(|a, b| a < b)
-        {
-            return Err("its words do not belong to its prefixes");
-        }
-        let is_word = |word: &Word| is_token(word.token) && word.prob > 0.0 && word.prob <= 1.0;
-        let rows = || starts.windows(2).map(|range| &words[range[0]..range[1]]);
-        let is_row = |row: &[Word]| row.is_sorted_by(|a, b| a.compare(b).is_lt());
-        if !words.iter().all(is_word) || !rows().all(is_row) {
-            return Err("its words are not tokens by descending probability");
-        }
-        let totals = rows().map(total).collect();
+    ) -> Self {
+        let rows = starts.windows(2).map(|range| &words[range[0]..range[1]]);
+        let totals = rows.map(total).collect();
         let mut heads = vec![0; facts.vocab_size as usize + 1];
         for prefix in &prefixes {
-            heads[prefix.first(facts.order) + 1] += 1;
+            heads[prefix.first(facts.options.order) + 1] += 1;
         }
         for token in 1..heads.len() {
             heads[token] += heads[token - 1];
         }
-        Ok(Self {
+        Self {
             facts,
             prefixes,
             starts,
             words,
             totals,
             heads,
-        })
+        }
     }
 
     /// What it is made of.
@@ -234,22 +191,18 @@ impl Trigrams {
     /// The words after some tokens and their probabilities, likeliest first, then by token; none
     /// unless there are `order - 1` tokens. O(log prefixes) and the words.
     pub fn words(&self, tokens: &[u32]) -> Vec<(u32, f32)> {
-        let is_prefix = tokens.len() == self.facts.order - 1
+        let is_prefix = tokens.len() == self.facts.options.order - 1
             && tokens.iter().all(|&token| token < self.facts.vocab_size);
-        let row = if is_prefix {
-            self.row(Prefix::of(tokens.iter().copied()))
-        } else {
-            Row::default()
-        };
-        row.words
-            .iter()
-            .map(|word| (word.token, word.prob))
-            .collect()
+        if !is_prefix {
+            return Vec::new();
+        }
+        let words = self.row(Prefix::of(tokens)).words.iter();
+        words.map(|word| (word.token, word.prob)).collect()
     }
 
     /// The words after a prefix of tokens of the vocabulary. O(log of those that begin alike).
     pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
-        let first = prefix.first(self.facts.order);
+        let first = prefix.first(self.facts.options.order);
         let range = self.heads[first]..self.heads[first + 1];
         match self.prefixes[range.clone()].binary_search(&prefix) {
             Ok(index) => self.row_at(range.start + index),

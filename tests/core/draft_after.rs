@@ -1,25 +1,22 @@
-//! Drafts on trial: what a session drafts after tokens that it has not observed.
+//! What a session drafts after tokens that it has not observed.
 
 use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
-use specds::draft::TokenTree;
-use specds::draft::{DraftLimits, Session};
-use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::draft::{DraftLimits, Session, TokenTree};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::memory::Memory;
-use specds::papers::aded::AdaptiveTrigrams;
-use specds::papers::aded::{AdedConfig, AdedSession};
+use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::fused::{memory, trigrams, with_tables};
 use crate::oracle::{corpora, shift};
-use crate::{build, options, tempdir};
+use crate::{built, options};
 
 /// A session of each kind that adapts to no request, with nothing observed yet.
 fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
@@ -98,9 +95,7 @@ proptest! {
         trials in vec(vec(0_u32..4, 0..8), 1..4),
         max_nodes in 0_usize..20,
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(built(oracle.options(), &oracle.documents));
         let context = shift(&context, oracle.vocab_size);
         let mut tried = sessions(&datastore);
         for session in &mut tried {
@@ -123,9 +118,7 @@ proptest! {
         prompt in vec(0_u32..4, 1..30),
         pieces in vec((vec(0_u32..4, 1..5), vec(vec(0_u32..4, 0..7), 0..4)), 1..8),
     ) {
-        let folder = tempdir().unwrap();
-        let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(built(oracle.options(), &oracle.documents));
         let shifted = |tokens: &Vec<u32>| shift(tokens, oracle.vocab_size);
         let pieces: Vec<_> = pieces.iter().map(|(piece, trials)| {
             (shifted(piece), trials.iter().map(shifted).collect())
@@ -160,9 +153,7 @@ fn what_came_in_the_tokens_on_trial_is_drafted_from_them() {
 
 #[test]
 fn a_token_outside_the_vocabulary_is_refused_on_trial() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    let datastore = Arc::new(build(&path, options(4, 4), &[vec![1, 2, 3]]).unwrap());
+    let datastore = Arc::new(built(options(4, 4), &[vec![1, 2, 3]]));
     let mut num_refused = 0;
     for mut session in sessions(&datastore) {
         session.observe(&[1, 2], None).unwrap();

@@ -112,25 +112,6 @@ impl Datastore {
             .map_err(py_err)
     }
 
-    /// Looks up every context, in several threads.
-    #[pyo3(signature = (contexts, *, max_match = 16, min_match = 1, num_threads = None))]
-    fn lookup_batch(
-        &self,
-        py: Python<'_>,
-        contexts: Vec<Bound<'_, PyAny>>,
-        max_match: usize,
-        min_match: usize,
-        num_threads: Option<usize>,
-    ) -> PyResult<Vec<Match>> {
-        let contexts = contexts.iter().map(|context| integers(context, "contexts"));
-        let contexts: Vec<Vec<u32>> = contexts.collect::<PyResult<_>>()?;
-        let found = py.detach(|| {
-            self.0
-                .lookup_batch(&contexts, max_match, min_match, num_threads)
-        });
-        Ok(found.map_err(py_err)?.into_iter().map(Match).collect())
-    }
-
     /// How often `pattern` occurs in the corpus.
     fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;

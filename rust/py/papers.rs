@@ -1,0 +1,286 @@
+//! The sessions of the papers: REST, N-Grammys, prompt lookup, ADED; and what they draft from.
+
+use std::sync::Arc;
+
+use numpy::{
+    AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike2, PyArrayMethods,
+    PyUntypedArrayMethods,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use specds::papers::aded::{
+    self, Adaptation, AdedConfig, AdedSession, SearchConfig, SearchMethod, TrigramOptions,
+};
+use specds::papers::model_tables;
+use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
+use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
+use specds::papers::rest::{RestConfig, RestSession};
+
+use crate::arrays::integers;
+use crate::builder::report_to;
+use crate::draft::DraftSession;
+use crate::error::py_err;
+use crate::lookup::Datastore;
+
+/// Starts a request that is drafted for as REST does.
+#[pyfunction]
+#[pyo3(signature = (
+    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
+))]
+pub(crate) fn rest_session(
+    datastore: &Bound<'_, Datastore>,
+    max_match: usize,
+    min_match: usize,
+    continuation: usize,
+    max_samples: usize,
+) -> PyResult<DraftSession> {
+    let config = RestConfig {
+        max_match,
+        min_match,
+        continuation,
+        max_samples,
+    };
+    let datastore = Arc::clone(&datastore.get().0);
+    DraftSession::new(RestSession::new(datastore, config))
+}
+
+/// Starts a request that is drafted for from a model's own tables and the request's own text.
+#[pyfunction]
+#[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
+pub(crate) fn n_grammys_session(
+    tables: Option<&Bound<'_, ModelTables>>,
+    k: usize,
+    w: usize,
+    q: usize,
+    strategy: &str,
+) -> PyResult<DraftSession> {
+    let strategy = Strategy::from_name(strategy).map_err(py_err)?;
+    let config = NGrammysConfig { k, w, q, strategy };
+    let tables = tables.map(|tables| Arc::clone(&tables.get().0));
+    DraftSession::new(NGrammysSession::new(tables, config))
+}
+
+/// Starts a request that is drafted for from its own text.
+#[pyfunction]
+#[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
+pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
+    let config = PromptLookupConfig {
+        max_match,
+        num_tokens,
+    };
+    DraftSession::new(PromptLookupSession::new(config))
+}
+
+/// What a model predicts without a context, or after a single token.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct ModelTables(pub(crate) Arc<model_tables::ModelTables>);
+
+#[pymethods]
+impl ModelTables {
+    #[new]
+    fn new(
+        bigram: &Bound<'_, PyAny>,
+        bigram_probs: PyArrayLike2<'_, f32, AllowTypeChange>,
+        unigram: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let numpy = bigram.py().import("numpy")?;
+        let unigram: Vec<u32> = integers(unigram, "unigram")?;
+        let shape: Vec<usize> = numpy.call_method1("shape", (bigram,))?.extract()?;
+        if shape != bigram_probs.shape() || shape.first() != Some(&unigram.len()) {
+            return Err(PyValueError::new_err(format!(
+                "`bigram` and `bigram_probs` must have a row for each of {} tokens, their shapes \
+                 are {shape:?} and {:?}",
+                unigram.len(),
+                bigram_probs.shape()
+            )));
+        }
+        let bigram = integers(&numpy.call_method1("ravel", (bigram,))?, "bigram")?;
+        let bigram_probs = bigram_probs.as_array().iter().copied().collect();
+        model_tables::ModelTables::new(bigram, bigram_probs, unigram)
+            .map(|tables| Self(Arc::new(tables)))
+            .map_err(py_err)
+    }
+
+    fn __repr__(&self) -> String {
+        let (vocab_size, k) = (self.0.vocab_size(), self.0.k());
+        format!("ModelTables({vocab_size} tokens, {k} after each)")
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> u32 {
+        self.0.vocab_size()
+    }
+
+    #[getter]
+    fn k(&self) -> usize {
+        self.0.k()
+    }
+
+    #[getter]
+    fn bigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let tokens = PyArray1::from_iter(py, self.0.bigram().iter().map(|&token| token.into()));
+        self.in_rows(tokens)
+    }
+
+    #[getter]
+    fn bigram_probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        self.in_rows(PyArray1::from_slice(py, self.0.bigram_probs()))
+    }
+
+    #[getter]
+    fn unigram<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let tokens = self.0.unigram().iter().map(|&token| token.into());
+        tokens.collect::<Vec<i64>>().into_pyarray(py)
+    }
+}
+
+impl ModelTables {
+    fn in_rows<'py, T: numpy::Element>(
+        &self,
+        array: Bound<'py, PyArray1<T>>,
+    ) -> PyResult<Bound<'py, PyArray2<T>>> {
+        let shape = [array.len() / self.0.k(), self.0.k()];
+        array.reshape(shape)
+    }
+}
+
+/// How likely a token is after one, two or three others, in a corpus.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
+
+#[pymethods]
+impl Trigrams {
+    /// Counts the n-grams of a datastore.
+    #[staticmethod]
+    #[pyo3(signature = (datastore, *, order = 3, max_words = 12, min_count = 1, progress = None))]
+    fn build(
+        py: Python<'_>,
+        datastore: &Bound<'_, Datastore>,
+        order: usize,
+        max_words: usize,
+        min_count: u64,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let datastore = &datastore.get().0;
+        let options = TrigramOptions {
+            order,
+            max_words,
+            min_count,
+        };
+        report_to(py, progress, |report| {
+            aded::Trigrams::build(datastore, options, report)
+        })
+        .map(|trigrams| Self(Arc::new(trigrams)))
+    }
+
+    /// The words that follow some tokens and their probabilities, the likeliest first.
+    fn words(&self, token_ids: &Bound<'_, PyAny>) -> PyResult<Vec<(u32, f32)>> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        Ok(self.0.words(&tokens))
+    }
+
+    #[getter]
+    fn order(&self) -> usize {
+        self.0.facts().options.order
+    }
+
+    #[getter]
+    fn max_words(&self) -> usize {
+        self.0.facts().options.max_words
+    }
+
+    #[getter]
+    fn min_count(&self) -> u64 {
+        self.0.facts().options.min_count
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> u32 {
+        self.0.facts().vocab_size
+    }
+
+    #[getter]
+    fn separator(&self) -> u32 {
+        self.0.facts().separator
+    }
+
+    #[getter]
+    fn num_prefixes(&self) -> usize {
+        self.0.num_prefixes()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.num_entries()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Trigrams(order={}, {} entries)",
+            self.order(),
+            self.__len__()
+        )
+    }
+}
+
+/// Tri-grams and what was learned since, for one request or for several at a time.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct AdaptiveTrigrams(Arc<aded::AdaptiveTrigrams>);
+
+#[pymethods]
+impl AdaptiveTrigrams {
+    #[new]
+    fn new(trigrams: &Bound<'_, Trigrams>) -> Self {
+        let trigrams = Arc::clone(&trigrams.get().0);
+        Self(Arc::new(aded::AdaptiveTrigrams::new(trigrams)))
+    }
+}
+
+/// Starts a request that is drafted for as ADED does.
+#[pyfunction]
+#[pyo3(signature = (
+    trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
+    adaptive = true, increment = 0.5, max_prob = 1.0, max_length = None, seed = 0
+))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub(crate) fn aded_session(
+    trigrams: &Bound<'_, AdaptiveTrigrams>,
+    search: &str,
+    searches: usize,
+    depth: usize,
+    candidates: usize,
+    c1: f64,
+    c2: f64,
+    adaptive: bool,
+    increment: f32,
+    max_prob: f32,
+    max_length: Option<usize>,
+    seed: u64,
+) -> PyResult<DraftSession> {
+    let method = match search {
+        "mcts" => SearchMethod::Mcts,
+        "greedy" => SearchMethod::Greedy,
+        _ => {
+            let message = format!("`search` must be `mcts` or `greedy`, not `{search}`");
+            return Err(PyValueError::new_err(message));
+        }
+    };
+    let adaptation = Adaptation {
+        increment,
+        max_prob,
+    };
+    let config = AdedConfig {
+        method,
+        search: SearchConfig {
+            searches,
+            depth,
+            candidates,
+            c1,
+            c2,
+            seed,
+        },
+        adaptation: adaptive.then_some(adaptation),
+        max_length: max_length.unwrap_or(usize::MAX),
+    };
+    let trigrams = Arc::clone(&trigrams.get().0);
+    DraftSession::new(AdedSession::new(trigrams, config))
+}
