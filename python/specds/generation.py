@@ -13,7 +13,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.budget.policy import make_budget, require_budget
+from specds.budget.experience import experience_of
+from specds.budget.policy import AutoBudget, Budget, FixedBudget, require_budget
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.session import RequestRules, Session, node_budget
@@ -272,7 +273,7 @@ def _run(
         stats, cache, step_seconds = decode(rows, limits, generation_config)
     finally:
         for row in rows:
-            row.finish()
+            row.session.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
     scores, logits = samplers[0].scores, samplers[0].logits
@@ -327,7 +328,11 @@ def _decode(
         try:
             clock = clock_of(model.device, options.profile)
             costs = StepCosts(model, runner, verification)
-            budget = make_budget(num_nodes, options.drafter, costs.now)
+            budget: Budget
+            if num_nodes == "auto":
+                budget = AutoBudget(costs.now, experience_of(options.drafter))
+            else:
+                budget = FixedBudget(num_nodes)
             for row in batch:
                 _join(row, model, generation_config)
             decoding = Decoding(runner, limits, budget, chooser, clock)

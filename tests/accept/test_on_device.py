@@ -65,7 +65,7 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
     inputs.fill([0] * len(trees), drafts, [9] * len(trees), [()] * len(trees))
     choices = torch.from_numpy(rng.integers(0, 4, (len(trees), width)))
     ranks = torch.from_numpy(rng.integers(0, 4, (len(trees), width, seed % 3)))
-    counts, path = follow(inputs, choices)
+    counts, path = follow(inputs.token_ids, inputs.depths, inputs.parents, inputs.visible, choices)
     for row, (tree, decision) in enumerate(
         zip(trees, decisions(report(counts, path, choices, ranks), width), strict=True)
     ):

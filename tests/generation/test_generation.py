@@ -38,7 +38,6 @@ from models import (
     wrong_drafter,
 )
 from reference import TokenTree
-from specds.budget.policy import FixedBudget
 from specds.drafters import TokenTree as CoreTree
 from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
@@ -480,55 +479,6 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     tree_generate(model, drafter, budget=1, **GREEDY)
     assert len(sessions[-1].recycled) == 32
     assert all(predictions.max() < 7 for _, predictions, _ in sessions[-1].recycled)
-
-
-class Pausing(FixedBudget):
-    """Drafts in every third step."""
-
-    def __init__(self, max_nodes):
-        super().__init__(max_nodes)
-        self.num_steps = 0
-
-    @property
-    def pauses(self):
-        return self.num_steps % 3 != 0
-
-    def draft(self, sessions, max_depths):
-        trees = super().draft(sessions, max_depths)
-        self.num_steps += 1
-        return trees
-
-
-@pytest.mark.parametrize("make", [Session, Recycling])
-@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-def test_sessions_that_pause_know_all_tokens_before_they_draft(monkeypatch, make, mode):
-    model = tiny_model("llama")
-    expected = plain_generate(model, **mode)
-    calls = []
-
-    class Checked(make):
-        def draft(self, max_nodes, *_):
-            calls.append("draft")
-            known = len(self.token_ids)
-            assert self.token_ids == expected[:known]
-            return CoreTree(expected[known : known + 1], [-1])
-
-        def observe(self, token_ids, num_verified=None):
-            calls.append(len(token_ids))
-            super().observe(token_ids)
-
-        def finish(self):
-            assert self.token_ids == expected
-            super().finish()
-
-    drafter = random_drafter()
-    drafter.session = lambda prompt_ids: Checked(None, prompt_ids)
-    monkeypatch.setattr("specds.generation.make_budget", lambda *_, **__: Pausing(4))
-    output = tree_generate(model, drafter, **mode)
-    assert output.sequences.tolist() == [expected]
-    # A token that was drafted and the one after it, and those of two steps of a pause: what is
-    # predicted after the second of these is told before what it emitted.
-    assert set(calls) >= ({"draft", 4} if make is Session else {"draft", 3, 1})
 
 
 @pytest.mark.parametrize("budget", [-1, 1.5, True, "all", None])
