@@ -104,7 +104,7 @@ class Row:
 
         Args:
             tree: What was verified.
-            predictions: What is told of it; None where nothing is.
+            predictions: What the target predicts at every node; None where it was not asked.
         """
         if predictions is not None and predictions.size:
             self.session.observe_predictions(_EMPTY_TREE if tree is None else tree, predictions)
@@ -214,7 +214,7 @@ class Decoding:
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
-        """What is told of the rows; in a pause nothing: it takes as long as all but the model."""
+        """What the sessions get; in a pause nothing: it takes as long as all but the model."""
         most = max(row.num_predictions for row in rows)
         if most == 0 or self._budget.pauses:
             return [None] * len(rows)

@@ -55,7 +55,7 @@ class GenerationOutput:
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
         past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
             the only sequence.
-        step_seconds: With an automatic budget, what a step is held to cost at the end of the
+        step_seconds: With an automatic budget, the cost of a step as known at the end of the
             request: seconds by number of nodes verified.
     """
 

@@ -168,3 +168,15 @@ def test_half_precision_departs_only_at_near_ties(model, dtype):
     gaps = logits.amax(dim=-1) - logits.gather(1, emitted)[:, 0]
     # A few units in the last place of the largest logits.
     assert float(gaps.max()) <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
+
+
+def test_other_weights_dtypes_and_sizes_are_recorded_again(model, monkeypatch):
+    monkeypatch.setattr(graphs, "_SLOTS", (64, 128))
+    check(model)
+    up = model.model.layers[0].mlp.up_proj
+    up.weight = torch.nn.Parameter(-2 * up.weight)
+    check(model)
+    check(model, num_tokens=150)
+    check(model)
+    model.double()
+    check(model)

@@ -113,7 +113,7 @@ def follow(
             next three as `specds.verify.batch_inputs.Inputs` holds them.
         depths: int64 `(num_rows, width)`, how far a token is from the last one.
         parents: int64 `(num_rows, width)`, places in the row; the last token is its own parent.
-        visible: bool `(num_rows, width, width)`, who sees whom of its row.
+        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
         choices: int64 `(num_rows, width)`, the target's next token after each place.
 
     Returns:

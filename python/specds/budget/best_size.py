@@ -4,7 +4,7 @@ A step that verifies the first k nodes of its draft emits on average g(k) = 1 pl
 probabilities, and costs c(k). Each step takes the k of the most tokens a second, g(k) / c(k); k = 0
 is a choice like any other.
 
-A gain could also be held against the tokens a second of all steps, g(k) - s c(k), which is best
+A gain could also be compared with the tokens a second of all steps, g(k) - s c(k), which is best
 where one step says nothing of the next. But what is hard to draft comes in runs: there a token that
 is skipped would not have been followed by easier ones.
 """

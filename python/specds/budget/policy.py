@@ -195,7 +195,7 @@ class AutoBudget(Budget):
         trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
         # Steps are like the one before: half of what is drafted then is left over.
         self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
-        # What the model predicted is told, and learned, only where it will be drafted from.
+        # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         shortfall = (1.0 - self._experience.kept) * self._expected
         self._experience.judge(profit - shortfall - seconds / cost.seconds(0))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Inputs(NamedTuple):
     """The last tokens of some rows and their drafts, each row padded to the width of the widest.
 
-    A token that pads sees itself alone, and nobody sees it.
+    A padding token sees itself alone, and no other token sees it.
 
     Attributes:
         token_ids: int64 `(num_rows, width)`.
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
         forced: int64 `(num_rows, width)`, what is chosen after a place whatever the logits say; -1
             for the target's own choice.
         lengths: int64 `(num_rows,)`, committed tokens.
-        visible: bool `(num_rows, width, width)`, who sees whom of its row.
+        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
         numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 

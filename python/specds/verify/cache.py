@@ -126,7 +126,7 @@ class TreeCache(Cache):
 
     A forward pass writes its states behind the committed ones; `commit` keeps some of them, in
     place. Slots that were not kept are overwritten by the next pass. Slots are allocated when the
-    first pass has told the shapes, all layers of one shape in one block, so that a commit is two
+    first pass has shown the shapes, all layers of one shape in one block, so that a commit is two
     operations and not four per layer (6 layers on a CPU: 6 us instead of 66).
 
     Several sequences are as many rows, each of its own length. A pass is of one row, that of

@@ -144,7 +144,7 @@ class _Layer(NamedTuple):
 
 
 def _function(module: torch.nn.Module) -> _Function:
-    """What a call of a module comes to: for a linear layer without hooks its one operation."""
+    """What computes as the module does: for a linear layer without hooks its one operation."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
     weight = module.weight
