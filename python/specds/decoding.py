@@ -13,7 +13,7 @@ import torch
 
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest, likeliest_on_host
-from specds.accept.on_host import Emitter, Sampler, accept_drawn, accept_greedy, walk
+from specds.accept.on_host import Emitter, Sampler, accept_greedy, walk
 from specds.stats import GenerationStats
 from specds.verify.packed_runner import PackedRunner
 
@@ -62,7 +62,6 @@ class Row:
         session: Drafts them.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
-        unseen: The tokens that the session has not observed yet.
     """
 
     prompt_ids: torch.Tensor
@@ -71,12 +70,9 @@ class Row:
     session: Session
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
-    unseen: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_predictions = self.session.num_predictions
-        # Of the draft before the unseen tokens.
-        self._num_verified = 0
 
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
@@ -84,8 +80,7 @@ class Row:
         if self.sampler.is_argmax:
             path = accept_greedy(logits, tree, self.emitter)
         else:
-            accept = accept_drawn if self.sampler.is_draw else walk
-            path = accept(logits, tree, self.emitter, self.sampler, self.session.proposals)
+            path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
         self._note(num_before, len(path))
         return path
 
@@ -104,38 +99,16 @@ class Row:
         self.new = self.emitter.emitted[num_before:]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
-    def observe(
-        self, tree: TokenTree | None, predictions: NDArray[np.int64] | None, *, later: bool
-    ) -> None:
+    def observe(self, tree: TokenTree | None, predictions: NDArray[np.int64] | None) -> None:
         """Tells the session what was emitted and, if it wants to know, predicted at every node.
 
         Args:
             tree: What was verified.
-            predictions: What is told of it; None where nothing is.
-            later: The session drafts nothing in the next step: what was emitted is told with what
-                comes after it, since each call costs some ten microseconds between two passes.
+            predictions: What the target predicts at every node; None where it was not asked.
         """
         if predictions is not None and predictions.size:
-            self.catch_up()
             self.session.observe_predictions(_EMPTY_TREE if tree is None else tree, predictions)
-        if not self.unseen:
-            self._num_verified = 0 if tree is None else len(tree)
-        self.unseen += self.new
-        if not later:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Tells the session what it has not observed yet."""
-        if self.unseen:
-            self.session.observe(self.unseen, self._num_verified)
-            self.unseen = []
-
-    def finish(self) -> None:
-        """Ends the session, which knows all tokens then."""
-        try:
-            self.catch_up()
-        finally:
-            self.session.finish()
+        self.session.observe(self.new, 0 if tree is None else len(tree))
 
 
 class Decoding:
@@ -187,7 +160,7 @@ class Decoding:
         self._watch.lap("prefill_s")
         row.accept(logits, None)
         self._watch.lap("accept_s")
-        row.observe(None, self._predictions([row], [logits])[0], later=self._budget.pauses)
+        row.observe(None, self._predictions([row], [logits])[0])
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -198,9 +171,8 @@ class Decoding:
         )(rows, trees)
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
-        pauses = self._budget.pauses
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
-            row.observe(tree, None if pauses else of_row, later=pauses)
+            row.observe(tree, None if self._budget.pauses else of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._budget.record(new, self._watch.since_lap())
         self._watch.lap("observe_s")
@@ -242,7 +214,7 @@ class Decoding:
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
-        """What is told of the rows; in a pause nothing: it takes as long as all but the model."""
+        """What the sessions get; in a pause nothing: it takes as long as all but the model."""
         most = max(row.num_predictions for row in rows)
         if most == 0 or self._budget.pauses:
             return [None] * len(rows)
@@ -263,9 +235,6 @@ class Decoding:
         if max(max_depths) > 0:
             self._budget.prepare()
         self._watch.lap("measure_s")
-        if not self._budget.pauses:
-            for row in rows:
-                row.catch_up()
         trees = self._budget.draft([row.session for row in rows], max_depths)
         for tree in trees:
             if tree is not None:

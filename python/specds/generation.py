@@ -13,7 +13,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.budget.policy import make_budget, require_budget
+from specds.budget.experience import experience_of
+from specds.budget.policy import AutoBudget, Budget, FixedBudget, require_budget
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.session import RequestRules, Session, node_budget
@@ -54,7 +55,7 @@ class GenerationOutput:
         logits: With `output_logits`, the logits `(1, vocab_size)` of each emitted token.
         past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
             the only sequence.
-        step_seconds: With an automatic budget, what a step is held to cost at the end of the
+        step_seconds: With an automatic budget, the cost of a step as known at the end of the
             request: seconds by number of nodes verified.
     """
 
@@ -141,15 +142,7 @@ def generate(
     if kwargs.pop("custom_generate", None) is not None:
         raise ValueError("custom_generate cannot be used here: this is a decoding loop of its own")
     _resolve_stop_strings(model, tokenizer, stop_strings, kwargs)
-    options = _Options(
-        drafter,
-        budget,
-        verification,
-        self_check,
-        profile,
-        streamer,
-        forced_ids,
-    )
+    options = _Options(drafter, budget, verification, self_check, profile, streamer, forced_ids)
     if forced_ids is not None and kwargs.keys().isdisjoint({"max_new_tokens", "max_length"}):
         rows: Any = [forced_ids] if np.ndim(forced_ids[0]) == 0 else forced_ids
         kwargs["max_new_tokens"] = max(map(len, rows))
@@ -268,16 +261,23 @@ def _run(
         proposed = generation_config.do_sample and rows[0].session.proposes
         if not samplers[0].keeps and not proposed:
             chooser = Chooser.of(logits_processor, do_sample=generation_config.do_sample)
-        decode = partial(_decode, options, model, verification, chooser)
-        stats, cache, step_seconds = decode(rows, limits, generation_config)
+        stats, cache, step_seconds = _decode(
+            options, model, verification, chooser, rows, limits, generation_config
+        )
     finally:
         for row in rows:
-            row.finish()
+            row.session.finish()
     if options.streamer is not None:
         options.streamer.end()  # type: ignore[no-untyped-call]
     scores, logits = samplers[0].scores, samplers[0].logits
+    padding = generation_config._pad_token_tensor
     return GenerationOutput(
-        sequences=_padded([row.emitter.token_ids for row in rows], generation_config),
+        # Shorter sequences are filled up as `model.generate` does.
+        sequences=torch.nn.utils.rnn.pad_sequence(
+            [row.emitter.token_ids[0] for row in rows],
+            batch_first=True,
+            padding_value=0 if padding is None else int(padding),
+        ),
         stats=stats,
         drafted_by_row=[row.drafted for row in rows],
         scores=None if scores is None else tuple(scores),
@@ -285,21 +285,6 @@ def _run(
         past_key_values=cache,
         step_seconds=step_seconds,
     )
-
-
-def _join(row: Row, model: PreTrainedModel, generation_config: GenerationConfig) -> None:
-    """Tells a session that chooses tokens itself how the target chooses them."""
-    # Sessions see a prompt without its padding.
-    padding = row.emitter.length - row.prompt_ids.shape[1]
-    eos = generation_config.eos_token_id
-    rules = RequestRules(
-        model,
-        row.sampler.logits_processor,
-        generation_config.do_sample,
-        generation_config.max_length - padding,
-        frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos),
-    )
-    row.session.join(rules)
 
 
 def _decode(
@@ -315,6 +300,7 @@ def _decode(
     stats = GenerationStats()
     cache = step_seconds = None
     num_nodes = node_budget(options.drafter, options.budget)
+    eos = generation_config.eos_token_id
     runs = runner_class(verification, model.device)
     for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
         runner = runs(
@@ -327,9 +313,22 @@ def _decode(
         try:
             clock = clock_of(model.device, options.profile)
             costs = StepCosts(model, runner, verification)
-            budget = make_budget(num_nodes, options.drafter, costs.now)
+            budget: Budget
+            if num_nodes == "auto":
+                budget = AutoBudget(costs.now, experience_of(options.drafter))
+            else:
+                budget = FixedBudget(num_nodes)
             for row in batch:
-                _join(row, model, generation_config)
+                # Sessions see a prompt without its padding.
+                padding = row.emitter.length - row.prompt_ids.shape[1]
+                rules = RequestRules(
+                    model,
+                    row.sampler.logits_processor,
+                    generation_config.do_sample,
+                    limits.max_length - padding,
+                    frozenset([eos] if isinstance(eos, int) else eos or ()),
+                )
+                row.session.join(rules)
             decoding = Decoding(runner, limits, budget, chooser, clock)
             decoding.run(batch, generation_config.prefill_chunk_size)
             if generation_config.return_dict_in_generate and len(rows) == 1:
@@ -339,19 +338,6 @@ def _decode(
         stats.merge(decoding.stats)
         step_seconds = budget.step_seconds()
     return stats, cache, step_seconds
-
-
-def _padded(sequences: list[torch.Tensor], generation_config: GenerationConfig) -> torch.Tensor:
-    """Sequences `(1, length)` as one tensor, shorter ones filled up as `model.generate` does."""
-    length = max(sequence.shape[1] for sequence in sequences)
-    padding = generation_config._pad_token_tensor
-    token = 0 if padding is None else int(padding)
-    return torch.cat(
-        [
-            torch.nn.functional.pad(sequence, (0, length - sequence.shape[1]), value=token)
-            for sequence in sequences
-        ]
-    )
 
 
 def _forced_rows(

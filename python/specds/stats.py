@@ -135,15 +135,13 @@ class GenerationStats:
 
     def merge(self, other: GenerationStats) -> None:
         """Adds the counts and times of `other` to these."""
-        for name in (item.name for item in fields(self)):
-            if name == "levels":
-                continue
-            mine, theirs = getattr(self, name), getattr(other, name)
+        for name, theirs in vars(other).items():
+            mine = getattr(self, name)
             if isinstance(mine, list):
-                total = [sum(pair) for pair in zip_longest(mine, theirs, fillvalue=0)]
-            else:
-                total = mine + theirs
-            setattr(self, name, total)
+                pairs = zip_longest(mine, theirs, fillvalue=0)
+                setattr(self, name, [a + b for a, b in pairs])
+            elif name != "levels":
+                setattr(self, name, mine + theirs)
         self.merge_levels(other.levels)
 
     def merge_levels(self, levels: Mapping[str, LevelStats]) -> None:

@@ -215,16 +215,12 @@ def always_accepted(probs, proposal):
 
 
 @pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
-def test_a_biased_rule_is_found_out_where_the_target_accepts(wrong, monkeypatch):
-    monkeypatch.setattr(on_host, "accept_or_redraw", wrong)
-    assert law_of_case("full, 0.5", monkeypatch) > 0.01
-
-
-@pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
-def test_a_biased_rule_is_found_out_where_the_middle_model_pre_verifies(wrong, monkeypatch):
-    """The target trusts what the middle model says of its tokens: they must be its own."""
-    monkeypatch.setattr(text_module, "accept_or_redraw", wrong)
-    assert law_of_case("pre, 0.5", monkeypatch) > 0.001
+# Where the target accepts, and where a middle model pre-verifies: the target trusts what that one
+# says of its tokens, so they must be its own.
+@pytest.mark.parametrize(("module", "name"), [(on_host, "full, 0.5"), (text_module, "pre, 0.5")])
+def test_a_biased_rule_is_found_out(module, name, wrong, monkeypatch):
+    monkeypatch.setattr(module, "accept_or_redraw", wrong)
+    assert law_of_case(name, monkeypatch) > (0.01 if module is on_host else 0.001)
 
 
 def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
@@ -299,36 +295,25 @@ class Stateful:
 # What is drawn --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("are_of_uniforms", [True, False])
 @given(st.integers(0, 2**32), WEIGHTS | st.just([2.0**-i for i in range(3000)]), st.booleans())
-def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(seed, weights, is_row):
+def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(
+    are_of_uniforms, seed, weights, is_row
+):
     probs = torch.tensor(weights, dtype=torch.float32)
     probs = probs[None] if is_row else probs
     torch.manual_seed(seed)
     expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(5)]
     state = torch.get_rng_state()
     torch.manual_seed(seed)
-    assert [rejection.draw(probs) for _ in range(5)] == expected
+    with pytest.MonkeyPatch.context() as patched:
+        if not are_of_uniforms:  # as where torch draws other numbers
+            patched.setattr(rejection, "_are_of_uniforms", lambda: False)
+        with torch.inference_mode():  # what is made in it serves outside of it
+            found = [rejection.draw(probs)]
+        found += [rejection.draw(probs) for _ in range(4)]
+    assert found == expected
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_what_was_first_drawn_in_inference_mode_goes_on_outside_of_it():
-    probs = torch.full((777,), 1 / 777)
-    torch.manual_seed(4)
-    expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(4)]
-    torch.manual_seed(4)
-    with torch.inference_mode():
-        drawn = [rejection.draw(probs), rejection.draw(probs * 2)]
-    drawn += [rejection.draw(probs), rejection.draw(probs)]
-    assert drawn == expected
-
-
-def test_where_torch_draws_other_numbers_they_are_left_to_it(monkeypatch):
-    monkeypatch.setattr(rejection, "_are_of_uniforms", lambda: False)
-    probs = torch.full((1, 500), 0.002)
-    torch.manual_seed(3)
-    expected = [torch.multinomial(probs, num_samples=1).item() for _ in range(50)]
-    torch.manual_seed(3)
-    assert [rejection.draw(probs) for _ in range(50)] == expected
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, 0.0])

@@ -44,17 +44,6 @@ def test_drafts_that_promise_nothing_are_never_trusted():
     assert trust.gains(tree) == [0.0, 0.0]
 
 
-def test_trust_is_learned_from_the_first_token_where_nothing_is_verified():
-    trust = Trust()
-    tree = TokenTree([1, 2], [-1, 0], [0.9, 0.9])
-    for _ in range(200):
-        trust.learn(tree, 0, [5])
-    assert sum(trust.gains(tree)) < 0.1
-    for _ in range(200):
-        trust.learn(tree, 0, [1])
-    assert trust.gains(tree)[0] > 0.8
-
-
 def test_a_drafter_without_probabilities_is_judged_by_what_comes():
     trust = Trust(1.0)
     tree = TokenTree([1, 2], [-1, -1], [0, 0])

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import GREEDY, SAMPLING, mixed_drafter, plain_generate, tiny_model, tree_generate
+from models import (
+    GREEDY,
+    SAMPLING,
+    Drafter,
+    mixed_drafter,
+    plain_generate,
+    tiny_model,
+    tree_generate,
+)
 from reference import TokenTree
 from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
@@ -113,15 +121,6 @@ def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain,
     assert time_of_a_token < learning * gain * best_of_fixed(seconds, 0.1, 0.9)
 
 
-@pytest.mark.parametrize("draft_s", [50e-6, 1e-3])
-@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_hopeless_drafts_cost_next_to_nothing(seconds, draft_s):
-    world = World(seconds, lambda _: 0.001, draft_s=draft_s)
-    assert world.decode(auto(world), 1000) < 1.02
-    if draft_s == 1e-3:
-        assert world.num_drafts < 100
-
-
 def test_it_says_before_a_step_that_there_will_be_no_draft():
     world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     budget = auto(world)
@@ -149,12 +148,18 @@ def test_a_pause_that_was_announced_is_not_ended_by_another_request():
     assert world.num_drafts == before
 
 
-@pytest.mark.parametrize("claim", [0.3, 0.9, 1.0])
+@pytest.mark.parametrize(
+    ("claim", "draft_s"), [(None, 50e-6), (None, 1e-3), (0.3, 50e-6), (0.9, 50e-6), (1.0, 50e-6)]
+)
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_a_drafter_that_promises_too_much_is_soon_found_out(seconds, claim):
-    world = World(seconds, lambda _: 1e-9, lambda _: claim)
+def test_drafts_without_hope_and_promises_without_worth_cost_next_to_nothing(
+    seconds, claim, draft_s
+):
+    world = World(seconds, lambda _: 1e-9, claim and (lambda _: claim), draft_s)
     assert world.decode(auto(world), 1000) < 1.02
     assert np.mean(world.verified[500:]) < 3
+    if draft_s == 1e-3:
+        assert world.num_drafts < 100
 
 
 @pytest.mark.parametrize("claim", [None, 0.8])
@@ -208,7 +213,7 @@ class Listed(Session):
 
     grows = True
 
-    def observe(self, token_ids, num_verified=None):
+    def observe(self, *_):
         pass
 
     def draft(self, max_nodes, max_depth=None, min_gain=0.0, may_grow_to=0):
@@ -261,39 +266,23 @@ def test_verified_nodes_are_judged_by_what_came_of_them():
     assert kept.num_drafts >= 400
 
 
-def test_more_is_drafted_only_where_it_might_pay():
-    sure, unsure = Listed([0.9] * 64), Listed([0.9] * 3 + [0.01] * 61)
-    for session, asked in ((sure, [8, 32, 64, 64]), (unsure, [8, 8])):
-        budget = auto(World(LINEAR, lambda _: 0.5))
+LOOKS = {
+    "more where it may pay": ([0.9] * 64, True, [8, 32, 64, 64]),
+    "no more where it may not": ([0.9] * 3 + [0.01] * 61, True, [8, 8]),
+    "once where a draft does not grow on": ([0.9] * 64, False, [64, 64]),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_sessions_are_asked_for_what_may_pay_and_told_what_a_plain_step_takes(name):
+    probs, grows, asked = LOOKS[name]
+    session, budget = Listed(probs), auto(World(LINEAR, lambda _: 0.5))
+    session.grows = grows
+    for _ in range(2):
         budget.prepare()
         budget.draft([session], [9])
-        budget.draft([session], [9])
-        assert session.asked == asked
-
-
-def test_a_session_that_takes_its_time_is_asked_once():
-    class Slow(Session):
-        def __init__(self):
-            self.asked = []
-
-        def observe(self, token_ids, num_verified=None):
-            pass
-
-        def draft(self, max_nodes, *_):
-            self.asked.append(max_nodes)
-            return Listed([0.9] * 64).draft(max_nodes)
-
-    session, budget = Slow(), auto(World(FLAT, lambda _: 0.5))
-    budget.prepare()
-    budget.draft([session], [9])
-    assert session.asked == [MOST_NODES]
-
-
-def test_a_session_is_told_what_a_plain_step_takes():
-    session, budget = Listed([0.9]), auto(World(LINEAR, lambda _: 0.5))
-    budget.prepare()
-    budget.draft([session], [9])
-    assert session.told == [pytest.approx(LINEAR[0])]
+    assert session.asked == asked
+    assert session.told == [pytest.approx(LINEAR[0])] * 2
 
 
 def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
@@ -335,21 +324,9 @@ def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
         assert len(stats.num_drafts_per_size) <= MOST_NODES + 1
 
 
-def test_near_the_end_a_draft_in_rows_keeps_all_its_rows():
-    rows = TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6)
-    (tree,) = FixedBudget(6).draft([Rows(rows)], [2])
-    assert tree.token_ids.tolist() == [1, 2, 4, 5]
-    assert tree.parents.tolist() == [-1, 0, -1, 2]
-    (tree,) = FixedBudget(3).draft([Rows(rows)], [2])
-    assert tree.token_ids.tolist() == [1, 2, 4]
-
-
-class Rows(Session):
-    def __init__(self, tree):
-        self.tree = tree
-
-    def observe(self, token_ids, num_verified=None):
-        pass
-
-    def draft(self, *_):
-        return self.tree
+@pytest.mark.parametrize(("max_nodes", "tokens"), [(6, [1, 2, 4, 5]), (3, [1, 2, 4])])
+def test_near_the_end_a_draft_in_rows_keeps_all_its_rows(max_nodes, tokens):
+    rows = Drafter(lambda *_: TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6))
+    (tree,) = FixedBudget(max_nodes).draft([rows.session([0])], [2])
+    assert tree.token_ids.tolist() == tokens
+    assert tree.parents.tolist() == [-1, 0, -1, 2][: len(tokens)]

@@ -59,8 +59,8 @@ def test_what_is_faster_than_a_plain_step_is_learned_by_its_own_size_alone():
 class Passes:
     """A target whose passes take a known time, the first one of a size 0.2 s more."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self, seconds, per_node=0.0, holds=64):
+        self.seconds, self.per_node, self.holds = seconds, per_node, holds
         self.now = 0.0
         self.sizes = []
 
@@ -68,7 +68,10 @@ class Passes:
         return self.now
 
     def __call__(self, num_nodes):
-        self.now += self.seconds * (1 + num_nodes / 64) + 0.2 * (num_nodes not in self.sizes)
+        if num_nodes > self.holds:
+            raise torch.OutOfMemoryError
+        self.now += self.seconds * (1 + num_nodes / 64) + self.per_node * num_nodes
+        self.now += 0.2 * (num_nodes not in self.sizes)
         self.sizes.append(num_nodes)
 
 
@@ -76,36 +79,35 @@ def test_measuring_ignores_the_first_pass_of_a_size():
     passes = Passes(1e-3)
     measured = measure(passes, clock=passes.clock)
     # The time that these take is none of the measuring's.
-    assert set(measured) == {0, 1, 2, 4, 8, 16, 32, 64}
+    assert set(measured) == set(SIZES)
     assert min(map(passes.sizes.count, measured)) == 6
     for size, seconds in measured.items():
         assert seconds == pytest.approx(1e-3 * (1 + size / 64))
 
 
-def test_measuring_a_slow_model_ends_after_three_passes():
-    passes = Passes(30.0)
-    assert set(measure(passes, clock=passes.clock)) == {0, 8, 64} == set(passes.sizes)
-    assert len(passes.sizes) == 3
+BOUNDED = {
+    "a slow model: three passes": (Passes(30.0), {}, {0, 8, 64}, 64),
+    "memory that holds 20 nodes": (Passes(1e-3, holds=20), {}, {0, 1, 2, 4, 8, 16, 64}, 16),
+    "at most 5 nodes": (Passes(1e-3), {"most_nodes": 5}, {0, 1, 2, 4, 64}, 4),
+}
 
 
-def test_a_pass_that_memory_does_not_hold_is_not_measured():
-    passes = Passes(1e-3)
-
-    def verify(num_nodes):
-        if num_nodes > 20:
-            raise torch.OutOfMemoryError
-        passes(num_nodes)
-
-    measured = measure(verify, clock=passes.clock)
-    assert max(passes.sizes) == 16
-    assert set(measured) <= {0, 1, 2, 4, 8, 16, 64}
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_pass_is_larger_or_later_than_it_may_be(name):
+    passes, settings, measured_sizes, largest = BOUNDED[name]
+    measured = measure(passes, clock=passes.clock, **settings)
+    assert set(measured) == measured_sizes
+    assert measured[64] == measured[largest]
+    assert max(passes.sizes) == largest
+    assert passes.seconds < 1 or len(passes.sizes) == 3
 
 
-def test_no_pass_is_larger_than_it_may_be():
-    passes = Passes(1e-3)
-    measured = measure(passes, 5, clock=passes.clock)
-    assert max(passes.sizes) == 4
-    assert measured[64] == measured[4]
+def test_where_time_is_short_small_passes_are_measured_more_often():
+    passes = Passes(0.01, per_node=0.0015)
+    assert set(measure(passes, clock=passes.clock)) == set(SIZES)
+    count = passes.sizes.count
+    assert count(0) == count(1) == 6  # the first is not counted
+    assert count(64) == 2
 
 
 class Runner:
@@ -144,22 +146,12 @@ def test_costs_are_measured_once_for_a_model_and_a_range_of_lengths(costs_of):
     assert costs_of(num_rows=4) == 0
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff",
-        b"7",
-        b'{"0": 1}',
-        b'{"0": 1, "64": null}',
-        b'{"0": 1, "64": NaN}',
-        b'{"0": 1, "64": -1}',
-        b'{"0": 1, "64": 2, "65": 3}',
-        b'{"x": 1, "0": 1, "64": 2}',
-    ],
-)
+DAMAGED = [b"", b"{", b"[]", b"\xff", b"7", b'{"0": 1}', b'{"0": 1, "64": null}']
+DAMAGED += [b'{"0": 1, "64": NaN}', b'{"0": 1, "64": -1}', b'{"0": 1, "64": 2, "65": 3}']
+DAMAGED += [b'{"x": 1, "0": 1, "64": 2}']
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_file_of_costs_is_measured_again(costs_of, tmp_path, damaged):
     costs_of()
     (path,) = tmp_path.iterdir()
@@ -176,16 +168,3 @@ def test_costs_that_cannot_be_kept_are_used(tmp_path, monkeypatch):
     no_folder.write_text("")
     model = StepCosts(tiny_model("llama"), Runner(100), "tree", no_folder).now()
     assert model.seconds(0) > 0
-
-
-def test_where_time_is_short_small_passes_are_measured_more_often():
-    passes = Passes(0.01)
-
-    def verify(num_nodes):
-        passes.now += 0.0015 * num_nodes
-        passes(num_nodes)
-
-    assert set(measure(verify, clock=passes.clock)) == set(SIZES)
-    count = passes.sizes.count
-    assert count(0) == count(1) == 6  # the first is not counted
-    assert count(64) == 2

@@ -153,23 +153,6 @@ def test_samples_of_a_batch_are_those_of_the_seed_and_differ_by_row():
     assert len({tuple(text) for text in texts[0]}) == 3
 
 
-def test_samples_of_a_batch_have_the_targets_distribution():
-    model = tiny_model("llama")
-    settings = {"do_sample": True, "temperature": 2.0, "top_k": 6, "max_new_tokens": 2}
-    with torch.no_grad():
-        logits = model(prompt()).logits[0, -1] / 2.0
-    kept = torch.topk(logits, 6)
-    probs = torch.zeros(VOCAB_SIZE).scatter(0, kept.indices, kept.values.softmax(-1))
-    torch.manual_seed(0)
-    output = generate(model, prompt().expand(600, -1), random_drafter(), budget=2, **settings)
-    counts = torch.bincount(output.sequences[:, 21], minlength=VOCAB_SIZE).float()
-    assert float(counts[probs == 0].sum()) == 0
-    shown = probs > 0
-    expected = 600 * probs[shown]
-    # The 99.9th percentile of chi-square with 5 degrees of freedom.
-    assert float(((counts[shown] - expected) ** 2 / expected).sum()) < 20.5
-
-
 def test_padding_of_a_single_prompt_is_left_out():
     model = tiny_model("mistral")
     ids, mask = padded_prompts((21, 9))

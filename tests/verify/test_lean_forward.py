@@ -154,32 +154,34 @@ def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatc
     assert "a LlamaMLP has hooks or another forward" in lean_reason(model)
 
 
-def negate(_, args, output):
-    return -output
+def negated(model, part):
+    model.get_submodule(part).register_forward_hook(lambda _, args, output: -output)
+
+
+def replaced(model, part):
+    """What quantisation or an adapter puts in the place of a projection."""
+    projection = model.get_submodule(part)
+    model.set_submodule(part, torch.nn.Sequential(projection, torch.nn.Tanh()))
 
 
 @pytest.mark.parametrize(
-    "part", ["model.layers.0.mlp", "model.layers.1.input_layernorm", "model.layers.1.mlp.up_proj"]
+    ("part", "change", "is_lean"),
+    [
+        ("layers.0.mlp", negated, False),
+        ("layers.1.input_layernorm", negated, False),
+        # A projection is called as it is, whatever it is and whatever hooks it has.
+        ("layers.1.mlp.up_proj", negated, True),
+        ("layers.0.mlp.down_proj", replaced, True),
+        ("layers.0.self_attn.q_proj", replaced, True),
+    ],
 )
-def test_texts_of_hooked_models_are_those_of_plain_decoding(part):
+def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, is_lean):
     model = build("LlamaConfig", FAMILIES["llama"][1])
     free = plain_generate(model, **GREEDY)
-    model.get_submodule(part).register_forward_hook(negate)
-    # A projection is called as it is, whatever hooks it has.
-    assert (lean_reason(model) is None) == part.endswith("_proj")
+    change(model.model, part)
+    assert (lean_reason(model) is None) == is_lean
     expected = plain_generate(model, **GREEDY)
     assert expected != free
-    output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
-    assert output.sequences.tolist() == [expected]
-
-
-def test_projections_of_any_kind_are_called():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    layer = model.model.layers[0]
-    layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Tanh())
-    layer.self_attn.q_proj = torch.nn.Sequential(layer.self_attn.q_proj, torch.nn.Tanh())
-    assert lean_reason(model) is None
-    expected = plain_generate(model, **GREEDY)
     output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
     assert output.sequences.tolist() == [expected]
 

@@ -61,42 +61,6 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
 
 @torch.no_grad()
 @pytest.mark.parametrize("verification", RUNNERS)
-@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
-def test_committed_states_are_those_of_a_fresh_cache(family, verification):
-    model = tiny_model(family)
-    rng = np.random.default_rng(2)
-    runner = runner_for(model, verification)
-    known = prompt()[0].tolist()
-    runner.prefill(torch.tensor([known]))
-    for _ in range(12):
-        known.append(int(rng.integers(VOCAB_SIZE)))
-        tree = random_tree(rng, 12)
-        runner.verify(known[-1], tree)
-        path = tree.path_to(int(rng.integers(-1, 12)))
-        runner.commit(path)
-        known += tree.token_ids[path].tolist()
-    fresh = runner_for(model)
-    fresh.prefill(torch.tensor([known]))
-    assert runner.cache.length == fresh.cache.length == len(known)
-    for layer, other in zip(runner.cache.layers, fresh.cache.layers, strict=True):
-        for name in ("keys", "values"):
-            kept, true = (getattr(x, name)[:, :, : len(known)] for x in (layer, other))
-            assert torch.allclose(kept, true, atol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "llama4"])
-def test_prefill_in_chunks_is_prefill(family):
-    model = tiny_model(family)
-    whole, chunked = runner_for(model), runner_for(model)
-    expected = whole.prefill(prompt())
-    assert torch.allclose(chunked.prefill(prompt(), 5), expected, atol=1e-4)
-    tree = random_tree(np.random.default_rng(0), 8)
-    assert torch.allclose(chunked.verify(3, tree), whole.verify(3, tree), atol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("verification", RUNNERS)
 def test_a_rejected_tree_leaves_no_trace(verification):
     model = tiny_model("gemma3")
     runner = runner_for(model, verification)
@@ -188,7 +152,7 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     rng = np.random.default_rng(4)
     builder = MaskBuilder(config, torch.float32)
     length = 3
-    for _ in range(36):
+    for _ in range(24):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
         built = builder.of_row(*(torch.from_numpy(item)[None] for item in of_tree(tree)), length)
         expected = naive_mask(config, tree, length)

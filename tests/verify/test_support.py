@@ -106,21 +106,19 @@ def test_encoder_decoder_models_are_refused():
         generate_with(model, decoder_start_token_id=0)
 
 
-def test_rotary_positions_in_several_dimensions_are_refused():
-    sections = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
-    model = build("LlamaConfig", {**_SMALL, "rope_parameters": sections})
-    assert "mrope" in check_model(model).reasons[0]
+_SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+UNFIT = {
+    "mrope": ({"rope_parameters": _SECTIONS}, {}, "mrope"),
+    "attention": ({}, {"attn_implementation": "flex_attention"}, "'flex_attention' takes no tree"),
+    "training": ({}, {}, r"call `model\.eval\(\)`"),
+}
 
 
-def test_other_attention_implementations_are_refused():
-    model = build("LlamaConfig", _SMALL, attn_implementation="flex_attention")
-    with pytest.raises(UnsupportedModelError, match="'flex_attention' takes no tree mask"):
-        generate_with(model)
-
-
-def test_training_mode_is_refused():
-    model = build("LlamaConfig", _SMALL).train()
-    with pytest.raises(UnsupportedModelError, match=r"call `model\.eval\(\)`"):
+@pytest.mark.parametrize("name", UNFIT)
+def test_models_that_are_set_up_otherwise_are_refused(name):
+    settings, options, reason = UNFIT[name]
+    model = build("LlamaConfig", {**_SMALL, **settings}, **options).train(name == "training")
+    with pytest.raises(UnsupportedModelError, match=reason):
         generate_with(model)
 
 
@@ -147,12 +145,9 @@ def test_the_self_check_allows_for_tensor_float_32(monkeypatch):
     assert check_model(model).ok
 
 
-def test_the_self_check_finds_alibi_that_ignores_positions():
+def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
     model = build("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4, "vocab_size": 97})
     assert support.tree_error(model, prompt_length=12) > 0.01
-
-
-def test_the_self_check_finds_positions_that_start_elsewhere():
     settings = {**_SMALL, "is_decoder": True, "pad_token_id": 1}
     del settings["num_key_value_heads"]
     verdict = check_model(build("RobertaConfig", settings))
@@ -248,19 +243,13 @@ def test_arguments_that_a_tree_cannot_honour_are_named(name):
         generate_with(model, **settings)
 
 
-def test_empty_prompts_are_refused():
+def test_prompts_and_masks_of_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"input_ids must not be empty, got shape \(0, 5\)"):
         nobody = torch.ones((0, 5), dtype=torch.long)
         generate(tiny_model("llama"), nobody, random_drafter(), max_length=9)
-
-
-def test_masks_of_another_shape_are_refused():
+    mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
     with pytest.raises(ValueError, match="attention_mask must have the shape of input_ids"):
-        support.require_arguments(
-            prompt(),
-            transformers.GenerationConfig(use_cache=True),
-            {"attention_mask": torch.ones((1, 1, 21, 21))},
-        )
+        support.require_arguments(prompt(), transformers.GenerationConfig(use_cache=True), mask)
 
 
 def test_a_mask_of_ones_is_no_padding():

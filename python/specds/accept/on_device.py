@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -34,11 +34,6 @@ _OF_A_ROW = (
 def is_rowwise(processors: LogitsProcessorList) -> bool:
     """Whether processors look at a row of scores alone; they make a new one and leave it as is."""
     return all(type(processor) in _OF_A_ROW for processor in processors)
-
-
-def is_scaling(processors: LogitsProcessorList) -> bool:
-    """Whether processors scale scores and no more, which costs next to nothing."""
-    return all(type(processor) is TemperatureLogitsWarper for processor in processors)
 
 
 class Chooser:
@@ -104,35 +99,21 @@ class Decision(NamedTuple):
     predictions: NDArray[np.int64]
 
 
-class DraftedRows(Protocol):
-    """The drafts of some rows, as `specds.verify.batch_inputs.Inputs` holds them."""
-
-    @property
-    def token_ids(self) -> torch.Tensor:
-        """int64 `(num_rows, width)`."""
-        ...
-
-    @property
-    def depths(self) -> torch.Tensor:
-        """int64 `(num_rows, width)`, how far a token is from the last one."""
-        ...
-
-    @property
-    def parents(self) -> torch.Tensor:
-        """int64 `(num_rows, width)`, places in the row; the last token is its own."""
-        ...
-
-    @property
-    def visible(self) -> torch.Tensor:
-        """Bool `(num_rows, width, width)`, who sees whom of its row."""
-        ...
-
-
-def follow(inputs: DraftedRows, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def follow(
+    token_ids: torch.Tensor,
+    depths: torch.Tensor,
+    parents: torch.Tensor,
+    visible: torch.Tensor,
+    choices: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The path along which the choices were drafted, for each row.
 
     Args:
-        inputs: The rows.
+        token_ids: int64 `(num_rows, width)`, the last token of each row and its draft; this and the
+            next three as `specds.verify.batch_inputs.Inputs` holds them.
+        depths: int64 `(num_rows, width)`, how far a token is from the last one.
+        parents: int64 `(num_rows, width)`, places in the row; the last token is its own parent.
+        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
         choices: int64 `(num_rows, width)`, the target's next token after each place.
 
     Returns:
@@ -141,13 +122,13 @@ def follow(inputs: DraftedRows, choices: torch.Tensor) -> tuple[torch.Tensor, to
     """
     num_rows, width = choices.shape
     places = torch.arange(width, device=choices.device).expand(num_rows, width)
-    drafted = inputs.token_ids == choices.gather(1, inputs.parents)
+    drafted = token_ids == choices.gather(1, parents)
     # Of depth 0 are the last token, which is its own parent, and the padding.
-    chosen = torch.where(inputs.depths > 0, drafted, places == 0)
+    chosen = torch.where(depths > 0, drafted, places == 0)
     # A token sees itself and its ancestors, and is accepted where all of these were chosen.
-    accepted = (chosen[:, None] | ~inputs.visible).all(dim=-1)
+    accepted = (chosen[:, None] | ~visible).all(dim=-1)
     # What was not accepted goes to a column that is cut off.
-    columns = torch.where(accepted, inputs.depths, width)
+    columns = torch.where(accepted, depths, width)
     path = torch.arange(width + 1, device=choices.device).repeat(num_rows, 1)
     path = path.scatter(1, columns, places)[:, :width]
     return accepted.sum(dim=1) - 1, path

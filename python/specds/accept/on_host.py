@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.accept.on_device import is_rowwise, is_scaling
+from specds.accept.on_device import is_rowwise
 from specds.accept.rejection import accept_or_redraw, draw
 
 if TYPE_CHECKING:
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.drafters.session import Proposal
-
-# So many logits are worth processing at once, even where only some of their rows are visited.
-_FEW_LOGITS = 1 << 15
-# For processors that look at a row of scores alone.
-_NO_TOKENS = torch.empty((1, 0), dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,7 @@ class Emitter:
         self.emitted: list[int] = []
         self.finished = False
         self._prompt_length = token_ids.shape[1]
-        self._buffer = token_ids
-        self._num_stored = self._prompt_length
+        self._tokens = token_ids
         self._stopping_criteria = stopping_criteria
         self._host_stop = _HostStop.of(stopping_criteria)
         self._streamer = streamer
@@ -97,26 +91,12 @@ class Emitter:
         return self._prompt_length + len(self.emitted)
 
     @property
-    def device(self) -> torch.device:
-        """Where the tokens are, and so the random numbers of a draw."""
-        return self._buffer.device
-
-    @property
     def token_ids(self) -> torch.Tensor:
-        """All tokens, int64 `(1, length)`: a view that later tokens do not change."""
-        length = self.length
-        if self._num_stored < length:
-            if length > self._buffer.shape[1]:
-                spare = self._buffer.new_empty((1, length))
-                self._buffer = torch.cat([self._buffer, spare], dim=1)
-            new = self.emitted[self._num_stored - self._prompt_length :]
-            place = slice(self._num_stored, length)
-            if self._buffer.device.type == "cpu":
-                self._buffer.numpy()[0, place] = new  # torch takes ten times as long
-            else:
-                self._buffer[0, place] = self._buffer.new_tensor(new)
-            self._num_stored = length
-        return self._buffer[:, :length]
+        """All tokens, int64 `(1, length)`; later tokens do not change what was returned."""
+        new = self.emitted[self._tokens.shape[1] - self._prompt_length :]
+        if new:
+            self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([new])], dim=1)
+        return self._tokens
 
     @property
     def forced_ahead(self) -> Sequence[int]:
@@ -152,9 +132,6 @@ class Sampler:
         do_sample: Sample from the processed scores; otherwise take the largest.
         keep_scores: Keep the processed scores of each call in `scores`.
         keep_logits: Keep the logits of each call in `logits`.
-
-    Attributes:
-        is_scaling: Whether processors scale scores and no more.
     """
 
     def __init__(
@@ -168,7 +145,6 @@ class Sampler:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
         self._is_rowwise = is_rowwise(logits_processor)
-        self.is_scaling = is_scaling(logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
 
@@ -181,11 +157,6 @@ class Sampler:
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
         return not self._do_sample and len(self.logits_processor) == 0 and not self.keeps
-
-    @property
-    def is_draw(self) -> bool:
-        """Whether a call is a draw by its row of logits alone, so that `accept_drawn` does."""
-        return self._do_sample and self._is_rowwise and not self.keeps
 
     def __call__(
         self, token_ids: torch.Tensor, logits: torch.Tensor, proposal: Proposal | None = None
@@ -204,13 +175,9 @@ class Sampler:
         if self.logits is not None:
             self.logits.append(row)
         if self._do_sample:
-            return _drawn(torch.nn.functional.softmax(scores, dim=-1)[0], proposal)
+            probs = torch.nn.functional.softmax(scores, dim=-1)[0]
+            return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
         return int(scores.argmax(dim=-1))
-
-    def probs(self, logits: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """What calls draw from where `is_draw`, for logits `(num_rows, vocab_size)`."""
-        scores = self._processed(_NO_TOKENS, logits.to(device, torch.float32))
-        return torch.nn.functional.softmax(scores, dim=-1)
 
     def _processed(self, token_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if not self._is_rowwise:
@@ -219,10 +186,6 @@ class Sampler:
         for processor in self.logits_processor:
             scores = processor(token_ids, scores)
         return scores
-
-
-def _drawn(probs: torch.Tensor, proposal: Proposal | None) -> int:
-    return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
@@ -283,32 +246,6 @@ def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter
         return _follow(tree, emitter, lambda node: int(logits[node + 1].float().numpy().argmax()))
     choices = logits.float().argmax(dim=-1).tolist()
     return _follow(tree, emitter, lambda node: choices[node + 1])
-
-
-def accept_drawn(
-    logits: torch.Tensor,
-    tree: TokenTree | None,
-    emitter: Emitter,
-    sampler: Sampler,
-    proposals: Mapping[int, Proposal] | None = None,
-) -> list[int]:
-    """`walk` for a sampler that `is_draw`: same arguments, result, and random numbers.
-
-    What a temperature makes of a few rows is computed at once: of eight in less time than of two
-    one after the other, and 1.8 are visited (4,096 tokens). Other processors sort or search.
-    """
-    is_cheap = sampler.is_scaling and logits.numel() <= _FEW_LOGITS
-    at_once = sampler.probs(logits, emitter.device) if is_cheap else None
-
-    def choice_after(node: int) -> int:
-        row = node + 1
-        if at_once is not None:
-            probs = at_once[row]
-        else:
-            probs = sampler.probs(logits[row : row + 1], emitter.device)[0]
-        return _drawn(probs, proposals.get(node) if proposals else None)
-
-    return _follow(tree, emitter, choice_after)
 
 
 def _follow(

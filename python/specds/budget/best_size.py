@@ -4,7 +4,7 @@ A step that verifies the first k nodes of its draft emits on average g(k) = 1 pl
 probabilities, and costs c(k). Each step takes the k of the most tokens a second, g(k) / c(k); k = 0
 is a choice like any other.
 
-A gain could also be held against the tokens a second of all steps, g(k) - s c(k), which is best
+A gain could also be compared with the tokens a second of all steps, g(k) - s c(k), which is best
 where one step says nothing of the next. But what is hard to draft comes in runs: there a token that
 is skipped would not have been followed by easier ones.
 """
@@ -12,7 +12,7 @@ is skipped would not have been followed by easier ones.
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,19 +21,7 @@ if TYPE_CHECKING:
 _MARGIN = 0.03
 
 
-class Judged(NamedTuple):
-    """What comes of a number of nodes, for each sequence on average.
-
-    Attributes:
-        tokens: Those to expect of the nodes.
-        profit: How many more than of plain decoding in the same time.
-    """
-
-    tokens: float = 0.0
-    profit: float = 0.0
-
-
-def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, Judged]:
+def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
     """How many nodes of each of some trees to verify in one step, the same number of all.
 
     A tree of fewer nodes is verified whole: a row of a batch is padded to the longest.
@@ -43,8 +31,8 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
 
     Returns:
-        The number, and what comes of it; 0 and nothing where that is less than promises and costs
-        are good for.
+        The number, and the tokens to expect of these nodes, for each tree on average. Both are 0
+        where the gain is below what expectations and costs can be relied on for.
     """
     total, best, best_tokens = 0.0, 0, 1.0
     sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
@@ -54,5 +42,5 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
         if tokens * costs[best] > best_tokens * costs[size]:
             best, best_tokens = size, tokens
     if best_tokens < (1.0 + _MARGIN) * costs[best]:
-        return 0, Judged()
-    return best, Judged(best_tokens - 1.0, best_tokens - costs[best])
+        return 0, 0.0
+    return best, best_tokens - 1.0

@@ -28,7 +28,7 @@ _LONGEST_WAIT = 31
 
 
 class Trust:
-    """What is held of a drafter's probabilities: the share of the tokens promised that came.
+    """How far a drafter's probabilities are right: the share of the expected tokens that came.
 
     By depth, since drafters exaggerate more the deeper they draft; a depth with little evidence is
     trusted as the one above it. Nodes count whose outcome is sure to be known before it is: the

@@ -1,44 +1,41 @@
-"""How many nodes of a draft are verified: so many in each step, or what pays by the clock.
+"""How many nodes of a draft are verified: a fixed number in each step, or what pays by the clock.
 
-So which nodes are verified depends on the clock, and what is emitted does not.
+Which nodes are verified may so depend on the clock; what is emitted does not.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.best_size import best_size
-from specds.budget.experience import Experience, experience_of
 from specds.budget.step_cost import MOST_NODES
 from specds.drafters.session import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.budget.experience import Trust
+    from specds.budget.experience import Experience, Trust
     from specds.budget.step_cost import CostModel
-    from specds.drafters.session import Drafter, Session
+    from specds.drafters.session import Session
 
-# At first so many nodes are drafted: more where they may pay.
+# Nodes that are drafted at first; more follow where they may pay.
 _LEAST_LOOK = 8
 _EMPTY = TokenTree([], [])
 
 
-class Budget(Protocol):
-    """Drafts for the sequences of a step; `record` tells what came of it."""
-
-    def prepare(self) -> None:
-        """Comes before every draft; it may take a while to measure what a step costs."""
-        ...
+class Budget(ABC):
+    """Drafts for the sequences of a step; `record` takes what came of it."""
 
     @property
+    @abstractmethod
     def pauses(self) -> bool:
         """Whether the next step drafts nothing: sessions then need not have observed anything."""
-        ...
 
+    @abstractmethod
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
@@ -51,7 +48,13 @@ class Budget(Protocol):
         Returns:
             For each sequence a tree, or None where there is nothing to verify.
         """
-        ...
+
+    @abstractmethod
+    def limit(self, max_nodes: int) -> None:
+        """Drafts at most `max_nodes` nodes from now on: memory does not hold more."""
+
+    def prepare(self) -> None:
+        """Comes before every draft; it may take a while to measure what a step costs."""
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """Takes what came of a step, when all its work is done.
@@ -61,18 +64,13 @@ class Budget(Protocol):
                 are not known.
             learning_s: How long its sessions took to learn from it.
         """
-        ...
-
-    def limit(self, max_nodes: int) -> None:
-        """Drafts no more than that from now on: memory does not hold more."""
-        ...
 
     def step_seconds(self) -> dict[int, float] | None:
         """Seconds of a step by number of nodes verified; None where they were not measured."""
-        ...
+        return None
 
 
-class FixedBudget:
+class FixedBudget(Budget):
     """The same number of nodes in every step.
 
     Args:
@@ -81,9 +79,6 @@ class FixedBudget:
 
     def __init__(self, max_nodes: int) -> None:
         self._max_nodes = max_nodes
-
-    def prepare(self) -> None:
-        """Needs nothing."""
 
     @property
     def pauses(self) -> bool:
@@ -94,24 +89,17 @@ class FixedBudget:
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
+        most = self._max_nodes
         return [
-            None if self.pauses or max_depth <= 0 else self._draft(session, max_depth)
+            None
+            if self.pauses or max_depth <= 0
+            else _or_none(within(session.draft(most, max_depth), most, max_depth))
             for session, max_depth in zip(sessions, max_depths, strict=True)
         ]
-
-    def _draft(self, session: Session, max_depth: int) -> TokenTree | None:
-        most = self._max_nodes
-        return _or_none(within(session.draft(most, max_depth), most, max_depth))
-
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        """Changes nothing."""
 
     def limit(self, max_nodes: int) -> None:
         """As `Budget.limit`."""
         self._max_nodes = min(self._max_nodes, max_nodes)
-
-    def step_seconds(self) -> None:
-        """Nothing was measured."""
 
 
 @dataclass
@@ -139,7 +127,7 @@ class _Drafted:
         self.hope = trust.hope(self.tree) if len(self.tree) == most else 0.0
 
 
-class AutoBudget:
+class AutoBudget(Budget):
     """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
 
     Args:
@@ -207,7 +195,7 @@ class AutoBudget:
         trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
         # Steps are like the one before: half of what is drafted then is left over.
         self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
-        # What the model predicted is told, and learned, only where it will be drafted from.
+        # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         shortfall = (1.0 - self._experience.kept) * self._expected
         self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
@@ -226,9 +214,9 @@ class AutoBudget:
         for row, draft in zip(self._rows, drafts, strict=True):
             row.take(draft, most, trust)
         gains = [row.gains for row in self._rows]
-        self._num_nodes, judged = best_size(gains, cost.relative(max(map(len, gains))))
-        self._expected = judged.tokens
-        return judged.profit
+        costs = cost.relative(max(map(len, gains)))
+        self._num_nodes, self._expected = best_size(gains, costs)
+        return 1.0 + self._expected - costs[self._num_nodes]
 
     def _is_worth_a_look(self, cost: CostModel, most: int, profit: float) -> bool:
         """Whether more than `most` nodes might pay, were each as likely as the last of its tree."""
@@ -282,23 +270,6 @@ def _draft_all(
 
 def _or_none(tree: TokenTree) -> TokenTree | None:
     return tree if len(tree) else None
-
-
-def make_budget(
-    budget: int | Literal["auto"],
-    drafter: Drafter,
-    costs: Callable[[], CostModel],
-) -> Budget:
-    """The budget of a request.
-
-    Args:
-        budget: A number of nodes, or `auto`.
-        drafter: What drafts.
-        costs: What steps cost at present; measured when it is first called.
-    """
-    if budget == "auto":
-        return AutoBudget(costs, experience_of(drafter))
-    return FixedBudget(budget)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:

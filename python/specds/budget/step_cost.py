@@ -82,7 +82,7 @@ class CostModel:
         return _between(self._least, *_place(num_nodes))
 
     def relative(self, most_nodes: int) -> list[float]:
-        """What steps of 0 nodes up to so many cost in plain steps: the first is 1."""
+        """What steps of 0 to `most_nodes` nodes cost, in plain steps: the first is 1."""
         plain = self._least[0]
         return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
 
@@ -100,7 +100,7 @@ class CostModel:
         if not seconds > 0:  # a clock that stood still says nothing
             return
         index, share = _place(num_nodes)
-        # Against what steps of this size took, not against what is held of them: the difference
+        # Against what steps of this size took, not against the estimate for them: the difference
         # would be found again in each of them, and be learned by all sizes above.
         expected = _between(self._taken, index, share)
         surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
@@ -115,7 +115,7 @@ class CostModel:
 
 
 def _never_more_for_fewer(seconds: list[float]) -> list[float]:
-    """The least that so many nodes take, or more of them."""
+    """The least seconds of each size and of all larger ones."""
     return [*accumulate(reversed(seconds), min)][::-1]
 
 
@@ -131,7 +131,7 @@ _PLACES = [_place(number) for number in range(MOST_NODES + 1)]
 
 
 def _between(values: list[float], index: int, share: float) -> float:
-    """The value that is so far from one of some values to the next."""
+    """The value on the line from `values[index]` to the next one, `share` of the way."""
     return values[index] + share * (values[index + 1] - values[index])
 
 
@@ -209,7 +209,7 @@ def measure(
     as often, smaller ones are: each gets as much of the time.
 
     Args:
-        verify: Verifies so many nodes, and returns when that is done.
+        verify: Verifies this number of nodes, and returns when that is done.
         most_nodes: What no pass may be larger than.
         clock: Seconds since some moment.
 

@@ -119,7 +119,7 @@ class Session(ABC):
     ) -> None:
         """Appends what the target model emitted since the last call: accepted and bonus tokens.
 
-        Called before the next draft, or the end: where none is made for some steps, once for all.
+        Called after every step of the target, also where that step verified no draft.
 
         Args:
             token_ids: The tokens.

@@ -36,7 +36,7 @@ def attend_packed(
 
     Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
     queries of all sequences come in the order of the model's tokens, also where the model sees
-    them as one sequence or as rows that share one prefix; the mask tells who sees whom.
+    them as one sequence or as rows that share one prefix; the mask tells which tokens see which.
 
     Args:
         module: The model's attention layer; not used.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Inputs(NamedTuple):
     """The last tokens of some rows and their drafts, each row padded to the width of the widest.
 
-    A token that pads sees itself alone, and nobody sees it.
+    A padding token sees itself alone, and no other token sees it.
 
     Attributes:
         token_ids: int64 `(num_rows, width)`.
@@ -27,7 +27,8 @@ class Inputs(NamedTuple):
         forced: int64 `(num_rows, width)`, what is chosen after a place whatever the logits say; -1
             for the target's own choice.
         lengths: int64 `(num_rows,)`, committed tokens.
-        visible: bool `(num_rows, width, width)`, who sees whom of its row.
+        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
+        numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 
     token_ids: torch.Tensor
@@ -36,6 +37,7 @@ class Inputs(NamedTuple):
     forced: torch.Tensor
     lengths: torch.Tensor
     visible: torch.Tensor
+    numbers: torch.Tensor
 
     @staticmethod
     def size(num_rows: int, width: int) -> int:
@@ -44,13 +46,26 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
-        """Views of int64 `(size,)`, so that one copy moves them all to a device."""
+        """Views of `numbers`, which hold nothing yet or the inputs of a pass of this shape."""
         num_tokens = num_rows * width
         tokens, depths, parents, forced = numbers[: 4 * num_tokens].view(4, num_rows, width)
         lengths = numbers[4 * num_tokens :][:num_rows]
         visible = numbers[4 * num_tokens + num_rows :].view(torch.bool)[: num_tokens * width]
         visible = visible.view(num_rows, width, width)
-        return cls(tokens, depths, parents, forced, lengths, visible)
+        return cls(tokens, depths, parents, forced, lengths, visible, numbers)
+
+    @classmethod
+    def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
+        """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
+        size = cls.size(num_rows, width)
+        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
+        return cls.of(numbers, num_rows, width)
+
+    def on(self, device: torch.device) -> Inputs:
+        """The inputs on a device, moved by one copy; on the CPU, these."""
+        if device.type == "cpu":
+            return self
+        return Inputs.of(self.numbers.to(device), *self.token_ids.shape)
 
     def fill(
         self,
@@ -60,7 +75,9 @@ class Inputs(NamedTuple):
         forced: Sequence[Sequence[int]],
     ) -> None:
         """Writes rows into what lies in the host's memory; rows that are left are padding."""
-        tokens, depths, parents, forced_at, all_lengths, visible = (item.numpy() for item in self)
+        tokens, depths, parents, forced_at, all_lengths, visible = (
+            item.numpy() for item in self[:-1]
+        )
         tokens[:] = depths[:] = parents[:] = all_lengths[:] = 0
         forced_at[:] = -1
         all_lengths[: len(lengths)] = lengths
@@ -75,28 +92,3 @@ class Inputs(NamedTuple):
             if len(forced[row]):
                 ahead = np.asarray(forced[row], dtype=np.int64)
                 forced_at[row] = np.append(ahead, -1)[np.minimum(depths[row], len(ahead))]
-
-
-class InputMemory(NamedTuple):
-    """Memory of the host for the inputs of passes of one shape, one after the other.
-
-    Attributes:
-        numbers: All of it.
-        inputs: The same as views.
-    """
-
-    numbers: torch.Tensor
-    inputs: Inputs
-
-    @classmethod
-    def make(cls, num_rows: int, width: int, *, pinned: bool = False) -> InputMemory:
-        """Memory that nothing is written to yet; `pinned`: a device can copy from it by itself."""
-        size = Inputs.size(num_rows, width)
-        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
-        return cls(numbers, Inputs.of(numbers, num_rows, width))
-
-    def on(self, device: torch.device) -> Inputs:
-        """The inputs on a device, moved by one copy; on the CPU, these."""
-        if device.type == "cpu":
-            return self.inputs
-        return Inputs.of(self.numbers.to(device), *self.inputs.token_ids.shape)

@@ -30,10 +30,13 @@ class BatchedRunner(Runner):
         super().__init__(model, **sizes)
         self._packed_model = packed_model_of(model)
 
-    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
-        """As `Runner.verify`, in one forward pass over a batch of rows."""
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+    ) -> list[torch.Tensor]:
+        """As `Runner.verify_rows`, in one forward pass over a batch of paths."""
+        (token_id,), (tree,) = token_ids, trees
         if tree is None:
-            return super().verify(token_id, None)
+            return super().verify_rows(token_ids, trees)
         paths = tree.paths()
         width = 1 + max(len(path) for path in paths)
         rows = np.full((len(paths), width), token_id, dtype=np.int64)
@@ -45,7 +48,7 @@ class BatchedRunner(Runner):
             self._places[1 + path] = row * width + 1 + np.arange(len(path))
         logits = self._forward_rows(rows)
         places = torch.from_numpy(self._places).to(logits.device)
-        return logits.flatten(0, 1).index_select(0, places)
+        return [logits.flatten(0, 1).index_select(0, places)]
 
     def _forward_rows(self, rows: np.ndarray) -> torch.Tensor:
         num_rows, width = rows.shape
@@ -57,10 +60,9 @@ class BatchedRunner(Runner):
         token_ids, position_ids = inputs.to(self._model.device)
         return self._forward(token_ids, position_ids, mask, model=self._packed_model)
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keeps the states of the token and of the nodes `path`, from a row that has them all."""
+    def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         if not path:
-            self.cache.commit([0])
-            return
+            return [0]
+        # A row that has the whole path.
         first = int(self._places[1 + path[-1]]) // self._width * self._width
-        self.cache.commit(range(first, first + 1 + len(path)))
+        return range(first, first + 1 + len(path))

@@ -39,8 +39,8 @@ class _Place:
         row: The row that a pass without `slots` is of; its states go behind the committed ones.
         slots: int64 `(num_tokens,)`, where the states of a pass over the first rows go.
         rows: int64 `(num_tokens,)`, in which rows these are.
-        num_rows: Such a pass sees so many rows.
-        end: And the slots before this.
+        num_rows: How many rows such a pass sees.
+        end: It sees the slots before this one.
     """
 
     __slots__ = ("end", "lengths", "num_rows", "row", "rows", "slots")
@@ -90,17 +90,11 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
-        return self._scatter(key_states, value_states, self._place.slots)
-
-    def _scatter(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, slots: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, num_rows, end = self._place.rows, self._place.num_rows, self._place.end
-        seen = []
+        place = self._place
         for states, new in ((self.keys, key_states), (self.values, value_states)):
-            states.transpose(1, 2)[rows, slots] = new[0].transpose(0, 1)
-            seen.append(states[:num_rows, :, :end])
-        return seen[0], seen[1]
+            states.transpose(1, 2)[place.rows, place.slots] = new[0].transpose(0, 1)
+        seen = slice(place.num_rows), slice(None), slice(place.end)
+        return self.keys[seen], self.values[seen]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the states that `query_length` new tokens would see."""
@@ -132,7 +126,7 @@ class TreeCache(Cache):
 
     A forward pass writes its states behind the committed ones; `commit` keeps some of them, in
     place. Slots that were not kept are overwritten by the next pass. Slots are allocated when the
-    first pass has told the shapes, all layers of one shape in one block, so that a commit is two
+    first pass has shown the shapes, all layers of one shape in one block, so that a commit is two
     operations and not four per layer (6 layers on a CPU: 6 us instead of 66).
 
     Several sequences are as many rows, each of its own length. A pass is of one row, that of

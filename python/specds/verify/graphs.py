@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 
-from specds.verify.batch_inputs import InputMemory, Inputs
+from specds.verify.batch_inputs import Inputs
 from specds.verify.cache import TreeCache
 from specds.verify.packed_runner import PackedRunner
 
@@ -35,16 +35,6 @@ def bucket(number: int, sizes: tuple[int, ...]) -> int:
     return -(-number // sizes[-1]) * sizes[-1] if fitting is None else fitting
 
 
-class Recording(Protocol):
-    """A computation on tensors that stay where they are, and its outputs, likewise."""
-
-    outputs: Outputs
-
-    def replay(self) -> None:
-        """Computes again, from what the tensors hold now."""
-        ...
-
-
 # Only one recording can be made at a time.
 _recording = Lock()
 
@@ -64,7 +54,7 @@ class SharedMemory:
 
 
 class CudaRecording:
-    """A CUDA graph.
+    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
 
     Args:
         compute: What to record; it is run a few times.
@@ -90,7 +80,7 @@ class CudaRecording:
                 self.outputs = compute()
 
     def replay(self) -> None:
-        """As `Recording.replay`."""
+        """Computes again, from what the tensors hold now, into `outputs`."""
         self._graph.replay()
 
 
@@ -107,9 +97,9 @@ class _Pass:
         pinned = device.type == "cuda"
         # The next request may be made outside of an inference mode that this one is made in.
         with torch.inference_mode(False):
-            self.host = InputMemory.make(num_rows, width, pinned=pinned)
+            self.host = Inputs.on_host(num_rows, width, pinned=pinned)
             self.numbers = torch.zeros_like(self.host.numbers, device=device)
-        self.recordings: dict[tuple[int, int] | None, Recording] = {}
+        self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
 
 class _Kept:
@@ -185,7 +175,7 @@ class GraphRunner(PackedRunner):
     """
 
     _static = True
-    _record: ClassVar[Callable[..., Recording]] = CudaRecording
+    _record: ClassVar[Callable[..., CudaRecording]] = CudaRecording
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
@@ -208,7 +198,7 @@ class GraphRunner(PackedRunner):
         width = 1 + bucket(width - 1, _NODES)
         return rows, width, bucket(length + width, _SLOTS)
 
-    def _host_memory(self, shape: Shape) -> InputMemory:
+    def _host_inputs(self, shape: Shape) -> Inputs:
         return self._pass_of(shape).host
 
     def _pass_of(self, shape: Shape) -> _Pass:
@@ -222,7 +212,7 @@ class GraphRunner(PackedRunner):
             made = self._kept.passes[shape] = _Pass(*shape[:2], self._model.device)
         return made
 
-    def _compute(self, host: InputMemory, shape: Shape, request: PassRequest | None) -> Outputs:
+    def _compute(self, host: Inputs, shape: Shape, request: PassRequest | None) -> Outputs:
         of_shape = self._pass_of(shape)
         of_shape.numbers.copy_(host.numbers, non_blocking=True)
         inputs = Inputs.of(of_shape.numbers, *shape[:2])

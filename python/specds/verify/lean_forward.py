@@ -1,4 +1,4 @@
-"""What is left of a model's forward pass without its layers of Python: the arithmetic."""
+"""How do small models pass faster: the arithmetic of their forward, without its Python."""
 
 from __future__ import annotations
 
@@ -28,105 +28,72 @@ if TYPE_CHECKING:
     Mask = torch.Tensor | None
 
 
-class _Block(NamedTuple):
-    """A kind of module whose forward is computed here.
-
-    Attributes:
-        kind: Its class, and no other.
-        parts: The names of all modules in it.
-        weights: The names of its own parameters.
-    """
-
-    kind: type[torch.nn.Module]
-    parts: frozenset[str]
-    weights: frozenset[str] = frozenset()
-
-
-class _Family(NamedTuple):
-    """The blocks of the decoders of one family; what is in them and no block is run as it is."""
-
-    whole: _Block
-    decoder: _Block
-    layer: _Block
-    attention: _Block
-    mlp: _Block
-    norm: _Block
-
-
 # Tokens for which a linear layer is computed the other way round: 2 take 0.55 of the time, 5 take
 # 0.7, 8 take 0.9 and 16 more than all (5 million parameters, a processor with AVX-512).
 _FEW = 8
 _HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
 
-_PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-_HEAD_NORMS = frozenset({"q_norm", "k_norm"})
-
-
-def _family(
-    modeling: ModuleType, name: str, head_norms: frozenset[str] = frozenset()
-) -> tuple[type, _Family]:
-    def block(suffix: str, *parts: str, weights: frozenset[str] = frozenset()) -> _Block:
-        return _Block(getattr(modeling, name + suffix), frozenset(parts), weights)
-
-    family = _Family(
-        whole=block("ForCausalLM", "model", "lm_head"),
-        decoder=block("Model", "embed_tokens", "layers", "norm", "rotary_emb"),
-        layer=block(
-            "DecoderLayer", "self_attn", "mlp", "input_layernorm", "post_attention_layernorm"
-        ),
-        attention=block("Attention", *_PROJECTIONS, *head_norms),
-        mlp=block("MLP", "gate_proj", "up_proj", "down_proj", "act_fn"),
-        norm=block("RMSNorm", weights=frozenset({"weight"})),
-    )
-    return family.whole.kind, family
-
-
-_FAMILIES: dict[type, _Family] = dict(
-    [
-        _family(modeling_llama, "Llama"),
-        _family(modeling_mistral, "Mistral"),
-        _family(modeling_qwen2, "Qwen2"),
-        _family(modeling_qwen3, "Qwen3", _HEAD_NORMS),
-    ]
-)
+# What the class names of the families known here begin with.
+_FAMILIES: dict[str, ModuleType] = {
+    "Llama": modeling_llama,
+    "Mistral": modeling_mistral,
+    "Qwen2": modeling_qwen2,
+    "Qwen3": modeling_qwen3,
+}
+# What they end with, of the modules whose forward is computed here, and the modules in each of
+# these; of the others in them, the forward is called.
+_PARTS = {
+    "ForCausalLM": {"model", "lm_head"},
+    "Model": {"embed_tokens", "layers", "norm", "rotary_emb"},
+    "DecoderLayer": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
+    "Attention": {"q_proj", "k_proj", "v_proj", "o_proj"},
+    "MLP": {"gate_proj", "up_proj", "down_proj", "act_fn"},
+    "RMSNorm": set[str](),
+}
+_HEAD_NORMS = {"q_norm", "k_norm"}
 
 
 def lean_reason(model: PreTrainedModel) -> str | None:
     """Why a model has no lean forward; None where it has."""
-    family = _FAMILIES.get(type(model))
-    if family is None:
-        return f"{type(model).__name__} is of no family that is known here"
+    name = type(model).__name__
+    family = name.removesuffix("ForCausalLM")
+    if type(model) is not getattr(_FAMILIES.get(family), name, None):
+        return f"{name} is of no family that is known here"
     if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "hooks are registered for all modules"
     if getattr(model, "_tp_size", None) is not None:
         return "it is spread over several devices"
-    blocks = _blocks(model, family)
-    return next((reason for made in blocks if (reason := _block_reason(*made))), None)
+    computed = _computed_modules(model)
+    return next((why for part in computed if (why := _part_reason(family, *part))), None)
 
 
-def _blocks(model: Any, family: _Family) -> Iterator[tuple[torch.nn.Module, _Block]]:
+def _computed_modules(model: Any) -> Iterator[tuple[torch.nn.Module, str]]:
     """All modules whose forward is not called, each after the one that it is found in."""
-    yield model, family.whole
-    yield model.model, family.decoder
-    yield model.model.norm, family.norm
+    yield model, "ForCausalLM"
+    yield model.model, "Model"
+    yield model.model.norm, "RMSNorm"
     for layer in model.model.layers:
-        yield layer, family.layer
-        yield layer.self_attn, family.attention
-        yield layer.mlp, family.mlp
-        norms = [layer.input_layernorm, layer.post_attention_layernorm]
-        if family.attention.parts >= _HEAD_NORMS:
-            norms += [layer.self_attn.q_norm, layer.self_attn.k_norm]
-        yield from ((norm, family.norm) for norm in norms)
+        yield layer, "DecoderLayer"
+        yield layer.self_attn, "Attention"
+        yield layer.mlp, "MLP"
+        yield layer.input_layernorm, "RMSNorm"
+        yield layer.post_attention_layernorm, "RMSNorm"
+        for name in _HEAD_NORMS & layer.self_attn._modules.keys():
+            yield layer.self_attn._modules[name], "RMSNorm"
 
 
-def _block_reason(module: torch.nn.Module, block: _Block) -> str | None:
-    name = block.kind.__name__
-    if type(module) is not block.kind:
+def _part_reason(family: str, module: torch.nn.Module, kind: str) -> str | None:
+    expected = getattr(_FAMILIES[family], family + kind)
+    name, parts = expected.__name__, _PARTS[kind]
+    if family == "Qwen3" and kind == "Attention":
+        parts = parts | _HEAD_NORMS
+    if type(module) is not expected:
         return f"a {type(module).__name__} is where a {name} is expected"
-    if module._modules.keys() != block.parts or module._parameters.keys() != block.weights:
+    weights = {"weight"} if kind == "RMSNorm" else set()
+    if module._modules.keys() != parts or module._parameters.keys() != weights:
         return f"a {name} is not made as usual"
     # A forward of the class may have been exchanged for all models, by a library of kernels.
-    if _is_hooked(module) or block.kind.forward.__module__ != block.kind.__module__:
+    if _is_hooked(module) or expected.forward.__module__ != expected.__module__:
         return f"a {name} has hooks or another forward than its own"
     return f"a {name} is in training mode" if module.training else None
 
@@ -137,7 +104,7 @@ def _is_hooked(module: torch.nn.Module) -> bool:
 
 
 class _Layer(NamedTuple):
-    """What a decoder layer computes with: to look that up in modules takes as long as a sum."""
+    """What a decoder layer computes with; to look it up in modules takes as long as to add."""
 
     input_norm: _Function
     query: _Function
@@ -177,7 +144,7 @@ class _Layer(NamedTuple):
 
 
 def _function(module: torch.nn.Module) -> _Function:
-    """What a call of a module comes to: for a linear layer without hooks its one operation."""
+    """What computes as the module does: for a linear layer without hooks its one operation."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
     weight = module.weight

@@ -1,4 +1,4 @@
-"""Who may see whom: the attention mask of one forward pass over a draft."""
+"""Which tokens see which: the attention mask of one forward pass over a draft."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MaskBuilder:
         can hold it.
 
         Args:
-            visible: bool `(num_rows, width, width)`, whom of its row each token of the pass sees.
+            visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
             positions: int64 `(num_rows, width)`.
             lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
             end: Slots that are seen or hidden.
@@ -86,7 +86,7 @@ class MaskBuilder:
         slots = torch.arange(end, device=positions.device)
         places = slots - lengths[:, None]
         of_prefix = places < 0
-        # Slots behind the pass fall on the column added here, which nobody sees.
+        # Slots behind the pass fall on the column added here, which no token sees.
         nodes = places.clamp(0, width)[:, None]
         padded = torch.nn.functional.pad(visible, (0, 1))
         seen = padded.gather(2, nodes.expand(num_rows, width, end)) | of_prefix[:, None]
@@ -109,7 +109,7 @@ class MaskBuilder:
         Without windows it takes a fifth of the time of `build`.
 
         Args:
-            visible: bool `(1, width, width)`, whom of the pass each of its tokens sees.
+            visible: bool `(1, width, width)`, which tokens of the pass each one sees.
             depths: int64 `(1, width)`, how far each is from position `length`.
             length: Committed tokens.
             group: Query heads per head of the keys, as for `packed`.
@@ -134,7 +134,7 @@ def packed(mask: torch.Tensor, group: int) -> torch.Tensor:
 
 
 def of_tree(tree: TokenTree) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Who of a root and its tree sees whom, the root first, and the depth of each."""
+    """Which of a root and its tree see which, the root first, and the depth of each."""
     visible = np.zeros((1 + len(tree),) * 2, dtype=np.bool_)
     visible[:, 0] = True
     visible[1:, 1:] = tree.mask()

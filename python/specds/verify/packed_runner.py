@@ -9,7 +9,7 @@ import torch
 
 from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify.attention import group_size
-from specds.verify.batch_inputs import InputMemory
+from specds.verify.batch_inputs import Inputs
 from specds.verify.lean_forward import LeanForward, lean_reason
 from specds.verify.masks import packed
 from specds.verify.packed_model import packed_model_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.accept.on_device import Decision, PassRequest
-    from specds.verify.batch_inputs import Inputs
 
     Shape = tuple[int, int, int]
 
@@ -41,7 +40,7 @@ class PackedRunner(Runner):
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
         self._lean = self._lean_forward() if lean_reason(model) is None else None
-        self._made: dict[tuple[int, int], InputMemory] = {}
+        self._inputs: dict[tuple[int, int], Inputs] = {}
         self._group = group_size(self._config)
 
     def _lean_forward(self) -> Callable[..., torch.Tensor]:
@@ -61,10 +60,6 @@ class PackedRunner(Runner):
         On a CPU it is not: there the rows that are visited cost less than all of them.
         """
         return self._model.device.type != "cpu"
-
-    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
-        """As `Runner.verify`."""
-        return self.verify_rows([token_id], [tree])[0]
 
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
@@ -98,16 +93,6 @@ class PackedRunner(Runner):
             self.cache.use_row(row)
             self.cache.advance(count)
 
-    def commit(self, path: Sequence[int]) -> None:
-        """As `Runner.commit`."""
-        self.commit_rows([path])
-
-    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
-        """As `Runner.commit_rows`."""
-        for row, path in enumerate(paths):
-            self.cache.use_row(row)
-            super().commit(path)
-
     def _run(
         self,
         token_ids: Sequence[int],
@@ -117,8 +102,8 @@ class PackedRunner(Runner):
     ) -> tuple[list[torch.Tensor], list[Decision]]:
         sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
         shape = self._shape(len(trees), max(sizes), max(self.cache.lengths))
-        host = self._host_memory(shape)
-        host.inputs.fill(token_ids, trees, self.cache.lengths, forced)
+        host = self._host_inputs(shape)
+        host.fill(token_ids, trees, self.cache.lengths, forced)
         logits, reported = self._compute(host, shape, request)
         rows = [row[:size] for row, size in zip(logits, sizes, strict=False)]
         return rows, [] if reported is None else decisions(reported, shape[1])[: len(trees)]
@@ -127,14 +112,15 @@ class PackedRunner(Runner):
         """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
         return num_rows, width, length + width
 
-    def _host_memory(self, shape: Shape) -> InputMemory:
-        made = self._made.get(shape[:2])
-        if made is None:
-            made = self._made[shape[:2]] = InputMemory.make(*shape[:2])
-        return made
+    def _host_inputs(self, shape: Shape) -> Inputs:
+        """Memory for what a pass takes, used again by the next pass of the shape."""
+        inputs = self._inputs.get(shape[:2])
+        if inputs is None:
+            inputs = self._inputs[shape[:2]] = Inputs.on_host(*shape[:2])
+        return inputs
 
     def _compute(
-        self, host: InputMemory, shape: Shape, request: PassRequest | None
+        self, host: Inputs, shape: Shape, request: PassRequest | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logits of a pass and, with `request`, what `decisions` takes.
 
@@ -150,7 +136,9 @@ class PackedRunner(Runner):
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
         choices = request.choose(logits.flatten(0, 1)).view_as(inputs.forced)
         choices = torch.where(inputs.forced < 0, choices, inputs.forced)
-        counts, path = follow(inputs, choices)
+        counts, path = follow(
+            inputs.token_ids, inputs.depths, inputs.parents, inputs.visible, choices
+        )
         self.cache.move_rows(inputs.lengths, path)
         predictions = likeliest(logits, request.num_predictions, request.known_tokens)
         return report(counts, path, choices, predictions)

@@ -31,8 +31,8 @@ _CHUNK = 1024
 class Runner:
     """The target model of one request, with the KV cache and the masks it needs.
 
-    Call `prefill` once per row, then `verify` and `commit` in turn, or what they are for several
-    rows, `verify_rows` and `commit_rows`.
+    Call `prefill` once per row, then `verify_rows` and `commit_rows` in turn; `verify` and `commit`
+    are the same for a single row.
 
     Args:
         model: The target model.
@@ -92,25 +92,29 @@ class Runner:
             self.cache.advance(token_ids[:, chunk].shape[1])
         return logits[-1:]
 
-    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
-        """Runs the last emitted token and its tree through the model, in one forward pass.
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+    ) -> list[torch.Tensor]:
+        """Runs the last emitted token of each row and its tree through the model, in one pass.
 
         Args:
-            token_id: The last emitted token, the only one whose states are not in the cache.
-            tree: The draft; None where it is empty: that pass is plain decoding, without our mask.
+            token_ids: The last emitted tokens, the only ones whose states are not in the cache.
+            trees: The drafts; None where one is empty: of a single row, that pass is plain
+                decoding, without our mask.
 
         Returns:
-            Logits `(1 + num_nodes, vocab_size)`: row 0 after `token_id`, row ``1 + i`` after node
-            `i` of the tree.
+            For each row, logits `(1 + num_nodes, vocab_size)`: row 0 after the last token, row
+            ``1 + i`` after node `i` of the tree.
         """
+        (token_id,), (tree,) = token_ids, trees
         tokens, depths, mask = np.array([token_id]), np.array([0]), None
         if tree is not None:
             visible, depths = of_tree(tree)
             tokens = np.concatenate((tokens, tree.token_ids))
             mask = self._mask_of(visible, depths)
         inputs = np.stack((tokens, self.cache.length + depths))[:, None]
-        token_ids, positions = torch.from_numpy(inputs).to(self._model.device)
-        return self._forward(token_ids, positions, mask)[0]
+        ids, positions = torch.from_numpy(inputs).to(self._model.device)
+        return [self._forward(ids, positions, mask)[0]]
 
     def _mask_of(
         self, visible: NDArray[np.bool_], depths: NDArray[np.int64]
@@ -119,21 +123,23 @@ class Runner:
         seen, at = (torch.from_numpy(array)[None].to(device) for array in (visible, depths))
         return self._masks.of_row(seen, at, self.cache.length)
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keeps the states of the token and the tree nodes `path` of the last `verify`."""
-        self.cache.commit([0, *(1 + node for node in path)])
-
-    def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
-    ) -> list[torch.Tensor]:
-        """`verify` for each row, in one forward pass over all."""
-        (token_id,), (tree,) = token_ids, trees
-        return [self.verify(token_id, tree)]
-
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
-        """`commit` for each row, after `verify_rows`."""
-        (path,) = paths
-        self.commit(path)
+        """Keeps, in each row, the states of the last token and of the tree nodes of a path."""
+        for row, path in enumerate(paths):
+            self.cache.use_row(row)
+            self.cache.commit(self._places_of(path))
+
+    def _places_of(self, path: Sequence[int]) -> Sequence[int]:
+        """Where in the last pass of a row the last token and the nodes `path` are, ascending."""
+        return [0, *(1 + node for node in path)]
+
+    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
+        """`verify_rows` of a single row."""
+        return self.verify_rows([token_id], [tree])[0]
+
+    def commit(self, path: Sequence[int]) -> None:
+        """`commit_rows` of a single row."""
+        self.commit_rows([path])
 
     def leave(self, row: int) -> None:
         """Ends a row; the last one takes its number."""

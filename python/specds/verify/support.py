@@ -59,7 +59,7 @@ class Support:
     Attributes:
         ok: Whether a draft can be verified on the model.
         reasons: Why not; empty where `ok`.
-        max_error: Largest error of one pass over a tree, held against plain passes over its paths:
+        max_error: Largest error of one pass over a tree, compared with plain passes over its paths:
             the root mean square of a node's differences, over the standard deviation of the
             logits. None where a reason was known without it.
     """
@@ -74,8 +74,8 @@ def check_model(
 ) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
-    The logits of one pass over eight nodes are held against plain passes over the tree's paths that
-    use neither our cache nor our masks: three forward passes over some twenty tokens.
+    The logits of one pass over eight nodes are compared with plain passes over the tree's paths,
+    which use neither our cache nor our masks: three forward passes over some twenty tokens.
 
     Args:
         model: The model to check.

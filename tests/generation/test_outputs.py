@@ -1,0 +1,165 @@
+"""What callers, streamers and stopping criteria get is what plain `model.generate` gives them."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+
+from models import (
+    GREEDY,
+    SAMPLING,
+    VOCAB_SIZE,
+    Recorder,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    tiny_model,
+    tree_generate,
+)
+from specds.generation import custom_generate
+from specds.stats import GenerationStats
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One printable character per token."""
+    vocabulary = {chr(33 + token): token for token in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+
+
+def test_stop_strings_inside_a_draft(tokenizer):
+    model = tiny_model("llama")
+    free = plain_generate(model, **GREEDY)
+    stop = "".join(chr(33 + token) for token in free[27:29])
+    expected = plain_generate(model, stop_strings=stop, tokenizer=tokenizer, **GREEDY)
+    assert expected == free[:29]
+    with_string = {"stop_strings": stop, "tokenizer": tokenizer, **GREEDY}
+    in_config = {
+        "generation_config": GenerationConfig(stop_strings=[stop], do_sample=False),
+        "tokenizer": tokenizer,
+    }
+    for settings in (with_string, in_config):
+        output = tree_generate(model, oracle_drafter(free), **settings)
+        assert output.sequences.tolist() == [expected]
+        assert output.stats.num_drafts == 1
+    # By transformers' own route the caller makes the criterion.
+    criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, stop)])
+    by_route = model.generate(
+        prompt(),
+        custom_generate=custom_generate(oracle_drafter(free)),
+        stopping_criteria=criteria,
+        max_new_tokens=32,
+    )
+    assert by_route.tolist() == [expected]
+    with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
+        tree_generate(model, random_drafter(), stop_strings=stop)
+
+
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+def test_streamers_get_what_plain_decoding_gives_them(mode):
+    model = tiny_model("qwen3")
+    plain, ours, by_route = Recorder(), Recorder(), Recorder()
+    expected = plain_generate(model, streamer=plain, **mode)
+    tree_generate(model, mixed_drafter(expected), streamer=ours, **mode)
+    torch.manual_seed(0)
+    loop = custom_generate(
+        mixed_drafter(expected), budget=16, verification="batched", streamer=by_route
+    )
+    model.generate(prompt(), custom_generate=loop, max_new_tokens=32, **mode)
+    assert ours.received == by_route.received == plain.received
+
+
+class Counts(StoppingCriteria):
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append((input_ids.tolist(), scores and len(scores)))
+        return torch.tensor([input_ids.shape[1] == 40])
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_stopping_criteria_are_called_as_often_and_with_the_same(with_scores):
+    model = tiny_model("llama")
+    plain, ours = Counts(), Counts()
+    kept = {"return_dict_in_generate": True, "output_scores": True} if with_scores else {}
+    output = model.generate(prompt(), stopping_criteria=[plain], max_new_tokens=32, **kept)
+    expected = (output.sequences if with_scores else output)[0].tolist()
+    tree_generate(model, mixed_drafter(expected), stopping_criteria=[ours], **kept)
+    assert len(plain.seen) == 19
+    assert ours.seen == plain.seen
+
+
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+def test_custom_generate_returns_what_model_generate_does(mode):
+    model = tiny_model("mistral")
+    expected = plain_generate(model, **mode)
+    settings = {"max_new_tokens": 32, **mode}
+    loop = custom_generate(mixed_drafter(expected), budget=16)
+    torch.manual_seed(0)
+    assert model.generate(prompt(), custom_generate=loop, **settings).tolist() == [expected]
+    kept = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    outputs = []
+    for extra in ({}, {"custom_generate": loop}):
+        torch.manual_seed(0)
+        outputs.append(model.generate(prompt(), **settings, **kept, **extra))
+    plain, ours = outputs
+    assert type(ours) is type(plain)
+    assert ours.sequences.tolist() == plain.sequences.tolist() == [expected]
+    for name in ("scores", "logits"):
+        for mine, theirs in zip(ours[name], plain[name], strict=True):
+            assert mine.shape == theirs.shape
+            assert torch.allclose(mine, theirs, atol=1e-4)
+    assert ours.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_plain_decoding_goes_on_from_the_cache(family):
+    model = tiny_model(family)
+    expected = plain_generate(model, num_tokens=60, **GREEDY)
+    kept = {"return_dict_in_generate": True, **GREEDY}
+    output = tree_generate(model, mixed_drafter(expected), num_tokens=20, **kept)
+    rest = model.generate(
+        output.sequences, past_key_values=output.past_key_values, max_new_tokens=40, **GREEDY
+    )
+    assert rest.tolist() == [expected]
+    assert tree_generate(model, random_drafter(), **GREEDY).past_key_values is None
+
+
+def test_stats_of_requests_add_up():
+    first = GenerationStats(num_emitted_tokens=9, draft_s=1.0, forward_s=2.0, total_s=4.0)
+    first.record_draft(5, 3)
+    first.record_draft(0, 0)
+    second = GenerationStats(num_emitted_tokens=2, total_s=1.0)
+    second.record_draft(4, 1)
+    total = first + second
+    assert total.num_drafts == 3
+    assert total.num_draft_tokens == 9
+    assert total.num_accepted_tokens == 4
+    assert total.num_accepted_tokens_per_pos == [2, 1, 1]
+    assert total.num_emitted_tokens == 11
+    assert total.total_s == 5.0
+    assert first.num_accepted_tokens_per_pos == [1, 1, 1]
+    assert first.mean_acceptance_length == 1 + 3 / 2
+    assert first.shares["draft"] == 0.25
+    assert first.shares["forward"] == 0.5
+    assert GenerationStats().mean_acceptance_length == 1.0
+    assert set(GenerationStats().shares.values()) == {0.0}
+
+
+def test_times_cover_the_request():
+    stats = tree_generate(tiny_model("llama"), random_drafter(), profile=True, **GREEDY).stats
+    assert all(share > 0 for share in stats.shares.values())
+    assert 0.5 < sum(stats.shares.values()) <= 1.0

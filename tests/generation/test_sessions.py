@@ -1,0 +1,133 @@
+"""What drafters and their sessions are asked and told, and which of their mistakes are refused."""
+
+import re
+
+import pytest
+
+from models import (
+    GREEDY,
+    VOCAB_SIZE,
+    Drafter,
+    Session,
+    oracle_drafter,
+    plain_generate,
+    random_drafter,
+    random_tree,
+    tiny_model,
+    tree_generate,
+)
+from reference import TokenTree
+from specds.drafters import TokenTree as CoreTree
+from specds.generation import custom_generate
+
+BUDGETS = {
+    "drafts over the budget are cut": (None, 3, {3}),
+    "none is asked for with a budget of zero": (None, 0, set()),
+    "a drafter names its own": (5, "auto", {5}),
+    "a number comes before the drafter's own": (5, 3, {3}),
+    "elsewhere auto decides": (None, "auto", {64}),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_drafts_have_the_nodes_of_the_budget(name):
+    own, asked, budgets = BUDGETS[name]
+    drafter = Drafter(lambda rng, *_: random_tree(rng, 70))
+    if own is not None:
+        drafter.max_nodes = own
+    model = tiny_model("llama")
+    output = tree_generate(model, drafter, num_tokens=8, budget=asked, **GREEDY)
+    assert output.sequences.tolist() == [plain_generate(model, num_tokens=8, **GREEDY)]
+    assert set(drafter.sessions[0].budgets) == budgets
+    assert output.stats.num_draft_tokens <= max(budgets, default=0) * output.stats.num_drafts
+
+
+class Recycling(Session):
+    """Wants the target's two likeliest tokens, and keeps them beside what is emitted."""
+
+    num_predictions = 2
+
+    def __init__(self, grow, prompt_ids):
+        super().__init__(grow, prompt_ids)
+        self.recycled = []
+
+    def observe_predictions(self, tree, predictions):
+        assert predictions.shape == (1 + len(tree), 2)
+        self.recycled.append([tree, predictions])
+
+    def observe(self, token_ids, num_verified=None):
+        self.recycled[-1].append(token_ids)
+        super().observe(token_ids)
+
+
+@pytest.mark.parametrize("verification", ["tree", "batched"])
+def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(expected, num_wrong=1)
+    sessions = []
+
+    def session(prompt_ids):
+        sessions.append(Recycling(drafter.grow, prompt_ids))
+        return sessions[-1]
+
+    drafter.session = session
+    output = tree_generate(model, drafter, verification=verification, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    (session,) = sessions
+    assert len(session.recycled) == 1 + output.stats.num_drafts
+    assert len(session.recycled[0][0]) == 0
+    assert max(len(tree) for tree, _, _ in session.recycled) > 4
+    for tree, predictions, emitted in session.recycled:
+        edges = list(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
+        node = -1
+        for token in emitted:
+            assert predictions[1 + node, 0] == token
+            node = edges.index((node, token)) if (node, token) in edges else None
+
+    drafter.vocab_size = 7
+    drafter.grow = lambda *_: CoreTree([], [])
+    tree_generate(model, drafter, budget=1, **GREEDY)
+    assert len(sessions[-1].recycled) == 32
+    assert all(predictions.max() < 7 for _, predictions, _ in sessions[-1].recycled)
+
+
+NO_BUDGET = "budget must be 'auto' or a number of nodes from 0 on, got "
+NO_WAY = "verification must be 'auto' or 'fast' or 'tree' or 'batched', got 'twice'"
+REFUSED = [
+    *(({"budget": budget}, NO_BUDGET + repr(budget)) for budget in (-1, 1.5, True, "all", None)),
+    ({"verification": "twice"}, NO_WAY),
+    ({"forced_ids": []}, "forced_ids is empty"),
+    ({"forced_ids": [3, VOCAB_SIZE]}, "has token 97"),
+    ({"forced_ids": [-1]}, "has token -1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_arguments_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tree_generate(tiny_model("llama"), random_drafter(), **settings)
+    if "forced_ids" not in settings:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            custom_generate(random_drafter(), **settings)
+
+
+def test_tokens_that_the_model_lacks_are_an_error():
+    model = tiny_model("llama")
+    drafter = Drafter(lambda *_: TokenTree([3, VOCAB_SIZE], [-1, 0], [0.5, 0.5]))
+    with pytest.raises(ValueError, match=f"drafts token {VOCAB_SIZE}, the model has {VOCAB_SIZE}"):
+        tree_generate(model, drafter)
+    assert drafter.sessions[0].finished == 1
+    with pytest.raises(ValueError, match="use a drafter made with the model's own tokenizer"):
+        tree_generate(model, Drafter(None, vocab_size=VOCAB_SIZE + 1))
+    for fitting in (VOCAB_SIZE, VOCAB_SIZE - 5, None):
+        drafter = random_drafter()
+        drafter.vocab_size = fitting
+        tree_generate(model, drafter, num_tokens=2)
+
+
+def test_a_session_that_is_none_is_refused_before_anything_is_generated():
+    drafter = random_drafter()
+    drafter.session = lambda _: object()
+    with pytest.raises(TypeError, match=r"must be a `specds\.drafters\.Session`, not object"):
+        tree_generate(tiny_model("llama"), drafter, **GREEDY)
