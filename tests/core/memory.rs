@@ -192,28 +192,42 @@ proptest! {
 }
 
 #[test]
-fn no_insert_exceeds_the_limit() {
+fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
     let memory = memory(1 << 20);
     let long = text(9, 200_000);
+    let is_done = AtomicBool::new(false);
     let mut most = 0;
-    for number in 0..100_000_u32 {
-        let length = match number {
-            _ if number % 30_000 == 29_999 => long.len(),
-            _ if number % 3000 == 0 => 3000,
-            _ => (number % 4) as usize,
-        };
-        let start = (number as usize).wrapping_mul(31) % (long.len() - length + 1);
-        let tenant = format!("tenant {}", number % 1000);
-        memory
-            .insert(&tenant, &long[start..start + length])
-            .unwrap();
-        assert!(memory.num_bytes() <= memory.max_bytes());
-        most = most.max(memory.num_bytes());
-    }
-    assert!(
-        most > memory.max_bytes() / 10 * 9,
-        "room that is never used"
-    );
+    thread::scope(|scope| {
+        let meanwhile = scope.spawn(|| {
+            let mut most = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                most = most.max(memory.num_bytes());
+            }
+            most
+        });
+        for number in 0..100_000_u32 {
+            let length = match number {
+                _ if number % 30_000 == 29_999 => long.len(),
+                _ if number % 3000 == 0 => 3000,
+                _ => (number % 4) as usize,
+            };
+            let start = (number as usize).wrapping_mul(31) % (long.len() - length + 1);
+            let tenant = format!("tenant {}", number % if number < 60_000 { 1000 } else { 2 });
+            let text = &long[start..start + length];
+            memory.insert(&tenant, text).unwrap();
+            assert!(memory.num_bytes() <= memory.max_bytes());
+            assert!(
+                text.is_empty() || memory.read(&tenant).is_some(),
+                "the newest is kept"
+            );
+            most = most.max(memory.num_bytes());
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let slack = memory.max_bytes() / 4;
+        assert!(meanwhile.join().unwrap() <= memory.max_bytes() + slack);
+    });
+    let used = memory.max_bytes() / 10 * 9;
+    assert!(most > used, "room that is never used");
 }
 
 #[test]
@@ -361,7 +375,7 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
     let mut ends = BTreeSet::from([0]);
     let mut end = 0;
     for text in &written {
-        ends.extend((1..text.len().div_ceil(1023)).map(|piece| end + 1023 * piece));
+        ends.extend((1..text.len().div_ceil(1024)).map(|piece| end + 1024 * piece));
         end += text.len() + 1;
         ends.insert(end);
     }
