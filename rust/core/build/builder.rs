@@ -90,7 +90,7 @@ impl DatastoreBuilder {
         let mut builder = Self {
             indexer: Some(IndexWorkers::new(
                 num_threads(&options, limit),
-                &options.index(),
+                options.index(),
             )?),
             admission: Admission::new(&options),
             options,
@@ -246,9 +246,7 @@ impl DatastoreBuilder {
             text
         } else {
             let folder = self.staging()?.workplace(self.shards.len());
-            let (separator, width) = (self.options.separator, self.options.width());
-            let is_kept = self.options.plan.is_some();
-            let text = DocumentLog::create(&folder, separator, width, is_kept)?;
+            let text = DocumentLog::open(&folder, &self.options, None)?;
             self.current.insert(text)
         };
         text.add(document, self.admission.num_given)
@@ -262,7 +260,7 @@ impl DatastoreBuilder {
         let index = self.shards.len();
         let (folder, text, checkpoint) = text.finish()?;
         self.push(&checkpoint, None)?;
-        if let Some(indexer) = &mut self.indexer {
+        if let Some(indexer) = &self.indexer {
             indexer.add(Job {
                 index,
                 folder,
@@ -389,8 +387,7 @@ impl DatastoreBuilder {
             if let Some((completed, place)) = FinishedShard::recover(staging, index)? {
                 self.take(completed, &place)?;
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
-                let (separator, width) = (self.options.separator, self.options.width());
-                let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
+                let text = DocumentLog::open(&folder, &self.options, Some(checkpoint))?;
                 self.admission.take_up(&checkpoint, &folder)?;
                 self.current = Some(text);
                 if !checkpoint.is_complete {

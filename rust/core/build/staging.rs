@@ -18,11 +18,11 @@
 //! who has the old one open goes on undisturbed.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::{is_at, sync_folder, write_whole};
+use crate::storage::files::{lock, sync_folder, sync_parent, write_whole};
 use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
@@ -42,7 +42,17 @@ impl Staging {
         };
         let folder = parent.join(format!(".{}.build", name.to_string_lossy()));
         fs::metadata(parent).map_err(Error::io(parent))?;
-        let lock = lock(&folder, target)?;
+        let path = folder.join(LOCK);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        let lock = lock(&path, target, || {
+            fs::create_dir_all(&folder)?;
+            match options.open(&path) {
+                // Between the two calls, another process may have ended and removed the folder.
+                Err(_) if !folder.is_dir() => Ok(None),
+                opened => opened.map(Some),
+            }
+        })?;
         Ok(Self {
             target: target.to_owned(),
             folder,
@@ -121,7 +131,7 @@ impl Staging {
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;
-            target.parent().map_or(Ok(()), sync_folder)?;
+            sync_parent(target)?;
         } else {
             for shard in &manifest.shards {
                 let (from, to) = (shard.folder(&shards), shard.folder(target));
@@ -160,36 +170,6 @@ impl Staging {
 }
 
 const LOCK: &str = "lock";
-
-/// Locks the file `lock` of `folder`, which are made where they are missing.
-fn lock(folder: &Path, target: &Path) -> Result<File> {
-    let path = folder.join(LOCK);
-    loop {
-        fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let Ok(file) = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-        else {
-            // Between the two calls, another process may have ended and removed the folder.
-            if folder.is_dir() {
-                File::create(&path).map_err(Error::io(&path))?;
-            }
-            continue;
-        };
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
-            Ok(()) if is_at(&file, &path) => return Ok(file),
-            Ok(()) => {}
-        }
-    }
-}
 
 /// Removes the shards and priors in a folder that the manifest does not list.
 fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {

@@ -19,7 +19,7 @@
 //! vocabulary has at most 65,536 and in 3 elsewhere. A later use has a larger number, below 2⁶³.
 
 use std::borrow::Cow;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::error::{Error, Result};
 use crate::memory::store::{Memory, MemoryOptions, check_name};
 use crate::memory::tenant::Texts;
-use crate::storage::files::{is_at, sync_folder};
+use crate::storage::files::{lock, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
@@ -59,7 +59,10 @@ impl Memory {
             return Err(Error::invalid("path", "must name a file"));
         };
         let partial = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
-        let mut file = lock(&partial, path)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        keep_private(&mut options);
+        let mut file = lock(&partial, path, || options.open(&partial).map(Some))?;
         let bytes = self.encode(weights);
         let mut write = || {
             file.set_len(0)?;
@@ -71,10 +74,7 @@ impl Memory {
             let _ = fs::remove_file(&partial);
             return Err(Error::io(path)(error));
         }
-        match path.parent() {
-            Some(folder) if folder != Path::new("") => sync_folder(folder),
-            _ => sync_folder(Path::new(".")),
-        }
+        sync_parent(path)
     }
 
     /// Reads what [`save`](Self::save) has written: a memory, and the caller's own bytes. Where
@@ -127,27 +127,6 @@ impl Memory {
         let checksum = checksum(&bytes).to_le_bytes();
         bytes[CHECKSUM].copy_from_slice(&checksum);
         bytes
-    }
-}
-
-/// Opens the file in which what will be at `target` is written, for this caller alone.
-fn lock(partial: &Path, target: &Path) -> Result<File> {
-    loop {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        keep_private(&mut options);
-        let file = options.open(partial).map_err(Error::io(partial))?;
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io(partial)(error)),
-            // Who held the lock until now may have moved the file to the target.
-            Ok(()) if is_at(&file, partial) => return Ok(file),
-            Ok(()) => {}
-        }
     }
 }
 
