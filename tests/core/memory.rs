@@ -142,8 +142,13 @@ proptest! {
                     room = 64 * tokens.len() + 2000;
                 }
                 Step::Touch(tenant, position) => {
+                    if position % 2 == 0 {
+                        memory.touch(tenant, position); // counts as one with a reader
+                    }
                     if let Some(reader) = memory.read(tenant) {
-                        reader.touch(position);
+                        if position % 2 == 1 {
+                            reader.touch(position);
+                        }
                         let before = reader.tokens().iter().take(position);
                         let number = before.filter(|&&token| token == History::BOUNDARY).count();
                         if let Some(tokens) = split(reader.tokens()).into_iter().nth(number)
@@ -266,16 +271,6 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
 }
 
 #[test]
-fn a_text_that_comes_again_is_kept_once() {
-    let memory = memory(MemoryOptions::MIN_BYTES);
-    for _ in 0..1000 {
-        memory.insert("ann", &text(1, 100)).unwrap();
-        memory.insert("bob", &text(1, 100)).unwrap();
-    }
-    assert_eq!(memory.num_tokens(), 200);
-}
-
-#[test]
 fn tenants_never_see_each_other() {
     let memory = memory(1 << 24);
     let name = |number: u32| format!("tenant {number}");
@@ -292,17 +287,6 @@ fn tenants_never_see_each_other() {
     }
     assert!(memory.read("tenant").is_none());
     assert_eq!(memory.num_tenants(), 499);
-}
-
-#[test]
-fn no_pair_reaches_from_one_text_to_the_next() {
-    let memory = memory(1 << 20);
-    memory.insert("ann", &[1, 2]).unwrap();
-    memory.insert("ann", &[3, 4]).unwrap();
-    let reader = memory.read("ann").unwrap();
-    assert_eq!(reader.of_pair(2, 3).count(), 0);
-    assert_eq!(reader.of_pair(3, 4).collect::<Vec<_>>(), [4]);
-    assert_eq!(reader.of_token(History::BOUNDARY).count(), 0);
 }
 
 #[test]
@@ -339,18 +323,6 @@ fn what_is_not_usable_is_refused_and_changes_nothing() {
             matches!(refused, Err(Error::InvalidArgument { name: found, .. }) if found == name)
         );
     }
-}
-
-#[test]
-fn a_touch_without_a_reader_counts_as_one_with() {
-    let memory = memory(MemoryOptions::MIN_BYTES);
-    memory.insert("ann", &text(0, 50)).unwrap();
-    for seed in 1..200 {
-        memory.touch("ann", 49);
-        memory.insert("ann", &text(seed, 50)).unwrap();
-    }
-    assert_eq!(texts(&memory, "ann")[0], text(0, 50));
-    assert!(texts(&memory, "ann").len() < 150);
 }
 
 #[test]
