@@ -55,16 +55,25 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
                 options.separator,
                 options.tokenizer_fingerprint.as_str(),
             );
-            if old.tokenizer() == ours {
-                Ok(Some(old))
-            } else {
-                Err(Error::OtherTokenizer {
-                    path: target.to_owned(),
-                    reason: format!("it was built with `{}`", old.tokenizer_name),
-                })
-            }
+            check_tokenizer(target, &old, ours)?;
+            Ok(Some(old))
         }
     }
+}
+
+/// Whether tokens mean in the datastore at `path` what they mean to [others](Manifest::tokenizer).
+pub(crate) fn check_tokenizer(
+    path: &Path,
+    theirs: &Manifest,
+    ours: (u32, u32, &str),
+) -> Result<()> {
+    if theirs.tokenizer() == ours {
+        return Ok(());
+    }
+    Err(Error::OtherTokenizer {
+        path: path.to_owned(),
+        reason: format!("it was built with `{}`", theirs.tokenizer_name),
+    })
 }
 
 /// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.

@@ -1,16 +1,8 @@
 //! Where does a datastore grow before it is one?
 //!
-//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written:
-//!
-//! | path | what it is |
-//! | ---- | ---------- |
-//! | `lock` | locked by the process that writes |
-//! | `plan` | what is being built: only the same build goes on from here |
-//! | `00000/` … | a shard that is being written |
-//! | `00000.json` … | the id of a shard that is complete |
-//! | `datastore/shard-ID/` … | the complete shards |
-//! | `datastore/prior-ID.bin` | the prior, if there is to be one |
-//! | others | what the caller notes, to be removed with the rest |
+//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written: a lock, the plan,
+//! shards that are being written, notes of those that are complete, and in `datastore` the latter
+//! themselves. `docs/FORMAT.md` lists the files.
 //!
 //! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
 //! folder where nothing is at the target, else of the shards and then of the manifest. Shards never

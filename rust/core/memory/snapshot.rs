@@ -1,22 +1,8 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, little-endian, and means something only as a whole:
-//!
-//! | offset | size | field | meaning |
-//! | -----: | ---: | ----- | ------- |
-//! |      0 |    8 | magic | `SPECDS\0M` |
-//! |      8 |    4 | format version | 1 |
-//! |     12 |    4 | vocabulary size | tokens are below it |
-//! |     16 |    8 | length | of the whole file, in bytes |
-//! |     24 |    8 | checksum | xxh3-64 of all bytes but these |
-//! |     32 |      | tokenizer | bytes: which one the tokens are of |
-//! |        |      | weights | bytes: whatever the caller saved with the texts |
-//! |        |    8 | tenants | how many follow |
-//!
-//! Bytes are their number, in 8 bytes, and themselves. A tenant is his name, as bytes, the number of
-//! his documents, in 8 bytes, and these in the order in which they came. A document is its last use
-//! and the number of its tokens, in 8 bytes each, and the tokens, in 2 bytes each where the
-//! vocabulary has at most 65,536 and in 3 elsewhere. A later use has a larger number, below 2⁶³.
+//! A snapshot is one file, little-endian, and means something only as a whole: a header of 32 bytes,
+//! with the length and a checksum of all the others, and a [`Body`]. `docs/FORMAT.md` says what each
+//! byte means.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::checks::check_tokens;
+use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
 use crate::memory::history::History;
 use crate::memory::tenant::{self, Texts};
@@ -51,16 +51,9 @@ impl MemoryOptions {
     }
 
     fn check(&self) -> Result<()> {
-        if !(1..=MAX_VOCAB_SIZE).contains(&self.vocab_size) {
-            let reason = format!("must lie in 1..={MAX_VOCAB_SIZE}, not {}", self.vocab_size);
-            return Err(Error::invalid("vocab_size", reason));
-        }
-        let (min, max) = (Self::MIN_BYTES, Self::MAX_BYTES);
-        if !(min..=max).contains(&self.max_bytes) {
-            let reason = format!("must lie in {min}..={max}, not {}", self.max_bytes);
-            return Err(Error::invalid("max_bytes", reason));
-        }
-        Ok(())
+        check_within("vocab_size", self.vocab_size, 1..=MAX_VOCAB_SIZE)?;
+        let range = Self::MIN_BYTES..=Self::MAX_BYTES;
+        check_within("max_bytes", self.max_bytes, range)
     }
 }
 
