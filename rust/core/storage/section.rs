@@ -122,18 +122,37 @@ fn encode(place: Place, section: &SectionManifest) -> [u8; HEADER_LEN] {
     header
 }
 
+/// Whether a file is of the version that is read.
+pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
+    let expected = FORMAT_VERSION.into();
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Version {
+        path: path.to_owned(),
+        expected,
+        found,
+    })
+}
+
+/// Whether a file has the length that it should have.
+pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Truncated {
+        path: path.to_owned(),
+        expected,
+        found,
+    })
+}
+
 /// Says why a header is not the expected one; what is wrong with the file itself comes first.
 fn check_header(path: &Path, found: &[u8; HEADER_LEN], expected: &[u8; HEADER_LEN]) -> Result<()> {
     if found[0..8] != MAGIC {
         return Err(Error::corrupt(path, "it is not a section file"));
     }
-    if found[8..10] != expected[8..10] {
-        return Err(Error::Version {
-            path: path.to_owned(),
-            expected: FORMAT_VERSION.into(),
-            found: u16::from_le_bytes([found[8], found[9]]).into(),
-        });
-    }
+    check_version(path, u16::from_le_bytes([found[8], found[9]]).into())?;
     if found[60..64] != xxh3_64(&found[..60]).to_le_bytes()[..4] {
         return Err(Error::Checksum {
             path: path.to_owned(),
@@ -175,14 +194,7 @@ impl Section {
     }
 
     fn new(path: PathBuf, map: Mmap, section: &SectionManifest) -> Result<Self> {
-        let (expected, found) = (section.file_len(), map.len() as u64);
-        if found != expected {
-            return Err(Error::Truncated {
-                path,
-                expected,
-                found,
-            });
-        }
+        check_length(&path, section.file_len(), map.len() as u64)?;
         let payload_end = map.len() - TAIL_LEN;
         let padding = [&map[HEADER_LEN..PAYLOAD_OFFSET], &map[payload_end..]];
         if padding
@@ -341,13 +353,7 @@ impl SectionWriter {
             }
         };
         let (file, hasher, found) = open().map_err(Error::io(&path))?;
-        if found < length {
-            return Err(Error::Truncated {
-                path,
-                expected: length,
-                found,
-            });
-        }
+        check_length(&path, length, found.min(length))?;
         Ok(Self {
             path,
             file: BufWriter::with_capacity(1 << 16, file),
