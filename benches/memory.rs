@@ -1,7 +1,9 @@
 //! What a memory of earlier texts takes, in bytes and in time.
 
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::memory::History;
@@ -20,16 +22,56 @@ static REMEMBERED: LazyLock<Vec<u32>> = LazyLock::new(|| {
     tokens.cycle().take(NUM_REMEMBERED).collect()
 });
 
-fn remember(max_bytes: usize) -> Memory {
+/// An empty memory of so many bytes.
+fn memory_of(max_bytes: usize) -> Memory {
     let options = MemoryOptions {
         max_bytes,
         ..MemoryOptions::new(VOCAB_SIZE)
     };
-    let memory = Memory::new(options).expect("usable options");
+    Memory::new(options).expect("usable options")
+}
+
+fn remember(max_bytes: usize) -> Memory {
+    let memory = memory_of(max_bytes);
+    insert_all(&memory);
+    memory
+}
+
+fn insert_all(memory: &Memory) {
     for text in REMEMBERED.chunks(ANSWER) {
         memory.insert("tenant", text).expect("known tokens");
     }
-    memory
+}
+
+/// How long a reader waits for the texts of a tenant while they are added to, in microseconds: at the
+/// median, at one read in a thousand, and at most. The median run of nine counts.
+fn waits_of_reader(max_bytes: usize) -> [f64; 3] {
+    let mut runs = [(); 9].map(|()| {
+        let memory = memory_of(max_bytes);
+        let is_done = AtomicBool::new(false);
+        let mut waits: Vec<Duration> = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut waits = Vec::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    drop(memory.read("tenant"));
+                    waits.push(start.elapsed());
+                    thread::sleep(Duration::from_micros(5));
+                }
+                waits
+            });
+            insert_all(&memory);
+            is_done.store(true, Ordering::Relaxed);
+            reader.join().expect("a reader")
+        });
+        waits.sort_unstable();
+        let last = waits.len() - 1;
+        [last / 2, last - last / 1000, last].map(|place| waits[place].as_secs_f64() * 1e6)
+    });
+    [0, 1, 2].map(|figure| {
+        runs.sort_by(|a, b| a[figure].total_cmp(&b[figure]));
+        runs[4][figure]
+    })
 }
 
 /// What a token takes, and that a million texts of many tenants stay within the limit.
@@ -50,6 +92,13 @@ pub(crate) fn print_figures() {
             "occurrences"
         );
     }
+    for max_bytes in [1 << 28, 8 << 20] {
+        let [median, late, most] = waits_of_reader(max_bytes);
+        println!(
+            "memory of {} MiB: a reader waits {median:.1} µs, one in 1000 {late:.0} µs, at most {most:.0} µs",
+            max_bytes >> 20
+        );
+    }
     let start = Instant::now();
     let memory = remember(8 << 20);
     let seconds = start.elapsed().as_secs_f64();
@@ -58,11 +107,7 @@ pub(crate) fn print_figures() {
         "memory of 8 MiB: {rate:.1} M tokens a second, {} kept",
         memory.num_tokens()
     );
-    let memory = Memory::new(MemoryOptions {
-        max_bytes: 1 << 20,
-        ..MemoryOptions::new(VOCAB_SIZE)
-    });
-    let memory = memory.expect("usable options");
+    let memory = memory_of(1 << 20);
     for number in 0..1_000_000 {
         let length = if number % 100_000 == 99_999 {
             200_000

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use specds::build::DatastoreOptions;
 use specds::build::{CompactOptions, compact, merge};
-use specds::build::{DatastoreOptions, Existing};
 use specds::lookup::Datastore;
 use specds::storage::MAX_SHARD_TOKENS;
 use specds::{Error, Result};
@@ -22,21 +22,16 @@ fn small(max_shard_tokens: u64) -> DatastoreOptions {
     }
 }
 
-fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
-    let options = CompactOptions {
+fn few(max_shard_tokens: u64, drop_duplicates: bool) -> CompactOptions {
+    CompactOptions {
         max_shard_tokens,
         max_memory: u64::MAX,
         drop_duplicates,
-    };
-    compact(path, options, &mut silent)
+    }
 }
 
-fn join(
-    sources: &[impl AsRef<Path>],
-    path: impl AsRef<Path>,
-    overwrite: bool,
-) -> Result<Datastore> {
-    merge(sources, path, overwrite)
+fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
+    compact(path, few(max_shard_tokens, drop_duplicates), &mut silent)
 }
 
 proptest! {
@@ -69,11 +64,6 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("d");
     let old = build(&path, small(3), &[vec![1, 2], vec![1, 3], vec![1, 2]]).unwrap();
-    let options = CompactOptions {
-        max_shard_tokens: MAX_SHARD_TOKENS,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
-    };
     let asked = |datastore: &Datastore| {
         let found = datastore.lookup(&[1], 16, 1).unwrap();
         datastore.continuations(&found, 10)
@@ -84,7 +74,7 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
         assert_eq!(asked(&Datastore::open(&path).unwrap()), [(2, 2), (3, 1)]);
         ControlFlow::Continue(())
     };
-    let new = compact(&path, options, &mut report).unwrap();
+    let new = compact(&path, few(MAX_SHARD_TOKENS, false), &mut report).unwrap();
     assert!(num_reports > 2);
     assert_eq!(
         (old.manifest().shards.len(), new.manifest().shards.len()),
@@ -95,12 +85,12 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
 }
 
 #[test]
-fn a_merged_datastore_has_all_shards_once() {
+fn a_merged_datastore_has_all_shards_once_also_where_it_was_a_source() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     build(&path("a"), small(4), &[vec![1, 2], vec![1, 2, 3]]).unwrap();
     build(&path("b"), small(4), &[vec![1, 2, 3], vec![3]]).unwrap();
-    let merged = join(&[path("a"), path("b")], path("c"), false).unwrap();
+    let merged = merge(&[path("a"), path("b")], path("c"), false).unwrap();
     merged.verify().unwrap();
     assert_eq!(merged.manifest().shards.len(), 3);
     assert_eq!(merged.num_documents(), 3);
@@ -109,23 +99,15 @@ fn a_merged_datastore_has_all_shards_once() {
         ["a\tline", "another"],
         "each line once"
     );
-    for source in ["a", "b"] {
-        fs::remove_dir_all(path(source)).unwrap();
+    let (old, added) = (Datastore::open(path("b")).unwrap(), [path("a"), path("b")]);
+    assert_eq!(merge(&added, path("b"), true).unwrap().num_documents(), 3);
+    old.verify().unwrap();
+    for source in added {
+        fs::remove_dir_all(source).unwrap();
     }
     let found = merged.lookup(&[1, 2], 16, 1).unwrap();
     assert_eq!(merged.continuations(&found, 10), [(3, 1)]);
     Datastore::open(path("c")).unwrap().verify().unwrap();
-}
-
-#[test]
-fn merging_into_a_source_adds_to_it() {
-    let folder = tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let old = build(&path("a"), options(4, 4), &[vec![1, 2]]).unwrap();
-    build(&path("b"), options(4, 4), &[vec![3]]).unwrap();
-    let merged = join(&[path("a"), path("b")], path("a"), true).unwrap();
-    assert_eq!(merged.num_documents(), 2);
-    old.verify().unwrap();
 }
 
 #[test]
@@ -140,17 +122,17 @@ fn what_cannot_be_merged_is_refused_and_nothing_is_left() {
     };
     build(&path("c"), other, &[vec![1, 2]]).unwrap();
     for other in ["b", "c"] {
-        let error = join(&[path("a"), path(other)], path("d"), false).unwrap_err();
+        let error = merge(&[path("a"), path(other)], path("d"), false).unwrap_err();
         assert!(
             matches!(&error, Error::OtherTokenizer { path: named, .. } if *named == path(other)),
             "{error}"
         );
     }
-    let error = join(&[path("a"), path("none")], path("d"), false).unwrap_err();
+    let error = merge(&[path("a"), path("none")], path("d"), false).unwrap_err();
     assert!(matches!(error, Error::Io { .. }));
-    let error = join(&[] as &[&Path], path("d"), false).unwrap_err();
+    let error = merge(&[] as &[&Path], path("d"), false).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }));
-    let error = join(&[path("a")], path("b"), false).unwrap_err();
+    let error = merge(&[path("a")], path("b"), false).unwrap_err();
     assert!(matches!(error, Error::Exists { .. }));
     let mut names: Vec<_> = fs::read_dir(folder.path())
         .unwrap()
@@ -166,27 +148,9 @@ fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
     let path = folder.path().join("d");
     build(&path, small(3), &[vec![1, 2], vec![1, 3], vec![1, 2]]).unwrap();
     let before = read_all(&path);
-    let options = CompactOptions {
-        max_shard_tokens: 6,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
-    };
-    let error = compact(&path, options, &mut |_, _, _| ControlFlow::Break(())).unwrap_err();
+    let stopped = compact(&path, few(6, false), &mut |_, _, _| ControlFlow::Break(()));
+    let error = stopped.unwrap_err();
     assert!(matches!(error, Error::Stopped));
     assert_eq!(read_all(&path), before);
     assert_eq!(to_few(&path, 6, false).unwrap().manifest().shards.len(), 2);
-}
-
-#[test]
-fn replacing_existing_shards_by_a_build_removes_those_that_nobody_lists() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("d");
-    build(&path, small(3), &[vec![1, 2], vec![1, 3]]).unwrap();
-    let replace = DatastoreOptions {
-        existing: Existing::Replace,
-        ..small(3)
-    };
-    let new = build(&path, replace, &[vec![1, 3], vec![2, 2]]).unwrap();
-    let num_folders = fs::read_dir(&path).unwrap().count() - 1;
-    assert_eq!(num_folders, new.manifest().shards.len());
 }

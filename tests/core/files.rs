@@ -189,32 +189,16 @@ fn every_truncation_is_found_at_open() {
             .chain(PAYLOAD..content.len());
         for length in lengths.filter(|&length| length < content.len()) {
             let opened = victim.with(name, &content[..length], Victim::open);
-            assert!(opened.is_err(), "{} cut to {length} bytes", name.display());
+            let error = opened.expect_err(&format!("{} cut to {length} bytes", name.display()));
+            if name.extension().is_some_and(|end| end == "bin") {
+                let lengths = (content.len() as u64, length as u64);
+                let is_told = matches!(error, Error::Truncated { path, expected, found }
+                    if path.ends_with(name) && (expected, found) == lengths);
+                assert!(is_told, "{} cut to {length} bytes", name.display());
+            }
         }
         let longer = [content, &b"\0"[..]].concat();
         assert!(victim.with(name, &longer, Victim::open).is_err());
-    }
-}
-
-#[test]
-fn a_truncated_section_is_named_with_its_lengths() {
-    let victim = Victim::new();
-    let name = victim.file(1, "tokens.bin");
-    let content = &victim.files[&name];
-    for length in [0, 63, 64, content.len() - 1] {
-        let error = victim
-            .with(&name, &content[..length], Victim::open)
-            .unwrap_err();
-        let Error::Truncated {
-            path,
-            expected,
-            found,
-        } = error
-        else {
-            panic!("{error}")
-        };
-        assert!(path.ends_with(&name));
-        assert_eq!((expected, found), (content.len() as u64, length as u64));
     }
 }
 
@@ -331,15 +315,6 @@ fn another_version_is_called_so_with_the_way_out() {
             ..
         }
     ));
-}
-
-#[test]
-fn a_foreign_file_is_refused() {
-    let victim = Victim::new();
-    let name = victim.file(0, "tokens.bin");
-    let foreign = vec![b'x'; victim.files[&name].len()];
-    let error = victim.with(&name, &foreign, Victim::open).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { path, .. } if path.ends_with(name)));
 }
 
 #[test]

@@ -108,6 +108,17 @@ proptest! {
     }
 }
 
+/// `memory-1.bin` was written by an older version: it opens, and the same texts give the same bytes.
+#[test]
+fn the_golden_snapshot_opens_and_is_written_again_to_the_byte() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-1.bin");
+    let (memory, weights) = open(&golden).unwrap();
+    assert_eq!(weights, b"weights");
+    assert_eq!(texts(&memory, "ann"), [vec![1, 2, 3], vec![5, 6]]);
+    assert_eq!(texts(&memory, "bob"), [[4]]);
+    assert_eq!(small(), fs::read(golden).unwrap());
+}
+
 #[test]
 fn a_snapshot_cut_at_any_byte_is_refused() {
     let (_folder, path) = place();

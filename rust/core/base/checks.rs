@@ -1,5 +1,8 @@
 //! Is this argument usable?
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 use crate::base::error::{Error, Result};
 
 /// Whether all tokens are of the vocabulary; the first that is not is the error.
@@ -16,14 +19,21 @@ pub(crate) fn check_tokens<'a>(
 
 /// Whether a number lies in `1..=limit`.
 pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
-    if (1..=limit).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::invalid(
-            name,
-            format!("must lie in 1..={limit}, not {value}"),
-        ))
+    check_within(name, value, 1..=limit)
+}
+
+/// Whether a number lies in a range.
+pub(crate) fn check_within<T: PartialOrd + Display + Copy>(
+    name: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
     }
+    let (min, max) = (range.start(), range.end());
+    let reason = format!("must lie in {min}..={max}, not {value}");
+    Err(Error::invalid(name, reason))
 }
 
 /// Whether the bounds of a match's length are usable.

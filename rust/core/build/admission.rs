@@ -8,16 +8,11 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::base::error::Result;
 use crate::build::document_log::{Checkpoint, Documents};
 use crate::build::options::DatastoreOptions;
-use crate::storage::token_array::TokenWidth;
 
-/// Takes documents up to the limits of a build, and leaves out what came before where duplicates are
-/// dropped.
-#[derive(Debug)]
+/// Takes documents up to the limits of a build's options, and leaves out what came before where
+/// duplicates are dropped.
+#[derive(Debug, Default)]
 pub(crate) struct Admission {
-    width: TokenWidth,
-    drop_duplicates: bool,
-    max_documents: u64,
-    max_tokens: u64,
     /// Hashes of the tokens of documents: 16 bytes each and the set's own.
     seen: HashSet<u128>,
     /// All documents that came, those before a kill included.
@@ -30,38 +25,23 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(options: &DatastoreOptions) -> Self {
-        Self {
-            width: options.width(),
-            drop_duplicates: options.drop_duplicates,
-            max_documents: options.max_documents,
-            max_tokens: options.max_tokens,
-            seen: HashSet::new(),
-            num_given: 0,
-            num_documents: 0,
-            num_tokens: 0,
-            num_duplicates: 0,
-            has_left_out: false,
-        }
-    }
-
     /// Whether no more documents are taken: one has reached a limit.
-    pub(crate) fn is_full(&self) -> bool {
-        self.has_left_out || self.num_documents >= self.max_documents
+    pub(crate) fn is_full(&self, options: &DatastoreOptions) -> bool {
+        self.has_left_out || self.num_documents >= options.max_documents
     }
 
     /// Whether a document is taken; it counts. One without tokens is not.
-    pub(crate) fn admit(&mut self, document: &[u32]) -> bool {
+    pub(crate) fn admit(&mut self, document: &[u32], options: &DatastoreOptions) -> bool {
         self.num_given += 1;
-        if document.is_empty() || self.is_full() {
+        if document.is_empty() || self.is_full(options) {
             return false;
         }
-        if self.drop_duplicates && !self.is_new(document) {
+        if options.drop_duplicates && !self.is_new(document) {
             self.num_duplicates += 1;
             return false;
         }
         let num_tokens = self.num_tokens.saturating_add(document.len() as u64 + 1);
-        if num_tokens > self.max_tokens {
+        if num_tokens > options.max_tokens {
             self.has_left_out = true;
             return false;
         }
@@ -71,17 +51,27 @@ impl Admission {
     }
 
     /// Counts the documents of a text that was written before, and remembers them.
-    pub(crate) fn take_up(&mut self, text: &Checkpoint, folder: &Path) -> Result<()> {
+    pub(crate) fn take_up(
+        &mut self,
+        text: &Checkpoint,
+        folder: &Path,
+        options: &DatastoreOptions,
+    ) -> Result<()> {
         self.num_given = text.num_given;
         self.num_tokens += text.num_tokens;
         self.num_documents += text.num_documents;
-        self.remember(folder, text.num_documents)
+        self.remember(folder, text.num_documents, options)
     }
 
     /// Remembers the documents of a text, where duplicates are dropped.
-    pub(crate) fn remember(&mut self, folder: &Path, num_documents: u64) -> Result<()> {
-        if self.drop_duplicates {
-            for document in Documents::open(folder, self.width, num_documents)? {
+    pub(crate) fn remember(
+        &mut self,
+        folder: &Path,
+        num_documents: u64,
+        options: &DatastoreOptions,
+    ) -> Result<()> {
+        if options.drop_duplicates {
+            for document in Documents::open(folder, options.width(), num_documents)? {
                 self.is_new(&document?);
             }
         }

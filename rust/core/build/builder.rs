@@ -1,6 +1,5 @@
 //! How does a corpus become a datastore?
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::{fmt, thread};
@@ -64,6 +63,9 @@ pub struct DatastoreBuilder {
 struct BuiltShard {
     num_tokens: u64,
     num_given: u64,
+    /// The tokens that are sorted, and those whose positions are written.
+    num_sorted: u64,
+    num_written: u64,
     entry: Option<ShardEntry>,
 }
 
@@ -90,9 +92,9 @@ impl DatastoreBuilder {
         let mut builder = Self {
             indexer: Some(IndexWorkers::new(
                 num_threads(&options, limit),
-                &options.index(),
+                options.index(),
             )?),
-            admission: Admission::new(&options),
+            admission: Admission::default(),
             options,
             old,
             limit,
@@ -104,7 +106,8 @@ impl DatastoreBuilder {
         // What is there already is a duplicate.
         for shard in builder.old.iter().flat_map(|old| &old.shards) {
             let folder = shard.folder(&target);
-            builder.admission.remember(&folder, shard.num_documents)?;
+            let num_documents = shard.num_documents;
+            (builder.admission).remember(&folder, num_documents, &builder.options)?;
         }
         if goes_on {
             builder.go_on()?;
@@ -126,12 +129,10 @@ impl DatastoreBuilder {
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
         while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
-            if let Event::Indexed { index, shard } = event? {
-                self.complete(index, shard)?;
-            }
+            self.note(event?)?;
         }
         for document in split_documents(tokens, lengths) {
-            if self.admission.admit(document) {
+            if self.admission.admit(document, &self.options) {
                 self.add_document(document)?;
             }
         }
@@ -157,7 +158,7 @@ impl DatastoreBuilder {
 
     /// Whether no more documents are taken: one has reached a limit of the options.
     pub fn is_full(&self) -> bool {
-        self.admission.is_full()
+        self.admission.is_full(&self.options)
     }
 
     /// All documents that the build was given so far, those before a kill included: a caller that
@@ -246,9 +247,7 @@ impl DatastoreBuilder {
             text
         } else {
             let folder = self.staging()?.workplace(self.shards.len());
-            let (separator, width) = (self.options.separator, self.options.width());
-            let is_kept = self.options.plan.is_some();
-            let text = DocumentLog::create(&folder, separator, width, is_kept)?;
+            let text = DocumentLog::open(&folder, &self.options, None)?;
             self.current.insert(text)
         };
         text.add(document, self.admission.num_given)
@@ -262,7 +261,7 @@ impl DatastoreBuilder {
         let index = self.shards.len();
         let (folder, text, checkpoint) = text.finish()?;
         self.push(&checkpoint, None)?;
-        if let Some(indexer) = &mut self.indexer {
+        if let Some(indexer) = &self.indexer {
             indexer.add(Job {
                 index,
                 folder,
@@ -278,9 +277,12 @@ impl DatastoreBuilder {
             let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
             return Err(Error::invalid("max_shard_tokens", reason));
         }
+        let num_done = entry.as_ref().map_or(0, |_| checkpoint.num_tokens);
         self.shards.push(BuiltShard {
             num_tokens: checkpoint.num_tokens,
             num_given: checkpoint.num_given,
+            num_sorted: num_done,
+            num_written: num_done,
             entry,
         });
         Ok(())
@@ -309,50 +311,45 @@ impl DatastoreBuilder {
             num_given,
             is_complete: true,
         };
-        self.admission.take_up(&text, folder)?;
+        self.admission.take_up(&text, folder, &self.options)?;
         self.push(&text, Some(shard))
     }
 
     fn index_shards(&mut self, report: &mut Report) -> Result<()> {
         let mut indexer = self.indexer.take().ok_or(Error::BuildFailed)?;
         indexer.close();
-        let mut done = BTreeMap::new();
-        for (index, shard) in self.shards.iter().enumerate() {
-            let stages = [Stage::Sort, Stage::Write];
-            let tokens = shard.entry.as_ref().map_or(0, |_| shard.num_tokens);
-            done.extend(stages.map(|stage| ((stage, index), tokens)));
-        }
         loop {
-            self.report(&done, report)?;
+            self.report(report)?;
             if self.shards.iter().all(|shard| shard.entry.is_some()) {
                 return Ok(());
             }
-            match indexer.recv()? {
-                None => {}
-                Some(Event::Progress {
-                    index,
-                    stage,
-                    done: tokens,
-                }) => {
-                    done.insert((stage, index), tokens);
-                }
-                Some(Event::Indexed { index, shard }) => self.complete(index, shard)?,
+            if let Some(event) = indexer.recv()? {
+                self.note(event)?;
             }
         }
     }
 
-    fn report(&self, done: &BTreeMap<(Stage, usize), u64>, report: &mut Report) -> Result<()> {
-        let total = self.shards.iter().map(|shard| shard.num_tokens).sum();
-        for stage in [Stage::Sort, Stage::Write] {
-            let done = done.iter().filter(|((of, _), _)| *of == stage);
-            report(stage, done.map(|(_, tokens)| tokens).sum(), total)?;
+    fn note(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Progress { index, stage, done } => {
+                let shard = &mut self.shards[index];
+                match stage {
+                    Stage::Sort => shard.num_sorted = done,
+                    _ => shard.num_written = done,
+                }
+                Ok(())
+            }
+            Event::Indexed { index, shard } => self.complete(index, shard),
         }
-        let complete = self.shards.iter().filter(|shard| shard.entry.is_some());
-        report(
-            Stage::Sync,
-            complete.count() as u64,
-            self.shards.len() as u64,
-        )
+    }
+
+    fn report(&self, report: &mut Report) -> Result<()> {
+        let sum = |count: fn(&BuiltShard) -> u64| self.shards.iter().map(count).sum();
+        let num_tokens = sum(|shard| shard.num_tokens);
+        report(Stage::Sort, sum(|shard| shard.num_sorted), num_tokens)?;
+        report(Stage::Write, sum(|shard| shard.num_written), num_tokens)?;
+        let num_complete = sum(|shard| shard.entry.is_some().into());
+        report(Stage::Sync, num_complete, self.shards.len() as u64)
     }
 
     fn manifest(&self) -> Manifest {
@@ -389,9 +386,8 @@ impl DatastoreBuilder {
             if let Some((completed, place)) = FinishedShard::recover(staging, index)? {
                 self.take(completed, &place)?;
             } else if let Some(checkpoint) = Checkpoint::read(&folder) {
-                let (separator, width) = (self.options.separator, self.options.width());
-                let text = DocumentLog::resume(&folder, separator, width, checkpoint)?;
-                self.admission.take_up(&checkpoint, &folder)?;
+                let text = DocumentLog::open(&folder, &self.options, Some(checkpoint))?;
+                (self.admission).take_up(&checkpoint, &folder, &self.options)?;
                 self.current = Some(text);
                 if !checkpoint.is_complete {
                     break;

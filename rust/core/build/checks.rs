@@ -15,9 +15,19 @@ pub(crate) fn check_documents(
     vocab_size: u32,
     limit: u64,
 ) -> Result<()> {
-    check_lengths(tokens, lengths)?;
+    let mut sums = lengths.iter();
+    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    if sum != Some(tokens.len()) {
+        let reason = format!("must add up to the number of tokens, {}", tokens.len());
+        return Err(Error::invalid("lengths", reason));
+    }
     check_tokens(tokens, vocab_size)?;
-    check_fits(lengths, limit)
+    let longest = lengths.iter().max();
+    let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
+    if found > limit {
+        return Err(Error::TooManyTokens { found, limit });
+    }
+    Ok(())
 }
 
 /// The documents that these lengths, which add up, cut the tokens into.
@@ -33,27 +43,6 @@ pub(crate) fn split_documents<'a>(
     })
 }
 
-fn check_lengths(tokens: &[u32], lengths: &[usize]) -> Result<()> {
-    let mut sums = lengths.iter();
-    let sum = sums.try_fold(0_usize, |sum, &length| sum.checked_add(length));
-    if sum == Some(tokens.len()) {
-        Ok(())
-    } else {
-        let reason = format!("must add up to the number of tokens, {}", tokens.len());
-        Err(Error::invalid("lengths", reason))
-    }
-}
-
-fn check_fits(lengths: &[usize], limit: u64) -> Result<()> {
-    let longest = lengths.iter().max();
-    let found = longest.map_or(0, |&length| (length as u64).saturating_add(1));
-    if found > limit {
-        Err(Error::TooManyTokens { found, limit })
-    } else {
-        Ok(())
-    }
-}
-
 /// Whether something may be built at `target`, and the manifest of what it is to be added to.
 pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
     match options.existing {
@@ -66,16 +55,25 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
                 options.separator,
                 options.tokenizer_fingerprint.as_str(),
             );
-            if old.tokenizer() == ours {
-                Ok(Some(old))
-            } else {
-                Err(Error::OtherTokenizer {
-                    path: target.to_owned(),
-                    reason: format!("it was built with `{}`", old.tokenizer_name),
-                })
-            }
+            check_tokenizer(target, &old, ours)?;
+            Ok(Some(old))
         }
     }
+}
+
+/// Whether tokens mean in the datastore at `path` what they mean to [others](Manifest::tokenizer).
+pub(crate) fn check_tokenizer(
+    path: &Path,
+    theirs: &Manifest,
+    ours: (u32, u32, &str),
+) -> Result<()> {
+    if theirs.tokenizer() == ours {
+        return Ok(());
+    }
+    Err(Error::OtherTokenizer {
+        path: path.to_owned(),
+        reason: format!("it was built with `{}`", theirs.tokenizer_name),
+    })
 }
 
 /// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.

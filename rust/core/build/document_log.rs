@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
+use crate::build::options::DatastoreOptions;
 use crate::index::write::ShardText;
 use crate::storage::files::write_whole;
 use crate::storage::manifest::MAX_SHARD_TOKENS;
@@ -58,7 +59,7 @@ pub(crate) struct DocumentLog {
     folder: PathBuf,
     separator: u32,
     width: TokenWidth,
-    /// Whether a build may go on from here after a kill.
+    /// Whether a build may go on from here after a kill: only then there are checkpoints.
     is_kept: bool,
     tokens: SectionWriter,
     documents: SectionWriter,
@@ -68,50 +69,29 @@ pub(crate) struct DocumentLog {
 }
 
 impl DocumentLog {
-    /// Starts the text of a shard in `folder`. It `is_kept` where a build may go on from it after a
-    /// kill: only then there are checkpoints.
-    pub(crate) fn create(
+    /// Goes on with the text of a shard in `folder` from a checkpoint, or starts it where there is
+    /// none. O(tokens up to there), at the speed of the checksum.
+    pub(crate) fn open(
         folder: &Path,
-        separator: u32,
-        width: TokenWidth,
-        is_kept: bool,
+        options: &DatastoreOptions,
+        checkpoint: Option<Checkpoint>,
     ) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let width = options.width();
+        let written = checkpoint.unwrap_or_default();
+        let section = |kind, count: u64, element_bytes| match checkpoint {
+            None => SectionWriter::create(folder, kind),
+            Some(_) => SectionWriter::resume(folder, kind, count.saturating_mul(element_bytes)),
+        };
         Ok(Self {
             folder: folder.to_owned(),
-            separator,
+            separator: options.separator,
             width,
-            is_kept,
-            tokens: SectionWriter::create(folder, Kind::Tokens)?,
-            documents: SectionWriter::create(folder, Kind::Documents)?,
-            written: Checkpoint::default(),
-            synced: Checkpoint::default(),
-            bytes: Vec::new(),
-        })
-    }
-
-    /// Goes on from a checkpoint. O(tokens), at the speed of the checksum.
-    pub(crate) fn resume(
-        folder: &Path,
-        separator: u32,
-        width: TokenWidth,
-        checkpoint: Checkpoint,
-    ) -> Result<Self> {
-        let num_bytes = checkpoint
-            .num_tokens
-            .saturating_mul(width.num_bytes() as u64);
-        let tokens = SectionWriter::resume(folder, Kind::Tokens, num_bytes)?;
-        let num_bytes = checkpoint.num_documents.saturating_mul(8);
-        let documents = SectionWriter::resume(folder, Kind::Documents, num_bytes)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            separator,
-            width,
-            is_kept: true,
-            tokens,
-            documents,
-            written: checkpoint,
-            synced: checkpoint,
+            is_kept: options.plan.is_some(),
+            tokens: section(Kind::Tokens, written.num_tokens, width.num_bytes() as u64)?,
+            documents: section(Kind::Documents, written.num_documents, 8)?,
+            written,
+            synced: written,
             bytes: Vec::new(),
         })
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
 use crate::build::staging::Staging;
-use crate::storage::files::{sync_folder, write_whole};
+use crate::storage::files::{sync_parent, write_whole};
 use crate::storage::manifest::{ShardEntry, ShardManifest, folder_name};
 
 /// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
@@ -64,7 +64,7 @@ fn note_path(staging: &Staging, index: usize) -> PathBuf {
 pub(crate) fn move_shard(from: &Path, to: &Path) -> Result<()> {
     Checkpoint::remove(from)?;
     match fs::rename(from, to) {
-        Ok(()) => to.parent().map_or(Ok(()), sync_folder),
+        Ok(()) => sync_parent(to),
         Err(_) if to.is_dir() => fs::remove_dir_all(from).map_err(Error::io(from)),
         Err(error) => Err(Error::io(to)(error)),
     }

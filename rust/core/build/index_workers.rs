@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
 use crate::index::write::{IndexOptions, ShardText, Stage, write_index};
@@ -35,50 +36,51 @@ pub(crate) enum Event {
 /// Dropping it waits until they have ended: a sort cannot be interrupted, but nothing is written after
 /// it.
 pub(crate) struct IndexWorkers {
-    jobs: Option<Sender<Job>>,
+    pool: ThreadPool,
+    options: IndexOptions,
+    /// Cloned for each job: once all are gone, nothing more comes.
+    sender: Option<Sender<Result<Event>>>,
     /// The mutex makes builders shareable; it is never locked.
     events: Mutex<Receiver<Result<Event>>>,
     is_stopped: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl IndexWorkers {
-    pub(crate) fn new(num_threads: usize, options: &IndexOptions) -> Result<Self> {
-        let (jobs, todo) = channel();
+    pub(crate) fn new(num_threads: usize, options: IndexOptions) -> Result<Self> {
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(num_threads)
+            .thread_name(|_| "specds-index".to_owned())
+            // A panic is no error that anyone could act on: the build ends as a failed one.
+            .panic_handler(drop)
+            .build();
+        let failed = |error| Error::invalid("threads", format!("cannot be started: {error}"));
         let (sender, events) = channel();
-        let todo = Arc::new(Mutex::new(todo));
-        let is_stopped = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
-        for _ in 0..num_threads {
-            let worker = Worker {
-                todo: Arc::clone(&todo),
-                events: sender.clone(),
-                is_stopped: Arc::clone(&is_stopped),
-                options: options.clone(),
-            };
-            let thread = thread::Builder::new().name("specds-index".to_owned());
-            let started = thread.spawn(move || worker.run());
-            let failed = |error| Error::invalid("threads", format!("cannot be started: {error}"));
-            threads.push(started.map_err(failed)?);
-        }
         Ok(Self {
-            jobs: Some(jobs),
+            pool: pool.map_err(failed)?,
+            options,
+            sender: Some(sender),
             events: Mutex::new(events),
-            is_stopped,
-            threads,
+            is_stopped: Arc::default(),
         })
     }
 
-    pub(crate) fn add(&mut self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // A worker that failed has said so: the error is waiting among the events.
-            let _ = jobs.send(job);
-        }
+    pub(crate) fn add(&self, job: Job) {
+        let Some(sender) = self.sender.clone() else {
+            return;
+        };
+        let (options, is_stopped) = (self.options.clone(), Arc::clone(&self.is_stopped));
+        self.pool.spawn(move || {
+            let event = index(job, &options, |progress| {
+                let is_received = sender.send(Ok(progress)).is_ok();
+                is_received && !is_stopped.load(Ordering::Relaxed)
+            });
+            let _ = sender.send(event);
+        });
     }
 
     /// No more shards will come.
     pub(crate) fn close(&mut self) {
-        self.jobs = None;
+        self.sender = None;
     }
 
     /// What a worker has said, without waiting.
@@ -106,56 +108,25 @@ impl IndexWorkers {
 impl Drop for IndexWorkers {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        self.jobs = None;
-        for thread in self.threads.drain(..) {
-            // A panic is no error that anyone could act on: the build ends as a failed one.
-            let _ = thread.join();
-        }
+        self.close();
+        while self.events().recv().is_ok() {}
     }
 }
 
-struct Worker {
-    todo: Arc<Mutex<Receiver<Job>>>,
-    events: Sender<Result<Event>>,
-    is_stopped: Arc<AtomicBool>,
-    options: IndexOptions,
-}
-
-impl Worker {
-    fn run(&self) {
-        while let Some(job) = self.next() {
-            let event = self.index(job);
-            let has_failed = event.is_err();
-            if self.events.send(event).is_err() || has_failed {
-                return;
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Job> {
-        let todo = self.todo.lock().unwrap_or_else(PoisonError::into_inner);
-        todo.recv().ok()
-    }
-
-    fn index(&self, job: Job) -> Result<Event> {
-        let Job {
-            index,
-            folder,
-            text,
-        } = job;
-        let mut progress = |stage, done| {
-            let event = Event::Progress { index, stage, done };
-            let is_received = self.events.send(Ok(event)).is_ok();
-            if is_received && !self.is_stopped.load(Ordering::Relaxed) {
-                Ok(())
-            } else {
-                Err(Error::Stopped)
-            }
-        };
-        progress(Stage::Sort, 0)?;
-        let manifest = write_index(&folder, text, &self.options, &mut progress)?;
-        manifest.seal(&folder)?;
-        let shard = manifest.entry();
-        Ok(Event::Indexed { index, shard })
-    }
+/// Indexes a shard, for as long as `report` says so.
+fn index(job: Job, options: &IndexOptions, report: impl Fn(Event) -> bool) -> Result<Event> {
+    let Job {
+        index,
+        folder,
+        text,
+    } = job;
+    let mut progress = |stage, done| {
+        let is_wanted = report(Event::Progress { index, stage, done });
+        is_wanted.then_some(()).ok_or(Error::Stopped)
+    };
+    progress(Stage::Sort, 0)?;
+    let manifest = write_index(&folder, text, options, &mut progress)?;
+    manifest.seal(&folder)?;
+    let shard = manifest.entry();
+    Ok(Event::Indexed { index, shard })
 }

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use crate::base::error::{Error, Result};
 use crate::build::builder::DatastoreBuilder;
-use crate::build::checks::check_replaceable;
+use crate::build::checks::{check_replaceable, check_tokenizer};
 use crate::build::document_log::Documents;
 use crate::build::options::{DatastoreOptions, Existing};
 use crate::build::staging::Staging;
@@ -60,7 +60,7 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             prior: None,
             ..manifest.clone()
         });
-        check_same_tokenizer(merged, &manifest, source)?;
+        check_tokenizer(source, &manifest, merged.tokenizer())?;
         let is_new = |line: &String| !merged.corpus.contains(line);
         let lines: Vec<_> = manifest.corpus.into_iter().filter(is_new).collect();
         merged.corpus.extend(lines);
@@ -78,17 +78,6 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
         return Err(Error::invalid("sources", reason));
     }
     Ok(merged)
-}
-
-fn check_same_tokenizer(first: &Manifest, other: &Manifest, path: &Path) -> Result<()> {
-    if first.tokenizer() == other.tokenizer() {
-        return Ok(());
-    }
-    let (theirs, ours) = (&other.tokenizer_name, &first.tokenizer_name);
-    Err(Error::OtherTokenizer {
-        path: path.to_owned(),
-        reason: format!("it was built with `{theirs}`, the others with `{ours}`"),
-    })
 }
 
 /// Puts the files of a shard into a folder of the same name.

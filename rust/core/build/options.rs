@@ -1,5 +1,6 @@
 //! What is a datastore built for, and from?
 
+use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
 use crate::index::suffix_array::most_tokens;
 use crate::index::write::IndexOptions;
@@ -73,26 +74,17 @@ impl DatastoreOptions {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let Self {
-            vocab_size,
-            separator,
-            max_shard_tokens,
-            ..
-        } = *self;
-        if !(1..=MAX_VOCAB_SIZE).contains(&vocab_size) {
-            let reason = format!("must lie in 1..={MAX_VOCAB_SIZE}, not {vocab_size}");
-            return Err(Error::invalid("vocab_size", reason));
-        }
-        if separator > vocab_size {
-            let reason =
-                format!("must be at most the vocabulary's size: {vocab_size}, not {separator}");
+        check_within("vocab_size", self.vocab_size, 1..=MAX_VOCAB_SIZE)?;
+        if self.separator > self.vocab_size {
+            let (most, found) = (self.vocab_size, self.separator);
+            let reason = format!("must be at most the vocabulary's size: {most}, not {found}");
             return Err(Error::invalid("separator", reason));
         }
-        if !(2..=MAX_SHARD_TOKENS).contains(&max_shard_tokens) {
-            let reason = format!("must lie in 2..={MAX_SHARD_TOKENS}, not {max_shard_tokens}");
-            return Err(Error::invalid("max_shard_tokens", reason));
-        }
-        Ok(())
+        check_within(
+            "max_shard_tokens",
+            self.max_shard_tokens,
+            2..=MAX_SHARD_TOKENS,
+        )
     }
 
     /// The largest shard, in tokens, that these options allow.
@@ -113,22 +105,13 @@ impl DatastoreOptions {
     /// build id of the datastore that is added to.
     pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
-        let Self {
-            vocab_size,
-            separator,
-            tokenizer_fingerprint,
-            max_shard_tokens,
-            max_memory,
-            drop_duplicates,
-            max_documents,
-            max_tokens,
-            existing,
-            ..
-        } = self;
-        Some(format!(
-            "{words}\n{vocab_size} {separator} {tokenizer_fingerprint} {max_shard_tokens} {max_memory} {drop_duplicates} {max_documents} {max_tokens} {existing:?} {}",
-            old.unwrap_or_default()
-        ))
+        let shaping = Self {
+            tokenizer_name: String::new(),
+            corpus: Vec::new(),
+            plan: None,
+            ..self.clone()
+        };
+        Some(format!("{words}\n{shaping:?} {}", old.unwrap_or_default()))
     }
 
     /// How a shard is indexed.

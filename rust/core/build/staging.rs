@@ -1,16 +1,8 @@
 //! Where does a datastore grow before it is one?
 //!
-//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written:
-//!
-//! | path | what it is |
-//! | ---- | ---------- |
-//! | `lock` | locked by the process that writes |
-//! | `plan` | what is being built: only the same build goes on from here |
-//! | `00000/` … | a shard that is being written |
-//! | `00000.json` … | the id of a shard that is complete |
-//! | `datastore/shard-ID/` … | the complete shards |
-//! | `datastore/prior-ID.bin` | the prior, if there is to be one |
-//! | others | what the caller notes, to be removed with the rest |
+//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written: a lock, the plan,
+//! shards that are being written, notes of those that are complete, and in `datastore` the latter
+//! themselves. `docs/FORMAT.md` lists the files.
 //!
 //! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
 //! folder where nothing is at the target, else of the shards and then of the manifest. Shards never
@@ -18,11 +10,11 @@
 //! who has the old one open goes on undisturbed.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::{is_at, sync_folder, write_whole};
+use crate::storage::files::{lock, sync_folder, sync_parent, write_whole};
 use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
@@ -42,7 +34,17 @@ impl Staging {
         };
         let folder = parent.join(format!(".{}.build", name.to_string_lossy()));
         fs::metadata(parent).map_err(Error::io(parent))?;
-        let lock = lock(&folder, target)?;
+        let path = folder.join(LOCK);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        let lock = lock(&path, target, || {
+            fs::create_dir_all(&folder)?;
+            match options.open(&path) {
+                // Between the two calls, another process may have ended and removed the folder.
+                Err(_) if !folder.is_dir() => Ok(None),
+                opened => opened.map(Some),
+            }
+        })?;
         Ok(Self {
             target: target.to_owned(),
             folder,
@@ -121,7 +123,7 @@ impl Staging {
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;
-            target.parent().map_or(Ok(()), sync_folder)?;
+            sync_parent(target)?;
         } else {
             for shard in &manifest.shards {
                 let (from, to) = (shard.folder(&shards), shard.folder(target));
@@ -160,36 +162,6 @@ impl Staging {
 }
 
 const LOCK: &str = "lock";
-
-/// Locks the file `lock` of `folder`, which are made where they are missing.
-fn lock(folder: &Path, target: &Path) -> Result<File> {
-    let path = folder.join(LOCK);
-    loop {
-        fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let Ok(file) = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-        else {
-            // Between the two calls, another process may have ended and removed the folder.
-            if folder.is_dir() {
-                File::create(&path).map_err(Error::io(&path))?;
-            }
-            continue;
-        };
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
-            Ok(()) if is_at(&file, &path) => return Ok(file),
-            Ok(()) => {}
-        }
-    }
-}
 
 /// Removes the shards and priors in a folder that the manifest does not list.
 fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {

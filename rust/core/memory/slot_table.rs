@@ -5,10 +5,10 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 /// What grows has room for one part in this many more than it holds.
-pub(crate) const PARTS: usize = 24;
+const PARTS: usize = 24;
 
-/// A hash table of 4 bytes a slot that stores no keys: each entry is a position, and the key is
-/// whatever lies at that position.
+/// A hash table of 4 bytes a slot that stores no keys: each entry is a number, and `key_of`, which
+/// callers give, tells the key that is filed under that number.
 ///
 /// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above
 /// them are some of the key's hash, so that a probe seldom has to look at a key.
@@ -20,92 +20,68 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    /// Files `number` under the key of this hash and gives the one that was there before, which
-    /// `is_same` tells from others. There is room: see [`grown`](Self::grown).
-    pub(crate) fn replace(
-        &mut self,
-        hash: u64,
-        number: u32,
-        is_same: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        let (slot, before) = self.find(hash, is_same);
-        self.file(slot, hash, number, before.is_none());
+    /// Files `number` under its key and gives the number that was there before.
+    pub(crate) fn replace(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
+        self.reserve(number as usize + 1, &key_of);
+        let key = key_of(number);
+        let (slot, before) = self.find(key, key_of);
+        self.file(slot, key, number, before.is_none());
         before
     }
 
-    /// The number of the key of this hash, likely; any other where it was not filed.
-    pub(crate) fn guess(&self, hash: u64) -> u32 {
-        let slot = self.slots.get(self.place(hash)).copied().unwrap_or(0);
-        (slot & self.mask()).wrapping_sub(1)
+    /// The number of this key, likely; any other where it was not filed.
+    pub(crate) fn guess(&self, key: u64) -> u32 {
+        let slot = self.slots.get(self.place(spread(key))).copied();
+        (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
     }
 
-    /// Files `number` in the slot of the key of this hash, where it [was found](Self::find).
-    pub(crate) fn file(&mut self, slot: usize, hash: u64, number: u32, is_new: bool) {
-        self.slots[slot] = self.tag(hash) | (number + 1);
+    /// Files `number` in the slot of this key, where it [was found](Self::find).
+    pub(crate) fn file(&mut self, slot: usize, key: u64, number: u32, is_new: bool) {
+        self.slots[slot] = self.tag(spread(key)) | (number + 1);
         self.len += usize::from(is_new);
     }
 
-    /// The number that was last filed under the key of this hash.
-    pub(crate) fn get(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> Option<u32> {
+    /// The number that was last filed under this key.
+    pub(crate) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
-        self.find(hash, is_same).1
+        self.find(key, key_of).1
     }
 
-    /// A copy with room for `additional` keys and for numbers below `end`; `None` where there is
-    /// room already. `hash` gives the hash of a number's key.
-    pub(crate) fn grown(
-        &self,
-        additional: usize,
-        end: usize,
-        hash: impl Fn(u32) -> u64,
-    ) -> Option<Self> {
-        let num_slots = self.num_slots_for(additional);
-        if num_slots == self.slots.len() && end as u64 <= u64::from(self.mask()) {
-            return None;
+    /// Makes room for one more key, and for numbers below `end`. O(keys) where the table grows, by a
+    /// fourth, else O(1).
+    pub(crate) fn reserve(&mut self, end: usize, key_of: impl Fn(u32) -> u64) {
+        let is_full = slots_of(self.len + 1) > self.slots.len();
+        if !is_full && end as u64 <= u64::from(self.mask()) {
+            return;
         }
-        let bits = (usize::BITS - end.leading_zeros() + 1).min(u32::BITS);
+        let num_slots = if is_full {
+            slots_of(self.len + (self.len / 4).max(4))
+        } else {
+            self.slots.len()
+        };
         let mut grown = Self {
             slots: vec![0; num_slots],
             len: self.len,
-            bits,
+            bits: (usize::BITS - end.leading_zeros() + 1).min(u32::BITS),
         };
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
             let number = (slot & self.mask()) - 1;
-            let hash = hash(number);
-            let (place, _) = grown.find(hash, |_| false);
+            let hash = spread(key_of(number));
+            let place = grown.free_place(hash);
             grown.slots[place] = grown.tag(hash) | (number + 1);
         }
-        Some(grown)
-    }
-
-    /// The most memory that the table takes after `additional` more keys, which are made room for
-    /// `piece` at a time, in bytes.
-    pub(crate) fn num_bytes_with(&self, additional: usize, piece: usize) -> usize {
-        let num_keys = self.len + additional;
-        let num_slots = if slots_of(num_keys) <= self.slots.len() {
-            self.slots.len()
-        } else {
-            slots_of(num_keys + additional.min(piece).max(num_keys / 4))
-        };
-        size_of::<u32>() * num_slots
+        *self = grown;
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
         size_of::<u32>() * self.slots.capacity()
     }
 
-    fn num_slots_for(&self, additional: usize) -> usize {
-        if slots_of(self.len + additional) <= self.slots.len() {
-            self.slots.len()
-        } else {
-            slots_of(self.len + additional.max(self.len / 4))
-        }
-    }
-
     /// The key's slot, or the free one where it belongs, and its number. There is a free one.
-    pub(crate) fn find(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> (usize, Option<u32>) {
+    pub(crate) fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
+        let hash = spread(key);
         let (tag, mask) = (self.tag(hash), self.mask());
         let mut place = self.place(hash);
         loop {
@@ -115,15 +91,26 @@ impl SlotTable {
             }
             if slot & !mask == tag {
                 let number = (slot & mask) - 1;
-                if is_same(number) {
+                if key_of(number) == key {
                     return (place, Some(number));
                 }
             }
-            place += 1;
-            if place == self.slots.len() {
-                place = 0;
-            }
+            place = self.after(place);
         }
+    }
+
+    /// Where a key of this hash that is not filed belongs.
+    fn free_place(&self, hash: u64) -> usize {
+        let mut place = self.place(hash);
+        while self.slots[place] != 0 {
+            place = self.after(place);
+        }
+        place
+    }
+
+    fn after(&self, place: usize) -> usize {
+        let next = place + 1;
+        if next == self.slots.len() { 0 } else { next }
     }
 
     /// In the order of hashes, so that a table grows from one end to the other.
@@ -164,54 +151,35 @@ pub(crate) fn spread(key: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The same numbers with room for `capacity`.
-pub(crate) fn copy(numbers: &[u32], capacity: usize) -> Vec<u32> {
-    let mut copy = Vec::with_capacity(capacity);
-    copy.extend_from_slice(numbers);
-    copy
-}
-
-/// Puts a new value in the place of an old one, where there is a new one; gives the old one.
-pub(crate) fn replace<T>(value: &mut T, by: Option<T>) -> Option<T> {
-    by.map(|by| std::mem::replace(value, by))
+/// Makes room for `additional` items, in steps of a part of what is there: a text is to take little
+/// more than its tokens.
+pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
+    if items.capacity() - items.len() < additional {
+        items.reserve_exact(additional.max(items.len() / PARTS));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::SlotTable;
 
+    /// Of numbers this large, a slot has no bits left for the hash: each key that a probe meets is
+    /// compared, also beyond the end of the table.
     #[test]
-    fn keys_of_one_hash_are_told_apart_around_the_end_of_the_table() {
-        for hash in [0, 1 << 40, u64::MAX] {
+    fn keys_are_told_apart_where_slots_hold_nothing_of_their_hashes() {
+        let first = u32::MAX - 300;
+        for keys_apart in [1, 1 << 32] {
+            let key = |number: u32| u64::from(number % 100) * keys_apart;
             let mut table = SlotTable::default();
-            assert_eq!(table.get(hash, |_| true), None);
-            for number in 0..300 {
-                let end = number as usize + 1;
-                if let Some(grown) = table.grown(1, end, |_| hash) {
-                    table = grown;
-                }
-                let is_same = |other: u32| other % 100 == number % 100;
-                assert_eq!(table.get(hash, is_same), number.checked_sub(100));
-                assert_eq!(
-                    table.replace(hash, number, is_same),
-                    number.checked_sub(100)
-                );
-                assert_eq!(table.get(hash, is_same), Some(number));
+            assert_eq!(table.get(0, key), None);
+            for number in first..u32::MAX {
+                let before = number.checked_sub(100).filter(|&before| before >= first);
+                assert_eq!(table.get(key(number), key), before);
+                assert_eq!(table.replace(number, key), before);
+                assert_eq!(table.get(key(number), key), Some(number));
             }
             assert_eq!(table.len, 100);
             assert!(table.slots.len() < 150);
         }
-    }
-
-    #[test]
-    fn numbers_may_be_as_large_as_they_can_be() {
-        let end = u32::MAX as usize;
-        let grown = SlotTable::default().grown(4, end, |_| 0);
-        let mut table = grown.expect("room for four");
-        for number in [u32::MAX - 1, 7] {
-            assert_eq!(table.replace(!0, number, |other| other == number), None);
-            assert_eq!(table.get(!0, |other| other == number), Some(number));
-        }
-        assert!(table.grown(2, end, |_| 0).is_none());
     }
 }

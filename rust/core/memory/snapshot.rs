@@ -1,25 +1,13 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, little-endian, and means something only as a whole:
-//!
-//! | offset | size | field | meaning |
-//! | -----: | ---: | ----- | ------- |
-//! |      0 |    8 | magic | `SPECDS\0M` |
-//! |      8 |    4 | format version | 1 |
-//! |     12 |    4 | vocabulary size | tokens are below it |
-//! |     16 |    8 | length | of the whole file, in bytes |
-//! |     24 |    8 | checksum | xxh3-64 of all bytes but these |
-//! |     32 |      | tokenizer | bytes: which one the tokens are of |
-//! |        |      | weights | bytes: whatever the caller saved with the texts |
-//! |        |    8 | tenants | how many follow |
-//!
-//! Bytes are their number, in 8 bytes, and themselves. A tenant is his name, as bytes, the number of
-//! his documents, in 8 bytes, and these in the order in which they came. A document is its last use
-//! and the number of its tokens, in 8 bytes each, and the tokens, in 2 bytes each where the
-//! vocabulary has at most 65,536 and in 3 elsewhere. A later use has a larger number, below 2⁶³.
+//! A snapshot is one file, little-endian, and means something only as a whole: a header of 32 bytes,
+//! with the length and a checksum of all the others, and a [`Body`]. `docs/FORMAT.md` says what each
+//! byte means.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::borrow::Cow;
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -27,14 +15,18 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::error::{Error, Result};
 use crate::memory::store::{Memory, MemoryOptions, check_name};
 use crate::memory::tenant::Texts;
-use crate::storage::files::{is_at, sync_folder};
+use crate::storage::files::{lock, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 32;
-const CHECKSUM: std::ops::Range<usize> = 24..32;
+const LENGTH: Range<usize> = 16..24;
+const CHECKSUM: Range<usize> = 24..32;
 const MAX_USE: u64 = 1 << 63;
+
+/// What a token of text takes in a memory, mostly.
+const BYTES_PER_TOKEN: usize = 14;
 
 impl Memory {
     /// Writes all texts to a file, and some bytes of the caller's with them. Others read meanwhile,
@@ -53,7 +45,10 @@ impl Memory {
             return Err(Error::invalid("path", "must name a file"));
         };
         let partial = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
-        let mut file = lock(&partial, path)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        keep_private(&mut options);
+        let mut file = lock(&partial, path, || options.open(&partial).map(Some))?;
         let bytes = self.encode(weights);
         let mut write = || {
             file.set_len(0)?;
@@ -65,10 +60,7 @@ impl Memory {
             let _ = fs::remove_file(&partial);
             return Err(Error::io(path)(error));
         }
-        match path.parent() {
-            Some(folder) if folder != Path::new("") => sync_folder(folder),
-            _ => sync_folder(Path::new(".")),
-        }
+        sync_parent(path)
     }
 
     /// Reads what [`save`](Self::save) has written: a memory, and the caller's own bytes. Where
@@ -89,11 +81,13 @@ impl Memory {
             reason: reason.to_owned(),
         };
         let vocab_size = check_header(&bytes).map_err(|reason| unusable(&reason))?;
-        let contents = decode(&bytes[HEADER_LEN..], TokenWidth::of(vocab_size, 0))
-            .ok_or_else(|| unusable("its parts do not fit together"))?;
-        check_tokenizer(path, vocab_size, contents.tokenizer, memory.options())?;
-        contents.fill(&memory).map_err(unusable)?;
-        Ok((memory, contents.weights.to_vec()))
+        let mut rest = &bytes[HEADER_LEN..];
+        let body = Body::take(TokenWidth::of(vocab_size, 0), &mut rest);
+        let body = body.filter(|_| rest.is_empty());
+        let (tokenizer, (weights, tenants)) = body.ok_or_else(|| unusable(UNFIT))?;
+        check_tokenizer(path, vocab_size, tokenizer, memory.options())?;
+        fill(&memory, &tenants).map_err(unusable)?;
+        Ok((memory, weights.to_vec()))
     }
 
     fn encode(&self, weights: &[u8]) -> Vec<u8> {
@@ -104,46 +98,21 @@ impl Memory {
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(options.vocab_size.to_le_bytes());
         bytes.resize(HEADER_LEN, 0);
-        put_bytes(&mut bytes, options.tokenizer.as_bytes());
-        put_bytes(&mut bytes, weights);
+        options.tokenizer.as_bytes().put(width, &mut bytes);
+        weights.put(width, &mut bytes);
         let writing = self.begin_writing();
-        put_number(&mut bytes, self.num_tenants());
+        (self.num_tenants() as u64).put(width, &mut bytes);
         self.for_each_tenant(|name, texts| {
-            put_bytes(&mut bytes, name.as_bytes());
-            put_number(&mut bytes, texts.num_documents());
-            for (tokens, last_use) in texts.documents() {
-                bytes.extend(last_use.to_le_bytes());
-                put_number(&mut bytes, tokens.len());
-                width.encode(tokens, &mut bytes);
-            }
+            let document = |(tokens, last_use)| (last_use, Cow::Borrowed(tokens));
+            let documents: Vec<Document> = texts.documents().map(document).collect();
+            (name.as_bytes(), documents).put(width, &mut bytes);
         });
         drop(writing);
         let length = bytes.len() as u64;
-        bytes[16..24].copy_from_slice(&length.to_le_bytes());
+        bytes[LENGTH].copy_from_slice(&length.to_le_bytes());
         let checksum = checksum(&bytes).to_le_bytes();
         bytes[CHECKSUM].copy_from_slice(&checksum);
         bytes
-    }
-}
-
-/// Opens the file in which what will be at `target` is written, for this caller alone.
-fn lock(partial: &Path, target: &Path) -> Result<File> {
-    loop {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        keep_private(&mut options);
-        let file = options.open(partial).map_err(Error::io(partial))?;
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io(partial)(error)),
-            // Who held the lock until now may have moved the file to the target.
-            Ok(()) if is_at(&file, partial) => return Ok(file),
-            Ok(()) => {}
-        }
     }
 }
 
@@ -158,15 +127,6 @@ fn keep_private(options: &mut OpenOptions) {
 #[cfg(not(unix))]
 fn keep_private(_options: &mut OpenOptions) {}
 
-fn put_number(bytes: &mut Vec<u8>, number: usize) {
-    bytes.extend((number as u64).to_le_bytes());
-}
-
-fn put_bytes(bytes: &mut Vec<u8>, part: &[u8]) {
-    put_number(bytes, part.len());
-    bytes.extend(part);
-}
-
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&bytes[..CHECKSUM.start]);
@@ -176,30 +136,29 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// The size of the vocabulary, or why the bytes are not those that a memory has written.
 fn check_header(bytes: &[u8]) -> std::result::Result<u32, String> {
-    let mut header = Cursor(bytes);
-    if header.take(MAGIC.len()) != Some(&MAGIC) {
-        return Err("it is none".to_owned());
-    }
-    match header.array().map(u32::from_le_bytes) {
-        None | Some(VERSION) => {}
-        Some(version) => {
-            return Err(format!(
-                "it has format version {version}, this version of specds reads {VERSION}"
-            ));
-        }
-    }
-    let rest = (header.array(), header.number(), header.number());
-    let (Some(vocab_size), Some(length), Some(found)) = rest else {
+    let Some(header) = bytes.first_chunk::<HEADER_LEN>() else {
         return Err(format!("it has {} bytes, fewer than any", bytes.len()));
     };
-    if length != bytes.len() as u64 {
+    let number = |field: Range<usize>| {
+        let bytes = header[field].iter().rev();
+        bytes.fold(0, |number, &byte| number << 8 | u64::from(byte))
+    };
+    let (version, vocab_size) = (number(8..12), number(12..16));
+    let (length, found) = (number(LENGTH), number(CHECKSUM));
+    if header[..MAGIC.len()] != MAGIC {
+        Err("it is none".to_owned())
+    } else if version != u64::from(VERSION) {
+        Err(format!(
+            "it has format version {version}, this version of specds reads {VERSION}"
+        ))
+    } else if length != bytes.len() as u64 {
         let found = bytes.len();
-        return Err(format!("it has {found} bytes where {length} were written"));
+        Err(format!("it has {found} bytes where {length} were written"))
+    } else if found != checksum(bytes) {
+        Err("it has changed since it was written".to_owned())
+    } else {
+        Ok(u32::try_from(vocab_size).unwrap_or(0))
     }
-    if found != checksum(bytes) {
-        return Err("it has changed since it was written".to_owned());
-    }
-    Ok(u32::from_le_bytes(vocab_size))
 }
 
 fn check_tokenizer(
@@ -223,120 +182,130 @@ fn check_tokenizer(
     })
 }
 
-/// What a snapshot holds, where it lies in the file.
-struct Contents<'a> {
-    width: TokenWidth,
-    tokenizer: &'a [u8],
-    weights: &'a [u8],
-    tenants: Vec<(&'a str, Vec<Document<'a>>)>,
+/// What follows the header: tokenizer, weights, tenants.
+type Body<'a> = (&'a [u8], (&'a [u8], Vec<Tenant<'a>>));
+
+/// A name, and the documents in the order in which they came.
+type Tenant<'a> = (&'a [u8], Vec<Document<'a>>);
+
+/// A last use, and the tokens.
+type Document<'a> = (u64, Cow<'a, [u32]>);
+
+/// How a part of a snapshot lies in the file: one after the other, those of a list after their number.
+trait Part<'a>: Sized {
+    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>);
+
+    /// Cuts it off from the front of what is left.
+    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self>;
 }
 
-struct Document<'a> {
-    last_use: u64,
-    /// As they are stored.
-    tokens: &'a [u8],
+impl<'a> Part<'a> for u64 {
+    fn put(&self, _width: TokenWidth, bytes: &mut Vec<u8>) {
+        bytes.extend(self.to_le_bytes());
+    }
+
+    fn take(_width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
+        let number;
+        (number, *rest) = rest.split_first_chunk()?;
+        Some(Self::from_le_bytes(*number))
+    }
 }
 
-fn decode(body: &[u8], width: TokenWidth) -> Option<Contents<'_>> {
-    let mut rest = Cursor(body);
-    let (tokenizer, weights) = (rest.bytes()?, rest.bytes()?);
-    let mut tenants = Vec::new();
-    for _ in 0..rest.number()? {
-        let name = std::str::from_utf8(rest.bytes()?).ok()?;
-        let mut documents = Vec::new();
-        for _ in 0..rest.number()? {
-            let last_use = rest.number().filter(|&last_use| last_use < MAX_USE)?;
-            let num_tokens = rest.length().filter(|&length| length > 0)?;
-            let tokens = rest.take(num_tokens.checked_mul(width.num_bytes())?)?;
-            documents.push(Document { last_use, tokens });
+impl<'a> Part<'a> for &'a [u8] {
+    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
+        (self.len() as u64).put(width, bytes);
+        bytes.extend(*self);
+    }
+
+    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
+        let length = u64::take(width, rest)?.try_into().ok()?;
+        rest.split_off(..length)
+    }
+}
+
+impl<'a> Part<'a> for Cow<'a, [u32]> {
+    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
+        (self.len() as u64).put(width, bytes);
+        width.encode(self, bytes);
+    }
+
+    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
+        let length = usize::try_from(u64::take(width, rest)?).ok()?;
+        let tokens = rest.split_off(..length.checked_mul(width.num_bytes())?)?;
+        Some(Cow::Owned(width.decode(tokens)))
+    }
+}
+
+impl<'a, T: Part<'a>> Part<'a> for Vec<T> {
+    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
+        (self.len() as u64).put(width, bytes);
+        for part in self {
+            part.put(width, bytes);
         }
-        tenants.push((name, documents));
     }
-    rest.0.is_empty().then_some(Contents {
-        width,
-        tokenizer,
-        weights,
-        tenants,
-    })
+
+    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
+        let length = u64::take(width, rest)?;
+        (0..length).map(|_| T::take(width, rest)).collect()
+    }
 }
 
-impl Contents<'_> {
-    /// Puts the texts into an empty memory, or says what is wrong with them.
-    fn fill(&self, memory: &Memory) -> std::result::Result<(), &'static str> {
-        let vocab_size = memory.options().vocab_size;
-        let oldest = self.oldest_that_fits(memory.max_bytes());
-        let clock = self.documents().map(|document| document.last_use + 1).max();
-        for (name, documents) in &self.tenants {
-            if check_name(name).is_err() || memory.read(name).is_some() {
-                return Err("it names a tenant that cannot be");
-            }
-            let mut kept = Vec::new();
-            for document in documents {
-                let tokens = self.width.decode(document.tokens);
-                if tokens.iter().any(|&token| token >= vocab_size) {
-                    return Err("it holds tokens outside its vocabulary");
-                }
-                if document.last_use >= oldest {
-                    kept.push((tokens, document.last_use));
-                }
-            }
-            if !kept.is_empty() {
-                memory.restore(name, Texts::of(&kept), clock.unwrap_or(0));
-            }
+impl<'a, A: Part<'a>, B: Part<'a>> Part<'a> for (A, B) {
+    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
+        self.0.put(width, bytes);
+        self.1.put(width, bytes);
+    }
+
+    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
+        Some((A::take(width, rest)?, B::take(width, rest)?))
+    }
+}
+
+const UNFIT: &str = "its parts do not fit together";
+
+/// Puts texts into an empty memory, or says what is wrong with them.
+fn fill(memory: &Memory, tenants: &[Tenant<'_>]) -> std::result::Result<(), &'static str> {
+    let vocab_size = memory.options().vocab_size;
+    let documents = || tenants.iter().flat_map(|(_, documents)| documents);
+    if documents().any(|(last_use, tokens)| *last_use >= MAX_USE || tokens.is_empty()) {
+        return Err(UNFIT);
+    }
+    let mut tokens = documents().flat_map(|(_, tokens)| tokens.iter());
+    if tokens.any(|&token| token >= vocab_size) {
+        return Err("it holds tokens outside its vocabulary");
+    }
+    let clock = documents().map(|(last_use, _)| last_use + 1).max();
+    let oldest = oldest_that_fits(documents(), memory.max_bytes());
+    for (name, documents) in tenants {
+        let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
+        if check_name(name).is_err() || memory.read(name).is_some() {
+            return Err("it names a tenant that cannot be");
         }
-        memory.shrink();
-        Ok(())
+        let kept = documents.iter().filter(|(last_use, _)| *last_use >= oldest);
+        let kept: Vec<_> = kept.map(|(last_use, tokens)| (tokens, *last_use)).collect();
+        if !kept.is_empty() {
+            memory.restore(name, Texts::of(&kept), clock.unwrap_or(0));
+        }
     }
-
-    fn documents(&self) -> impl Iterator<Item = &Document<'_>> {
-        self.tenants.iter().flat_map(|(_, documents)| documents)
-    }
-
-    /// The last use of the oldest document that may fit into `max_bytes`, so that a large snapshot
-    /// never takes much more memory than there may be.
-    fn oldest_that_fits(&self, max_bytes: usize) -> u64 {
-        let size = |document: &Document<'_>| document.tokens.len() / self.width.num_bytes() * 12;
-        let uses = self
-            .documents()
-            .map(|document| (document.last_use, size(document)));
-        let mut uses: Vec<_> = uses.collect();
-        uses.sort_unstable_by(|a, b| b.cmp(a));
-        let mut num_bytes = 0;
-        let fits = |&&(_, size): &&(u64, usize)| {
-            num_bytes += size;
-            num_bytes <= max_bytes
-        };
-        uses.iter()
-            .take_while(fits)
-            .last()
-            .map_or(u64::MAX, |&(last_use, _)| last_use)
-    }
+    memory.make_room(0);
+    Ok(())
 }
 
-/// Bytes that are read from the first one on.
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const LENGTH: usize>(&mut self) -> Option<[u8; LENGTH]> {
-        self.take(LENGTH)?.try_into().ok()
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn length(&mut self) -> Option<usize> {
-        self.number()?.try_into().ok()
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = self.length()?;
-        self.take(length)
-    }
+/// The last use of the oldest document that may fit into `max_bytes`, so that a large snapshot
+/// never takes much more memory than there may be.
+fn oldest_that_fits<'a>(
+    documents: impl Iterator<Item = &'a Document<'a>>,
+    max_bytes: usize,
+) -> u64 {
+    let mut uses: Vec<_> = documents
+        .map(|(last_use, tokens)| (*last_use, tokens.len() * BYTES_PER_TOKEN))
+        .collect();
+    uses.sort_unstable_by(|a, b| b.cmp(a));
+    let mut num_bytes = 0;
+    let fits = |&&(_, size): &&(u64, usize)| {
+        num_bytes += size;
+        num_bytes <= max_bytes
+    };
+    let oldest = uses.iter().take_while(fits).last();
+    oldest.map_or(u64::MAX, |&(last_use, _)| last_use)
 }

@@ -3,9 +3,8 @@
 //! A [`Memory`] keeps texts, each as the property of one tenant, within a number of bytes. Where it
 //! is full, the texts whose last use is longest ago go, whoever's they are.
 //!
-//! One thread writes at a time, and only it holds a lock for long: it makes what it needs aside,
-//! from what others read meanwhile, and keeps them out for as long as it takes to append a thousand
-//! tokens or to swap a pointer.
+//! One thread writes at a time. It keeps readers of the same shard out while it appends a thousand
+//! tokens, which takes long only where a table grows, or swaps a pointer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::checks::check_tokens;
+use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
 use crate::memory::history::History;
 use crate::memory::tenant::{self, Texts};
@@ -26,8 +25,9 @@ pub struct MemoryOptions {
     /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
     /// The most bytes that all texts and what finds them take, from
-    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text. While texts are removed, those
-    /// of one tenant are there twice.
+    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text. While a text is added or a
+    /// snapshot is read, they may take a fourth more; and while texts are removed, those of one tenant
+    /// are there twice.
     pub max_bytes: usize,
     /// Which tokenizer the tokens are of, in the caller's words: a snapshot of another one is not
     /// opened.
@@ -51,16 +51,9 @@ impl MemoryOptions {
     }
 
     fn check(&self) -> Result<()> {
-        if !(1..=MAX_VOCAB_SIZE).contains(&self.vocab_size) {
-            let reason = format!("must lie in 1..={MAX_VOCAB_SIZE}, not {}", self.vocab_size);
-            return Err(Error::invalid("vocab_size", reason));
-        }
-        let (min, max) = (Self::MIN_BYTES, Self::MAX_BYTES);
-        if !(min..=max).contains(&self.max_bytes) {
-            let reason = format!("must lie in {min}..={max}, not {}", self.max_bytes);
-            return Err(Error::invalid("max_bytes", reason));
-        }
-        Ok(())
+        check_within("vocab_size", self.vocab_size, 1..=MAX_VOCAB_SIZE)?;
+        let range = Self::MIN_BYTES..=Self::MAX_BYTES;
+        check_within("max_bytes", self.max_bytes, range)
     }
 }
 
@@ -92,6 +85,12 @@ pub struct Memory {
 }
 
 const NUM_SHARDS: usize = 64;
+
+/// The tokens that are appended at a time: readers wait for no more.
+const PIECE: usize = 1024;
+
+/// No token takes more, tables that have just grown included: 22 bytes where each pair comes twice.
+const MAX_BYTES_PER_TOKEN: usize = 28;
 
 /// Kept in the order of their names.
 struct Tenant {
@@ -141,27 +140,27 @@ impl Memory {
     /// [`Error::InvalidArgument`] where the tenant's name is longer than
     /// [`MAX_NAME`](Self::MAX_NAME); the memory is then as it was.
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
-        self.check(tenant, tokens)?;
+        check_name(tenant)?;
+        check_tokens(tokens, self.options.vocab_size)?;
         let _writing = self.begin_writing();
-        let tokens = self.end_that_fits(tenant, tokens);
+        let fixed_bytes = Tenant::fixed_bytes(tenant) + Texts::FIXED_BYTES;
+        let most_tokens = (self.max_bytes() - fixed_bytes) / MAX_BYTES_PER_TOKEN;
+        let tokens = &tokens[tokens.len().saturating_sub(most_tokens)..];
         let hash = tenant::hash(tokens);
         if tokens.is_empty() || self.touch_same(tenant, tokens, hash) {
             return Ok(());
         }
-        self.make_room(tenant, tokens.len());
+        self.make_room(fixed_bytes + MAX_BYTES_PER_TOKEN * tokens.len());
         let (shard, index) = self.enter(tenant);
-        for (piece, is_last) in tenant::pieces(tokens) {
-            let reserved = read(shard)[index].texts.reserved(piece.len());
-            let outgrown = self.change(shard, index, |texts| {
-                let outgrown = texts.adopt(reserved);
-                texts.append(piece);
-                if is_last {
-                    texts.end_document(hash, self.tick());
-                }
-                outgrown
-            });
-            drop(outgrown); // no reader waits for this
+        let (first, last) = tokens.split_at((tokens.len() - 1) / PIECE * PIECE);
+        for piece in first.chunks(PIECE) {
+            self.change(shard, index, |texts| texts.append(piece));
         }
+        self.change(shard, index, |texts| {
+            texts.append(last);
+            texts.end_document(hash, self.tick());
+        });
+        self.make_room(0); // a table of earlier texts may have grown
         Ok(())
     }
 
@@ -237,11 +236,6 @@ impl Memory {
         self.num_tenants.load(Ordering::Relaxed)
     }
 
-    fn check(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
-        check_name(tenant)?;
-        check_tokens(tokens, self.options.vocab_size)
-    }
-
     /// Held by whoever changes the memory or reads it for long. Writers wait here, not at the lock of
     /// a shard: a writer that waits there would keep out all readers that come after it.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
@@ -264,10 +258,12 @@ impl Memory {
         self.clock.fetch_max(clock, Ordering::Relaxed);
     }
 
-    /// Removes the texts of longest ago as far as the memory is too large.
-    pub(crate) fn shrink(&self) {
-        while self.num_bytes() > self.max_bytes() {
-            self.evict(self.num_bytes() - self.max_bytes());
+    /// Removes the texts of longest ago until there are `num_bytes` to spare.
+    pub(crate) fn make_room(&self, num_bytes: usize) {
+        while self.num_tenants() > 0 && self.num_bytes() + num_bytes > self.max_bytes() {
+            // Many at once: those that stay are copied.
+            let surplus = self.num_bytes() + num_bytes - self.max_bytes();
+            self.evict(surplus.max(self.max_bytes() / 3));
         }
     }
 
@@ -280,40 +276,9 @@ impl Memory {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The end of a text, as much as fits into the memory beside nothing else.
-    fn end_that_fits<'a>(&self, tenant: &str, tokens: &'a [u32]) -> &'a [u32] {
-        let empty = Texts::default();
-        let most_bytes = |kept| Tenant::fixed_bytes(tenant) + empty.num_bytes_with(kept);
-        let mut kept = tokens.len().min(self.max_bytes());
-        while most_bytes(kept) > self.max_bytes() {
-            let surplus = most_bytes(kept) - self.max_bytes();
-            kept = kept.saturating_sub(surplus.div_ceil(64)); // more than any token takes
-        }
-        &tokens[tokens.len() - kept..]
-    }
-
     fn touch_same(&self, tenant: &str, tokens: &[u32], hash: u64) -> bool {
         let texts = self.read(tenant);
         texts.is_some_and(|texts| texts.texts().touch_same(tokens, hash, self.tick()))
-    }
-
-    /// Removes the least recently used texts until one of `num_tokens` tokens fits.
-    fn make_room(&self, tenant: &str, num_tokens: usize) {
-        loop {
-            let more = match self.read(tenant) {
-                Some(reader) => {
-                    let texts = reader.texts();
-                    texts.num_bytes_with(num_tokens) - texts.num_bytes()
-                }
-                None => Tenant::fixed_bytes(tenant) + Texts::default().num_bytes_with(num_tokens),
-            };
-            let surplus = (self.num_bytes() + more).saturating_sub(self.max_bytes());
-            if surplus == 0 {
-                return;
-            }
-            // Many at once: those that stay are copied.
-            self.evict(surplus.max(self.max_bytes() / 3));
-        }
     }
 
     /// Removes the least recently used texts, about `num_bytes` of them.

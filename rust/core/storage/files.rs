@@ -1,7 +1,7 @@
 //! When is a file on the disk, whole, and still what its path names?
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::base::error::{Error, Result};
@@ -17,6 +17,14 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     }
 }
 
+/// Waits until what a path names is on the disk under that name.
+pub(crate) fn sync_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => sync_folder(folder),
+        _ => sync_folder(Path::new(".")),
+    }
+}
+
 /// Writes a small file so that it is there completely or not at all, and on the disk.
 pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
     let partial = path.with_extension("new");
@@ -27,12 +35,37 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
         fs::rename(&partial, path)
     };
     write().map_err(Error::io(path))?;
-    path.parent().map_or(Ok(()), sync_folder)
+    sync_parent(path)
+}
+
+/// Locks the file at `path`, as it is opened by `open`: for this caller alone, who writes what will be
+/// at `target`. `open` may give nothing, to be asked again.
+pub(crate) fn lock(
+    path: &Path,
+    target: &Path,
+    open: impl Fn() -> io::Result<Option<File>>,
+) -> Result<File> {
+    loop {
+        let Some(file) = open().map_err(Error::io(path))? else {
+            continue;
+        };
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked {
+                    path: target.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
+            // Who held the lock until now may have moved or removed the file.
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            Ok(()) => {}
+        }
+    }
 }
 
 /// Whether `file` is what `path` names: a process that ends removes the file that it has locked.
 #[cfg(unix)]
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -43,6 +76,6 @@ pub(crate) fn is_at(file: &File, path: &Path) -> bool {
 
 /// Elsewhere, a file that is open cannot be removed.
 #[cfg(not(unix))]
-pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
+fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }

@@ -10,8 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::base::error::{Error, Result};
 use crate::storage::files::write_whole;
 use crate::storage::section::{
-    self, FORMAT_VERSION, KEY_LEN, KEY_STRIDE, Kind, Place, RECORD_BITS, SectionManifest,
-    position_bits,
+    self, KEY_LEN, KEY_STRIDE, Kind, Place, RECORD_BITS, SectionManifest, position_bits,
 };
 use crate::storage::token_array::TokenWidth;
 
@@ -33,7 +32,7 @@ pub(crate) const FILE_NAME: &str = "manifest.json";
 pub struct Manifest {
     /// What the file is: always `specds datastore`.
     pub format: String,
-    /// The version of the format, [`FORMAT_VERSION`].
+    /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
     /// Tokens are below this.
     pub vocab_size: u32,
@@ -141,13 +140,7 @@ impl PriorEntry {
     pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = folder.join(self.file_name());
         let found = fs::metadata(&path).map_err(Error::io(&path))?.len();
-        if found != self.num_bytes {
-            return Err(Error::Truncated {
-                path,
-                expected: self.num_bytes,
-                found,
-            });
-        }
+        section::check_length(&path, self.num_bytes, found)?;
         let bytes = fs::read(&path).map_err(Error::io(&path))?;
         if format!("{:032x}", xxh3_128(&bytes)) != self.id {
             return Err(Error::Checksum { path });
@@ -248,7 +241,7 @@ pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
 pub struct ShardManifest {
     /// What the file is: always `specds shard`.
     pub format: String,
-    /// The version of the format, [`FORMAT_VERSION`].
+    /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
     /// Tokens are below this.
     pub vocab_size: u32,
@@ -281,14 +274,7 @@ impl ShardManifest {
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
-        let (expected, found) = (FORMAT_VERSION.into(), shard.format_version.into());
-        if found != expected {
-            return Err(Error::Version {
-                path,
-                expected,
-                found,
-            });
-        }
+        section::check_version(&path, shard.format_version.into())?;
         shard.kept.check(&path)?;
         shard
             .check()
@@ -424,18 +410,11 @@ pub(crate) fn read_preamble(
         _ => Error::io(&path)(error),
     })?;
     let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
-    let (expected, found) = (FORMAT_VERSION.into(), preamble.format_version);
     if preamble.format != format {
-        Err(other())
-    } else if found != expected {
-        Err(Error::Version {
-            path,
-            expected,
-            found,
-        })
-    } else {
-        Ok(text)
+        return Err(other());
     }
+    section::check_version(&path, preamble.format_version)?;
+    Ok(text)
 }
 
 fn read_text(folder: &Path) -> Result<Vec<u8>> {

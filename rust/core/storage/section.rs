@@ -1,37 +1,12 @@
 //! What does a file of a datastore look like?
 //!
 //! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-ID` of
-//! `shard.json` and five section files. A section is one array, little-endian, written once and
-//! then mapped:
+//! `shard.json` and six section files. A section is one array, little-endian, written once and
+//! then mapped: a header of 64 bytes, zeros up to a page, the elements, and eight zero bytes, so that an
+//! element can be read as part of eight. `docs/FORMAT.md` says what each byte means.
 //!
-//! | offset | size | field | meaning |
-//! | -----: | ---: | ----- | ------- |
-//! |      0 |    8 | magic | `SPECDS\0\x01` |
-//! |      8 |    2 | format version | [`FORMAT_VERSION`] |
-//! |     10 |    2 | kind | which section: see below |
-//! |     12 |    4 | endian mark | `0x01020304` |
-//! |     16 |   16 | shard id | that of the shard's folder, in the order of its digits |
-//! |     32 |    8 | count | elements in the payload |
-//! |     40 |    8 | payload length | in bytes |
-//! |     48 |    8 | payload checksum | xxh3-64 of the payload |
-//! |     56 |    2 | element bits | size of an element |
-//! |     58 |    2 | padding | zero |
-//! |     60 |    4 | header checksum | low half of the xxh3-64 of bytes 0..60 |
-//! |     64 | 4032 | padding | zero |
-//! |   4096 |      | payload | the elements, page-aligned |
-//! |    end |    8 | padding | zero, so that an element can be read as part of eight bytes |
-//!
-//! | kind | file | elements of a shard of `n` tokens |
-//! | ---: | ---- | -------- |
-//! |    1 | `tokens.bin` | `n` tokens of 16 or 24 bits; the separator follows each document |
-//! |    2 | `suffixes.bin` | `n` numbers of ceil(log2 n) bits (at least 1), packed from the low bit on: where each suffix begins, in the suffixes' lexicographic order |
-//! |    3 | `firsts.bin` | vocabulary + 2 numbers of 32 bits: how many of these begin with a token below `t`, for each `t` up to the vocabulary's size + 1 |
-//! |    4 | `keys.bin` | the first 4 tokens of the suffixes of rank 0, 256, 512 …, as wide as tokens; zeros stand for tokens past the end |
-//! |    5 | `documents.bin` | for each document the 64-bit position after its separator |
-//! |    6 | `ngrams.bin` | four numbers of 32 bits for each sequence of 1 to 4 tokens, with no separator before its last one, that 256 suffixes or more begin with: last token, first rank, number of suffixes, index of the first child; first the root, then shorter ones first, siblings by token, at last one more that ends the children of the last |
-//!
-//! `shard.json` states all of this again; its xxh3-128 is the shard's id. `manifest.json` lists the
-//! ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
+//! `shard.json` states again what the headers do; its xxh3-128 is the shard's id. `manifest.json` lists
+//! the ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
 //! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
 //! of them can change unseen, and a shard means the same in any datastore that lists it.
 
@@ -143,18 +118,37 @@ fn encode(place: Place, section: &SectionManifest) -> [u8; HEADER_LEN] {
     header
 }
 
+/// Whether a file is of the version that is read.
+pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
+    let expected = FORMAT_VERSION.into();
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Version {
+        path: path.to_owned(),
+        expected,
+        found,
+    })
+}
+
+/// Whether a file has the length that it should have.
+pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Truncated {
+        path: path.to_owned(),
+        expected,
+        found,
+    })
+}
+
 /// Says why a header is not the expected one; what is wrong with the file itself comes first.
 fn check_header(path: &Path, found: &[u8; HEADER_LEN], expected: &[u8; HEADER_LEN]) -> Result<()> {
     if found[0..8] != MAGIC {
         return Err(Error::corrupt(path, "it is not a section file"));
     }
-    if found[8..10] != expected[8..10] {
-        return Err(Error::Version {
-            path: path.to_owned(),
-            expected: FORMAT_VERSION.into(),
-            found: u16::from_le_bytes([found[8], found[9]]).into(),
-        });
-    }
+    check_version(path, u16::from_le_bytes([found[8], found[9]]).into())?;
     if found[60..64] != xxh3_64(&found[..60]).to_le_bytes()[..4] {
         return Err(Error::Checksum {
             path: path.to_owned(),
@@ -196,14 +190,7 @@ impl Section {
     }
 
     fn new(path: PathBuf, map: Mmap, section: &SectionManifest) -> Result<Self> {
-        let (expected, found) = (section.file_len(), map.len() as u64);
-        if found != expected {
-            return Err(Error::Truncated {
-                path,
-                expected,
-                found,
-            });
-        }
+        check_length(&path, section.file_len(), map.len() as u64)?;
         let payload_end = map.len() - TAIL_LEN;
         let padding = [&map[HEADER_LEN..PAYLOAD_OFFSET], &map[payload_end..]];
         if padding
@@ -362,13 +349,7 @@ impl SectionWriter {
             }
         };
         let (file, hasher, found) = open().map_err(Error::io(&path))?;
-        if found < length {
-            return Err(Error::Truncated {
-                path,
-                expected: length,
-                found,
-            });
-        }
+        check_length(&path, length, found.min(length))?;
         Ok(Self {
             path,
             file: BufWriter::with_capacity(1 << 16, file),
