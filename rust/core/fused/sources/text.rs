@@ -399,7 +399,8 @@ mod tests {
     use crate::fused::effort::Effort;
     use crate::memory::history::History;
 
-    /// What follows 1, 2 in a text of at least so many tokens: 3, or 4 where only the 2 is the same.
+    /// What follows 1, 2 in a text of more than `num_tokens` tokens: 3, or 4 where only the 2 is the
+    /// same.
     fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
         let mut text = History::default();
         text.extend(&vec![0; num_tokens]);

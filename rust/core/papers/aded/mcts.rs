@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
     }
 
     /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
-    #[expect(clippy::cast_precision_loss, reason = "not so many visits")]
+    #[expect(clippy::cast_precision_loss, reason = "visits are far fewer than 2^52")]
     fn select(&mut self, parent: usize) -> usize {
         let Node {
             passes,
