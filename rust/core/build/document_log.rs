@@ -14,7 +14,7 @@ use crate::storage::manifest::MAX_SHARD_TOKENS;
 use crate::storage::section::{Kind, SectionWriter, payload_reader};
 use crate::storage::token_array::TokenWidth;
 
-/// So many tokens are written between two checkpoints: a few seconds of tokenising.
+/// How many tokens are written between two checkpoints: a few seconds of tokenising.
 const CHECKPOINT_TOKENS: u64 = 1 << 22;
 
 /// What is safely on the disk of a shard's text.

@@ -21,7 +21,7 @@ pub(crate) struct Job {
 
 /// What a worker says.
 pub(crate) enum Event {
-    /// So many tokens of a shard are through a stage.
+    /// How many tokens of a shard a stage has done.
     Progress {
         index: usize,
         stage: Stage,
