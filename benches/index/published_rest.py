@@ -10,7 +10,7 @@ budget: a prefix is counted again in each path that goes on from it, so few node
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -167,13 +167,7 @@ class PublishedSession(Session):
         self._random = random
         self._context = np.asarray(prompt_ids)
 
-    def draft(
-        self,
-        max_nodes: int,
-        max_depth: int | None = None,
-        min_gain: float = 0.0,
-        may_grow_to: int = 0,
-    ) -> TokenTree:
+    def draft(self, max_nodes: int, *_: Any) -> TokenTree:
         rows = retrieve(self._array, self._datastore, self._context)
         return tree_of(select(rows, max_nodes, self._random))
 

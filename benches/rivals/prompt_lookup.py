@@ -71,13 +71,7 @@ class PromptLookupSession(Session):
         """Nanoseconds of the last call."""
         return self._elapsed_ns
 
-    def draft(
-        self,
-        max_nodes: int,
-        max_depth: int | None = None,
-        min_gain: float = 0.0,
-        may_grow_to: int = 0,
-    ) -> TokenTree:
+    def draft(self, max_nodes: int, *_: Any) -> TokenTree:
         """A chain of at most `max_nodes` tokens."""
         context = self._torch.tensor([self._token_ids])
         generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
@@ -94,6 +88,3 @@ class PromptLookupSession(Session):
         start = perf_counter_ns()
         self._token_ids += [int(token) for token in token_ids]
         self._elapsed_ns = perf_counter_ns() - start
-
-    def finish(self) -> None:
-        """Ends the request."""

@@ -160,13 +160,7 @@ class RemoteSession(Session):
         """Nanoseconds of the last call."""
         return self._elapsed_ns
 
-    def draft(
-        self,
-        max_nodes: int,
-        max_depth: int | None = None,
-        min_gain: float = 0.0,
-        may_grow_to: int = 0,
-    ) -> TokenTree:
+    def draft(self, max_nodes: int, *_: Any) -> TokenTree:
         """Drafts at most `max_nodes` nodes.
 
         Raises:

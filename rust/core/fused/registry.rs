@@ -17,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) label: Source,
     /// The kinds of its experts: no other row has them.
     pub(crate) kinds: &'static [Kind],
-    /// What it has no weights yet says: added to the default weight of its experts.
+    /// Makes the source for one request.
     pub(crate) open: fn() -> Box<dyn DraftSource>,
 }
 
