@@ -7,8 +7,8 @@ use divan::{Bencher, black_box};
 use specds::draft::TokenTree;
 use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
-use specds::memory::{Memory, MemoryOptions};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, fit};
+use specds::memory::MemoryOptions;
 
 use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::memory::History;
-use specds::memory::{Memory, MemoryOptions};
+use specds::memory::{Memory, MemoryOptions, Tenant};
 
 use crate::{CORPUS, VOCAB_SIZE};
 
@@ -54,7 +54,8 @@ fn waits_of_reader(max_bytes: usize) -> [f64; 3] {
                 let mut waits = Vec::new();
                 while !is_done.load(Ordering::Relaxed) {
                     let start = Instant::now();
-                    drop(memory.read("tenant"));
+                    let tenant = memory.find("tenant");
+                    drop(tenant.as_deref().map(Tenant::read));
                     waits.push(start.elapsed());
                     thread::sleep(Duration::from_micros(5));
                 }
@@ -81,7 +82,9 @@ pub(crate) fn print_figures() {
     let bytes_per_token = memory.num_bytes() as f64 / memory.num_tokens() as f64;
     assert!(bytes_per_token <= 16.0, "bytes a token of text");
     println!("memory: {bytes_per_token:.2} bytes a token");
-    let reader = memory.read("tenant").expect("texts");
+    let tenant = memory.find("tenant").expect("a tenant");
+    let kept = tenant.read();
+    let reader = kept.texts();
     let tokens = reader.tokens();
     for end in (1..NUM_REMEMBERED).step_by(NUM_REMEMBERED / 9) {
         let pair = [tokens[end - 1], tokens[end]];

@@ -19,6 +19,7 @@
 //!   session observes one request's context and drafts from it.
 //! * [`papers`]: sessions as papers describe them.
 //! * [`fused`]: one session from all sources, by weights that learn.
+//! * [`engine`]: the sessions of a serving engine's batches, found by their texts.
 //!
 //! # Examples
 //!
@@ -57,6 +58,7 @@ compile_error!("datastores are little-endian and are mapped as they are");
 pub mod base;
 pub mod build;
 pub mod draft;
+pub mod engine;
 pub mod fused;
 pub mod index;
 pub mod lookup;

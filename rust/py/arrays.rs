@@ -1,12 +1,14 @@
-//! The one way in for integer arrays: anything that numpy reads as integers, each value checked.
+//! The one way in for integer arrays: anything that numpy reads as integers, each value checked. And what
+//! other numbers must be.
 
 use numpy::{
-    AllowTypeChange, PyArray1, PyArrayDescrMethods, PyArrayLike1, PyArrayMethods, PyUntypedArray,
-    PyUntypedArrayMethods,
+    AllowTypeChange, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayLike1, PyArrayMethods,
+    PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyInt, PyList};
 
 /// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
 ///
@@ -15,6 +17,9 @@ pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<
 where
     T: TryFrom<i64>,
 {
+    if let Some(tokens) = plain(value) {
+        return checked(tokens.into_iter(), name);
+    }
     let array = as_array(value)?;
     if array.ndim() != 1 {
         let shape = array.shape();
@@ -43,6 +48,14 @@ where
     checked(array.as_array().iter().copied(), name)
 }
 
+/// The numbers of a short list that holds nothing else: numpy takes ten times as long to read it.
+fn plain(value: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+    let list = value.cast_exact::<PyList>().ok()?;
+    let is_plain = |item: Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>();
+    let is_read = list.len() < 64 && list.iter().all(is_plain);
+    is_read.then(|| list.extract().ok()).flatten()
+}
+
 /// Reads a two-dimensional array-like of integers as [`integers`] does, row after row; gives the length
 /// of a row as well.
 pub(crate) fn rows_of_integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<(usize, Vec<T>)>
@@ -50,6 +63,11 @@ where
     T: TryFrom<i64>,
 {
     let array = as_array(value)?;
+    if let Ok(array) = array.cast::<PyArray2<i64>>() {
+        let array = array.readonly();
+        let array = array.as_array();
+        return Ok((array.ncols(), checked(array.iter().copied(), name)?));
+    }
     let &[_, length] = array.shape() else {
         let shape = array.shape();
         return Err(PyValueError::new_err(format!(
@@ -57,6 +75,26 @@ where
         )));
     };
     Ok((length, integers(&array.call_method0("ravel")?, name)?))
+}
+
+/// Refuses what is no probability, time or gain.
+pub(crate) fn from_zero<T: Copy + Into<f64>>(value: T, name: &str) -> PyResult<T> {
+    let number = value.into();
+    if number.is_finite() && number >= 0.0 {
+        return Ok(value);
+    }
+    let message = format!("`{name}` must be a number from 0 on, not {number}");
+    Err(PyValueError::new_err(message))
+}
+
+/// Refuses drafts of more nodes than any batch has: arrays are filled up to this number.
+pub(crate) fn width(nodes: usize, name: &str) -> PyResult<usize> {
+    const MOST: usize = 4096;
+    if nodes <= MOST {
+        return Ok(nodes);
+    }
+    let message = format!("`{name}` must be at most {MOST}, not {nodes}");
+    Err(PyValueError::new_err(message))
 }
 
 fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {

@@ -8,15 +8,45 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
-use specds::fused;
+use specds::fused::{self, DEFAULT_PRIOR_TOKENS};
 use specds::index::Stage;
-use specds::storage;
+use specds::storage::MAX_SHARD_TOKENS;
 
 use crate::arrays::integers;
 use crate::error::py_err;
 use crate::lookup::Datastore;
 
 /// Writes a datastore beside its target and publishes it when it is complete.
+///
+/// A context manager: leaving it without `finish` removes everything it wrote; or keeps it for the
+/// next build of the same `plan`.
+///
+/// Args:
+///     path: The folder to make, or to add to.
+///     vocab_size: Token ids are below this.
+///     separator: The token that ends each document; `vocab_size` where the tokenizer has none.
+///     tokenizer_name: For people.
+///     tokenizer_fingerprint: For programs.
+///     corpus: Where the documents come from, one line a source.
+///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
+///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
+///         No bound by default.
+///     drop_duplicates: Leave out documents that were added before, and count them.
+///     max_documents: The most documents to add; those beyond are ignored.
+///     max_tokens: The most tokens to add, separators included.
+///     prior_tokens: Fit the prior to at most this many tokens, and to one in 16;
+///         `DEFAULT_PRIOR_TOKENS` by default, 0 fits none.
+///     overwrite: Replace the datastore at `path` once the new one is complete.
+///     append: Add to the datastore at `path`.
+///     plan: What is built, in words. A build that was killed is taken up where it was by the next
+///         one with the same words and options.
+///
+/// Raises:
+///     FileExistsError: Something is at `path`, and neither `overwrite` nor `append` is set.
+///     FormatError: What is at `path` is not a datastore.
+///     ValueError: An option is out of its bounds, or the datastore to add to is of another
+///         tokenizer.
+///     BlockingIOError: Another process builds there.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DatastoreBuilder {
     builder: Mutex<Option<build::DatastoreBuilder>>,
@@ -41,11 +71,10 @@ impl DatastoreBuilder {
 impl DatastoreBuilder {
     #[new]
     #[pyo3(signature = (
-        path, *, vocab_size, separator, tokenizer_name = String::new(),
-        tokenizer_fingerprint = String::new(), corpus = Vec::new(),
-        max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-        drop_duplicates = false, max_documents = u64::MAX, max_tokens = u64::MAX,
-        prior_tokens = fused::DEFAULT_PRIOR_TOKENS, overwrite = false, append = false, plan = None
+        path, *, vocab_size, separator, tokenizer_name = "", tokenizer_fingerprint = "",
+        corpus = None, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
+        max_documents = None, max_tokens = None, prior_tokens = None, overwrite = false,
+        append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -53,15 +82,15 @@ impl DatastoreBuilder {
         path: PathBuf,
         vocab_size: u32,
         separator: u32,
-        tokenizer_name: String,
-        tokenizer_fingerprint: String,
-        corpus: Vec<String>,
-        max_shard_tokens: u64,
-        max_memory: u64,
+        tokenizer_name: &str,
+        tokenizer_fingerprint: &str,
+        corpus: Option<Vec<String>>,
+        max_shard_tokens: Option<u64>,
+        max_memory: Option<u64>,
         drop_duplicates: bool,
-        max_documents: u64,
-        max_tokens: u64,
-        prior_tokens: u64,
+        max_documents: Option<u64>,
+        max_tokens: Option<u64>,
+        prior_tokens: Option<u64>,
         overwrite: bool,
         append: bool,
         plan: Option<String>,
@@ -76,14 +105,14 @@ impl DatastoreBuilder {
             }
         };
         let options = DatastoreOptions {
-            tokenizer_name,
-            tokenizer_fingerprint,
-            corpus,
-            max_shard_tokens,
-            max_memory,
+            tokenizer_name: tokenizer_name.to_owned(),
+            tokenizer_fingerprint: tokenizer_fingerprint.to_owned(),
+            corpus: corpus.unwrap_or_default(),
+            max_shard_tokens: max_shard_tokens.unwrap_or(MAX_SHARD_TOKENS),
+            max_memory: max_memory.unwrap_or(u64::MAX),
             drop_duplicates,
-            max_documents,
-            max_tokens,
+            max_documents: max_documents.unwrap_or(u64::MAX),
+            max_tokens: max_tokens.unwrap_or(u64::MAX),
             existing,
             plan,
             ..DatastoreOptions::new(vocab_size, separator)
@@ -92,7 +121,7 @@ impl DatastoreBuilder {
         let builder = Mutex::new(Some(builder.map_err(py_err)?));
         Ok(Self {
             builder,
-            prior_tokens,
+            prior_tokens: prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS),
         })
     }
 
@@ -110,7 +139,16 @@ impl DatastoreBuilder {
         py.detach(|| drop(self.lock().take()));
     }
 
-    /// Appends documents: all their tokens, and how many tokens each has.
+    /// Appends documents. Shards that are complete are indexed in the background.
+    ///
+    /// Args:
+    ///     tokens: The token ids of all of them, shape `(num_tokens,)`.
+    ///     lengths: The number of tokens of each, shape `(num_documents,)`.
+    ///
+    /// Raises:
+    ///     ValueError: An id is outside the vocabulary (nothing of this call is added), or the
+    ///         lengths do not add up.
+    ///     OSError: The disk is full.
     fn add_documents(
         &self,
         py: Python<'_>,
@@ -122,7 +160,16 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
     }
 
-    /// Waits until every shard is indexed, publishes the datastore, fits its prior and opens it.
+    /// Waits until every shard is indexed, publishes the datastore and fits its prior.
+    ///
+    /// What stops or kills the fit leaves the new datastore without a prior; `refit` adds it.
+    ///
+    /// Args:
+    ///     progress: Called with a stage, how far it has come, and how far it has to go. What it
+    ///         raises stops the build.
+    ///
+    /// Raises:
+    ///     ValueError: No tokens were added.
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
@@ -133,51 +180,71 @@ impl DatastoreBuilder {
         report_to(py, progress, finish).map(Datastore::from)
     }
 
+    /// Where the datastore grows before it is published.
     #[getter]
     fn staging_folder(&self) -> PyResult<PathBuf> {
         self.with(|builder| Ok(builder.staging_folder()?.to_owned()))
     }
 
+    /// Tokens added so far, separators included.
     #[getter]
     fn num_tokens(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_tokens()))
     }
 
+    /// Documents added so far.
     #[getter]
     fn num_documents(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_documents()))
     }
 
+    /// Documents left out as they had come before.
     #[getter]
     fn num_duplicates(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_duplicates()))
     }
 
+    /// Whether a limit is reached, so that no more documents are taken.
     #[getter]
     fn is_full(&self) -> PyResult<bool> {
         self.with(|builder| Ok(builder.is_full()))
     }
 
+    /// All documents that were given so far; a build that goes on skips as many.
     #[getter]
     fn num_given(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_given()))
     }
 }
 
-/// Joins datastores of one tokenizer into a new one.
+/// Joins datastores of one tokenizer: the new one has all their shards, in order.
+///
+/// A shard that several of them have counts once; documents are not compared. Files are linked
+/// where the file system can, and copied elsewhere. The prior is fitted once the new one is there.
+///
+/// Args:
+///     sources: The datastores.
+///     path: The folder to make.
+///     overwrite: Replace what is there.
+///     prior_tokens: As for `DatastoreBuilder`.
+///     progress: As for `DatastoreBuilder.finish`; of the prior alone.
+///
+/// Raises:
+///     ValueError: There are no sources, or they are of different tokenizers.
+///     FileExistsError: Something is at `path` and `overwrite` is false.
 #[pyfunction]
 #[pyo3(signature = (
-    sources, path, *, overwrite = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS,
-    progress = None
+    sources, path, *, overwrite = false, prior_tokens = None, progress = None
 ))]
 pub(crate) fn merge(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     path: PathBuf,
     overwrite: bool,
-    prior_tokens: u64,
+    prior_tokens: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
+    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
     let merge = |report: &mut Report| {
         let datastore = build::merge(&sources, &path, overwrite)?;
         fused::fit_missing(datastore, prior_tokens, report)
@@ -185,39 +252,59 @@ pub(crate) fn merge(
     report_to(py, progress, merge).map(Datastore::from)
 }
 
-/// Fits the prior of a datastore again.
+/// Fits the prior of a datastore again, as a build does; one that is damaged is replaced.
+///
+/// Who has it open goes on with the old one.
+///
+/// Args:
+///     path: The datastore.
+///     prior_tokens: As for `DatastoreBuilder`; 0 takes the prior away.
+///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
-#[pyo3(signature = (path, *, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None))]
+#[pyo3(signature = (path, *, prior_tokens = None, progress = None))]
 pub(crate) fn refit(
     py: Python<'_>,
     path: PathBuf,
-    prior_tokens: u64,
+    prior_tokens: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
+    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
     let refit = |report: &mut Report| fused::refit(&path, prior_tokens, report);
     report_to(py, progress, refit).map(Datastore::from)
 }
 
 /// Rebuilds the shards of a datastore into as few as possible.
+///
+/// It is then what one build of all its documents would have made. Who has it open goes on with
+/// the old shards.
+///
+/// Args:
+///     path: The datastore.
+///     max_shard_tokens: As for `DatastoreBuilder`.
+///     max_memory: As for `DatastoreBuilder`.
+///     drop_duplicates: As for `DatastoreBuilder`.
+///     prior_tokens: As for `DatastoreBuilder`.
+///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
 #[pyo3(signature = (
-    path, *, max_shard_tokens = storage::MAX_SHARD_TOKENS, max_memory = u64::MAX,
-    drop_duplicates = false, prior_tokens = fused::DEFAULT_PRIOR_TOKENS, progress = None
+    path, *, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
+    prior_tokens = None, progress = None
 ))]
 pub(crate) fn compact(
     py: Python<'_>,
     path: PathBuf,
-    max_shard_tokens: u64,
-    max_memory: u64,
+    max_shard_tokens: Option<u64>,
+    max_memory: Option<u64>,
     drop_duplicates: bool,
-    prior_tokens: u64,
+    prior_tokens: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
     let options = build::CompactOptions {
-        max_shard_tokens,
-        max_memory,
+        max_shard_tokens: max_shard_tokens.unwrap_or(MAX_SHARD_TOKENS),
+        max_memory: max_memory.unwrap_or(u64::MAX),
         drop_duplicates,
     };
+    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
     let compact = |report: &mut Report| {
         let datastore = build::compact(&path, options, report)?;
         fused::fit_missing(datastore, prior_tokens, report)

@@ -1,22 +1,27 @@
-//! `specds.TokenTree`, `specds.DraftSession` of any drafter of the core, and how tokens are drawn.
+//! `specds.TokenTree`, and `specds.DraftSession` of any drafter of the core.
 
-use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use numpy::ndarray::Array2;
-use numpy::{
-    AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1, PyArrayMethods,
-    PyReadonlyArray1, PyReadonlyArray2,
-};
+use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use specds::draft::{self, DraftLimits, Session};
 
-use crate::arrays::{integers, rows_of_integers};
+use crate::arrays::{from_zero, integers, rows_of_integers};
 use crate::error::py_err;
 
 /// A draft: likely continuations of a context as a tree, best nodes first.
+///
+/// Args:
+///     token_ids: Shape `(n,)`.
+///     parents: Shape `(n,)`, each smaller than its own index; -1 continues the context itself.
+///     probs: Shape `(n,)`, in [0, 1]: how likely the path to each node is; all 0 by default.
+///
+/// Raises:
+///     ValueError: The shapes differ, a parent does not come before its child, two siblings hold
+///         the same token, or a value is out of range.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct TokenTree(pub(crate) draft::TokenTree);
 
@@ -48,32 +53,38 @@ impl TokenTree {
         format!("TokenTree({} nodes)", self.0.len())
     }
 
+    /// Shape `(n,)`.
     #[getter]
     fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         int64(py, self.0.token_ids())
     }
 
+    /// Shape `(n,)`; -1 is the last token of the context.
     #[getter]
     fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         int64(py, self.0.parents())
     }
 
+    /// Shape `(n,)`.
     #[getter]
     fn probs<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
         PyArray1::from_slice(py, self.0.probs())
     }
 
+    /// What drafted each node, as places in `SOURCES`, shape `(n,)`.
+    ///
+    /// Where several sources did, the one that gave it the largest share of its probability.
     #[getter]
     fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
         PyArray1::from_iter(py, self.0.sources().iter().map(|&source| source as u8))
     }
 
-    /// Distance of each node from the last token of the context, at least 1.
+    /// Distance of each node from the last token of the context, shape `(n,)`, at least 1.
     fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         int64(py, &self.0.depths())
     }
 
-    /// Whether column j is row i or an ancestor of it.
+    /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
     fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<bool>>> {
         let n = self.0.len();
         let mask = Array2::from_shape_vec((n, n), self.0.mask())
@@ -92,7 +103,12 @@ impl TokenTree {
         Self(self.0.prefix(max_nodes))
     }
 
-    /// The tree without the nodes deeper than `max_depth`.
+    /// The path whose probabilities sum to most, of equal ones the longest, of these the first.
+    fn best_chain(&self) -> Self {
+        Self(self.0.best_chain())
+    }
+
+    /// The tree without the nodes deeper than `max_depth`, the others in their order.
     fn up_to_depth(&self, max_depth: usize) -> Self {
         Self(self.0.up_to_depth(max_depth))
     }
@@ -107,7 +123,9 @@ fn indices(py: Python<'_>, path: Vec<usize>) -> PyResult<Bound<'_, PyArray1<i64>
     Ok(PyArray1::from_vec(py, path?))
 }
 
-/// One request that is drafted for.
+/// One request that a drafter of the core drafts for, a `specds.drafters.session.Session`.
+///
+/// Safe to hand to other threads. A node's probability is how likely the model is held to accept it.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DraftSession(Mutex<Box<dyn Session>>);
 
@@ -130,6 +148,14 @@ impl DraftSession {
 )]
 impl DraftSession {
     /// Appends tokens to the context: the prompt first, then what the model emitted.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`.
+    ///     num_verified: How many nodes of the last draft, the first ones, were verified; None for
+    ///         all.
+    ///
+    /// Raises:
+    ///     ValueError: A token id is not in the vocabulary; the context is then as it was.
     #[pyo3(signature = (token_ids, num_verified = None))]
     fn observe(
         &self,
@@ -143,7 +169,21 @@ impl DraftSession {
     }
 
     /// Drafts at most `max_nodes` nodes that continue the context.
-    #[pyo3(signature = (max_nodes, max_depth = None, min_gain = 0.0, may_grow_to = 0))]
+    ///
+    /// Args:
+    ///     max_nodes: The most nodes.
+    ///     max_depth: Deeper nodes are left out; a child of the context has depth 1.
+    ///     min_gain: The least probability of a node.
+    ///     may_grow_to: The most nodes that the next call may ask for where nothing is observed
+    ///         before it. The draft then grows on.
+    ///     is_chain: Whether no node may have two children. The fused drafter goes on with the
+    ///         likeliest child; others cut the best path out of a tree.
+    ///
+    /// Raises:
+    ///     ValueError: `min_gain` is below 0, infinite or no number.
+    #[pyo3(signature = (
+        max_nodes, max_depth = None, min_gain = 0.0, may_grow_to = 0, *, is_chain = false
+    ))]
     fn draft(
         &self,
         py: Python<'_>,
@@ -151,18 +191,27 @@ impl DraftSession {
         max_depth: Option<usize>,
         min_gain: f32,
         may_grow_to: usize,
+        is_chain: bool,
     ) -> PyResult<TokenTree> {
         let limits = DraftLimits {
             max_nodes,
-            min_gain,
+            min_gain: from_zero(min_gain, "min_gain")?,
             may_grow_to,
             max_depth: max_depth.unwrap_or(usize::MAX),
+            is_chain,
         };
         let draft = py.detach(|| self.lock().draft(limits));
         draft.map(TokenTree).map_err(py_err)
     }
 
     /// Drafts as if `token_ids` had been observed, and stays as it is.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`.
+    ///     max_nodes: The most nodes.
+    ///
+    /// Raises:
+    ///     ValueError: A token id is not in the vocabulary.
     fn draft_after(
         &self,
         py: Python<'_>,
@@ -174,18 +223,31 @@ impl DraftSession {
         draft.map(TokenTree).map_err(py_err)
     }
 
-    /// Tells how long a plain step of the model takes, in seconds.
-    fn set_step_time(&self, step_seconds: f64) {
+    /// Tells how long a plain step of the model takes, in seconds: what a draft may cost.
+    ///
+    /// Raises:
+    ///     ValueError: It is below 0, infinite or no number.
+    fn set_step_time(&self, step_seconds: f64) -> PyResult<()> {
+        let step_seconds = from_zero(step_seconds, "step_seconds")?;
         self.lock().set_step_time(step_seconds);
+        Ok(())
     }
 
-    /// How many of the model's likeliest tokens at each node it wants to know.
+    /// How many of the model's likeliest tokens at each node it uses; 0 where none.
     #[getter]
     fn num_predictions(&self) -> usize {
         self.lock().num_predictions()
     }
 
     /// Tells what the model itself predicted at the context and at each node of a tree.
+    ///
+    /// Args:
+    ///     tree: The draft that was verified.
+    ///     predictions: Any integer dtype, shape `(1 + num_nodes, num_predictions)`, likeliest first:
+    ///         row 0 after the context, row `1 + i` after node `i`, accepted or not.
+    ///
+    /// Raises:
+    ///     ValueError: There is not a row for each node, or a token id is not in the vocabulary.
     fn observe_predictions(
         &self,
         py: Python<'_>,
@@ -196,6 +258,43 @@ impl DraftSession {
         let tree = &tree.get().0;
         py.detach(|| self.lock().observe_predictions(tree, &predictions, k))
             .map_err(py_err)
+    }
+
+    /// Suggests what follows, from outside: a draft model's proposal, a tool's known arguments.
+    ///
+    /// The fused drafter learns what suggestions are worth, and drafts one tree of them and all else
+    /// that it knows. A suggestion replaces the one before, and stays while the text follows it.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`; at most 1,024.
+    ///     parents: Shape `(n,)`, as those of a `TokenTree`; by default the tokens are a chain.
+    ///     probs: Shape `(n,)`, in [0, 1]: how likely each token is held to be after its parent;
+    ///         1 by default.
+    ///
+    /// Returns:
+    ///     Whether the drafter uses suggestions: the fused one alone does.
+    ///
+    /// Raises:
+    ///     ValueError: A token id is not in the vocabulary, it is no tree, or has too many nodes.
+    #[pyo3(signature = (token_ids, parents = None, probs = None))]
+    fn suggest(
+        &self,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
+        parents: Option<&Bound<'_, PyAny>>,
+        probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
+    ) -> PyResult<bool> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        let parents = match parents {
+            Some(parents) => integers(parents, "parents")?,
+            None => (-1..).take(tokens.len()).collect(),
+        };
+        let probs = match probs {
+            Some(probs) => probs.as_array().to_vec(),
+            None => vec![1.0; tokens.len()],
+        };
+        let tree = draft::TokenTree::new(tokens, parents, probs).map_err(py_err)?;
+        py.detach(|| self.lock().suggest(tree)).map_err(py_err)
     }
 
     /// Whether `draft` uses all its arguments.
@@ -233,19 +332,32 @@ impl DraftSession {
         let _ = rules;
     }
 
-    /// The length of the context suffix that the last draft was made from.
+    /// The length of the context suffix that the last draft was made from; 0 without one.
     #[getter]
     fn match_length(&self) -> usize {
         self.lock().match_length()
     }
 
-    /// Ends the request.
+    /// Ends the request: what drafters keep of it, its memory of texts for one, is kept then.
     fn finish(&self, py: Python<'_>) {
         py.detach(|| self.lock().finish());
     }
 }
 
-/// Drafts for every session, in several threads.
+/// Drafts at most `max_nodes` nodes for each session, in several threads.
+///
+/// Args:
+///     sessions: What the drafters' `session` returns, each at most once.
+///     max_nodes: As for one session.
+///     max_depths: As for one session, one for each.
+///     min_gain: As for one session.
+///     may_grow_to: As for one session.
+///     num_threads: The most threads that work at a time; all processors by default. The trees are
+///         the same with any number.
+///
+/// Raises:
+///     ValueError: A session comes twice or drafts in another thread, `max_depths` has not one for
+///         each, `num_threads` is 0, or `min_gain` is none.
 #[pyfunction]
 #[pyo3(signature = (
     sessions, max_nodes, *, max_depths = None, min_gain = 0.0, may_grow_to = 0, num_threads = None
@@ -267,11 +379,13 @@ pub(crate) fn draft_batch(
             format!("`max_depths` must have one for each session: {expected}, not {found}");
         return Err(PyValueError::new_err(reason));
     }
+    let min_gain = from_zero(min_gain, "min_gain")?;
     let limits = max_depths.into_iter().map(|max_depth| DraftLimits {
         max_nodes,
         min_gain,
         may_grow_to,
         max_depth,
+        is_chain: false,
     });
     py.detach(|| {
         let mut guards = lock_all(&sessions)?;
@@ -296,41 +410,4 @@ fn lock_all<'a>(
         ))),
     });
     guards.collect()
-}
-
-/// The place that a draw by `probs` chooses; nothing where rounding might decide.
-#[pyfunction]
-pub(crate) fn draw(
-    probs: PyReadonlyArray1<'_, f32>,
-    uniforms: PyReadonlyArray1<'_, f64>,
-) -> PyResult<Option<usize>> {
-    let (probs, uniforms) = (probs.as_slice()?, uniforms.as_slice()?);
-    if probs.len() == uniforms.len() {
-        Ok(specds::draft::multinomial(probs, uniforms))
-    } else {
-        let lengths = format!("{} and {}", probs.len(), uniforms.len());
-        let message = format!("probs and uniforms must be as many as each other, got {lengths}");
-        Err(PyValueError::new_err(message))
-    }
-}
-
-/// The places of the `k` largest scores of each row.
-#[pyfunction]
-pub(crate) fn likeliest<'py>(
-    py: Python<'py>,
-    scores: PyReadonlyArray2<'py, f32>,
-    k: usize,
-) -> PyResult<Bound<'py, PyArray2<i64>>> {
-    let scores = scores.as_array();
-    let (num_rows, num_scores) = scores.dim();
-    let mut places = Vec::with_capacity(num_rows * k.min(num_scores));
-    for row in scores.rows() {
-        let row = row
-            .to_slice()
-            .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
-        places.extend(draft::top_k(&row, k).into_iter().map(i64::from));
-    }
-    places
-        .into_pyarray(py)
-        .reshape([num_rows, k.min(num_scores)])
 }

@@ -23,10 +23,9 @@ pub(crate) fn py_err(error: Error) -> PyErr {
             None => PyOSError::new_err(message),
         },
         Error::Locked { .. } => PyBlockingIOError::new_err(message),
-        Error::Exists { .. } => PyFileExistsError::new_err(message),
+        Error::Exists { .. } | Error::Foreign { .. } => PyFileExistsError::new_err(message),
         Error::NotADatastore { .. }
         | Error::Version { .. }
-        | Error::Incomplete { .. }
         | Error::Truncated { .. }
         | Error::Corrupt { .. }
         | Error::Checksum { .. }

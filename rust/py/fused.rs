@@ -15,7 +15,9 @@ use crate::lookup::Datastore;
 use crate::memory::Memory;
 use crate::papers::ModelTables;
 
-/// The sources of a fused drafter, and what each of them has proved to be worth.
+/// What the sessions of a fused drafter share: its sources, and what each proved to be worth.
+///
+/// `specds.drafters.FusedDrafter` documents the arguments.
 #[pyclass(frozen, module = "specds._core")]
 pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 
@@ -72,15 +74,10 @@ impl FusedState {
         DraftSession::new(Ok(session))
     }
 
-    /// What is learned so far, as bytes.
-    fn weights<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes = py.detach(|| self.0.weights().to_bytes());
-        PyBytes::new(py, &bytes)
-    }
-
-    /// What of it holds for other texts too, as bytes.
-    fn prior<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes = py.detach(|| self.0.prior().to_bytes());
+    /// What a tenant's requests taught so far: what drafters of other texts may start from.
+    #[pyo3(signature = (tenant = ""))]
+    fn weights<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
+        let bytes = py.detach(|| self.0.weights(tenant).to_bytes());
         PyBytes::new(py, &bytes)
     }
 
@@ -90,7 +87,16 @@ impl FusedState {
     }
 }
 
-/// Learns weights from documents, as if a model had written them.
+/// Learns weights from documents, as if a model had written them: what a drafter starts from.
+///
+/// Args:
+///     datastore: What the drafter will draft from.
+///     documents: Token ids each. They should be like what will be written, and not be in the
+///         datastore. It takes some 20 µs a token.
+///     weights: What to start from; by default the datastore's prior, and without one nothing.
+///
+/// Raises:
+///     ValueError: A token id is not in the vocabulary, or `weights` are not weights.
 #[pyfunction]
 #[pyo3(signature = (datastore, documents, *, weights = None))]
 pub(crate) fn fit_weights<'py>(

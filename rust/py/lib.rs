@@ -1,14 +1,18 @@
 //! The Python binding: arrays in, arrays out, the interpreter released while Rust works. No logic.
 #![allow(clippy::needless_pass_by_value)] // pyo3 arguments arrive by value
+#![allow(clippy::doc_markdown)] // documentation for Python names arguments without backticks
 
 mod arrays;
 mod builder;
 mod draft;
+mod engine;
 mod error;
 mod fused;
 mod lookup;
 mod memory;
 mod papers;
+mod passes;
+mod sampling;
 
 use pyo3::prelude::*;
 
@@ -21,7 +25,9 @@ mod _core {
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, compact, merge, refit};
     #[pymodule_export]
-    use super::draft::{DraftSession, TokenTree, draft_batch, draw, likeliest};
+    use super::draft::{DraftSession, TokenTree, draft_batch};
+    #[pymodule_export]
+    use super::engine::EngineDrafter;
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
@@ -35,6 +41,10 @@ mod _core {
         AdaptiveTrigrams, ModelTables, Trigrams, aded_session, n_grammys_session,
         prompt_lookup_session, rest_session,
     };
+    #[pymodule_export]
+    use super::passes::{pack_rows, read_outcomes};
+    #[pymodule_export]
+    use super::sampling::{draw, likeliest};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,95 +1,156 @@
-//! `specds.Memory`: what earlier requests said.
+//! `specds.Memory`: what earlier requests said and taught.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use specds::memory::{self, MemoryOptions};
+use specds::fused;
+use specds::memory::MemoryOptions;
 
 use crate::arrays::integers;
 use crate::error::py_err;
 
-/// Texts of earlier requests by tenant, within a number of bytes.
+/// What earlier requests said and taught, by tenant, within a number of bytes.
+///
+/// No tenant's texts or weights reach another's drafts. Where it is full, tenants with more than
+/// three quarters of an equal share lose a third of their texts, the oldest ones; of these tenants
+/// the least recently used first. Safe to share by threads: many read while one writes.
+///
+/// Args:
+///     vocab_size: Token ids are below this.
+///     max_bytes: The most bytes that all of it takes, at least 16,384: a token of text 16 or less,
+///         and what a tenant's requests taught a fixed number, which docs/RELIABILITY.md tells.
+///     tokenizer: Which tokenizer the ids are of, in the caller's words: a snapshot of another one
+///         is not opened.
+///
+/// Raises:
+///     ValueError: An argument is out of its bounds.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Memory(pub(crate) Arc<memory::Memory>);
+pub(crate) struct Memory(pub(crate) Arc<fused::Memory>);
 
 #[pymethods]
 impl Memory {
     #[new]
-    #[pyo3(signature = (vocab_size, *, max_bytes = 1 << 28, tokenizer = String::new()))]
-    fn new(vocab_size: u32, max_bytes: usize, tokenizer: String) -> PyResult<Self> {
+    #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
+    fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> PyResult<Self> {
         let options = MemoryOptions {
             vocab_size,
             max_bytes,
-            tokenizer,
+            tokenizer: tokenizer.to_owned(),
         };
-        let memory = memory::Memory::new(options).map_err(py_err)?;
+        let memory = fused::Memory::new(options).map_err(py_err)?;
         Ok(Self(Arc::new(memory)))
     }
 
-    /// Reads what `save` has written: a memory, and the caller's own bytes.
+    /// Reads what `save` has written.
+    ///
+    /// Args:
+    ///     path: The file.
+    ///     vocab_size: As it was when the file was written.
+    ///     max_bytes: May be less than it was: texts then go as where a memory is full.
+    ///     tokenizer: As it was when the file was written.
+    ///
+    /// Raises:
+    ///     FileNotFoundError: There is nothing at `path`.
+    ///     FormatError: What is there is no snapshot of a memory, is damaged, or is of another
+    ///         format.
+    ///     ValueError: It is of another vocabulary or tokenizer.
     #[staticmethod]
-    #[pyo3(signature = (path, vocab_size, *, max_bytes = 1 << 28, tokenizer = String::new()))]
+    #[pyo3(signature = (path, vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn open(
         py: Python<'_>,
         path: PathBuf,
         vocab_size: u32,
         max_bytes: usize,
-        tokenizer: String,
-    ) -> PyResult<(Self, Bound<'_, PyBytes>)> {
+        tokenizer: &str,
+    ) -> PyResult<Self> {
         let options = MemoryOptions {
             vocab_size,
             max_bytes,
-            tokenizer,
+            tokenizer: tokenizer.to_owned(),
         };
-        let opened = py.detach(|| memory::Memory::open(&path, options));
-        let (memory, weights) = opened.map_err(py_err)?;
-        Ok((Self(Arc::new(memory)), PyBytes::new(py, &weights)))
+        let opened = py.detach(|| fused::Memory::open(&path, options));
+        Ok(Self(Arc::new(opened.map_err(py_err)?)))
     }
 
-    /// Adds a text that is complete.
+    /// Adds a text that is complete; one that the tenant has already is of use again.
+    ///
+    /// Of a text that does not fit into the whole memory, the end is kept.
+    ///
+    /// Args:
+    ///     tenant: Whose it is, at most 1024 bytes of UTF-8.
+    ///     token_ids: The text, any integer dtype, shape `(n,)`.
+    ///
+    /// Raises:
+    ///     ValueError: An id is outside the vocabulary, or the name is too long; nothing is added.
     fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         py.detach(|| self.0.insert(tenant, &tokens)).map_err(py_err)
     }
 
-    /// Removes all texts of a tenant.
+    /// Removes a tenant's texts and what they taught: from memory now, and from the next snapshot.
+    ///
+    /// Requests of his that are still open bring nothing back.
     fn forget(&self, py: Python<'_>, tenant: &str) {
         py.detach(|| self.0.forget(tenant));
     }
 
-    /// Removes all texts of all tenants.
+    /// Forgets all tenants.
     fn clear(&self, py: Python<'_>) {
         py.detach(|| self.0.clear());
     }
 
-    /// Writes all texts to a file, and some bytes of the caller's with them.
-    #[pyo3(signature = (path, *, weights = &[][..]))]
-    fn save(&self, py: Python<'_>, path: PathBuf, weights: &[u8]) -> PyResult<()> {
-        py.detach(|| self.0.save(&path, weights)).map_err(py_err)
+    /// Writes all of it to a file, for its owner alone; threads go on reading.
+    ///
+    /// What is at `path` is replaced in one step, once the new file is on the disk.
+    ///
+    /// Args:
+    ///     path: The file.
+    ///     merge: Take in what others have written there first, but for tenants that were forgotten
+    ///         here: of several processes, none loses the texts that another has kept. Of a tenant
+    ///         whom two of them taught, the weights are those of the last.
+    ///
+    /// Raises:
+    ///     FormatError: With `merge`, what is there is no snapshot, or is damaged.
+    ///     OSError: The file cannot be written; what was at `path` is still there.
+    ///     ValueError: With `merge`, what is there is of another vocabulary or tokenizer.
+    #[pyo3(signature = (path, *, merge = false))]
+    fn save(&self, py: Python<'_>, path: PathBuf, merge: bool) -> PyResult<()> {
+        let saved = py.detach(|| {
+            if merge {
+                self.0.merge_into(&path)
+            } else {
+                self.0.save(&path)
+            }
+        });
+        saved.map_err(py_err)
     }
 
+    /// Token ids are below this.
     #[getter]
     fn vocab_size(&self) -> u32 {
         self.0.options().vocab_size
     }
 
+    /// The most bytes that all of it takes.
     #[getter]
     fn max_bytes(&self) -> usize {
         self.0.max_bytes()
     }
 
+    /// Bytes that all texts, what finds them, and what they taught take.
     #[getter]
     fn num_bytes(&self) -> usize {
         self.0.num_bytes()
     }
 
+    /// Tokens of all texts.
     #[getter]
     fn num_tokens(&self) -> usize {
         self.0.num_tokens()
     }
 
+    /// Tenants of whom something is kept, or whose requests are open.
     #[getter]
     fn num_tenants(&self) -> usize {
         self.0.num_tenants()

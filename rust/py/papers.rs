@@ -22,7 +22,14 @@ use crate::draft::DraftSession;
 use crate::error::py_err;
 use crate::lookup::Datastore;
 
-/// Starts a request that is drafted for as REST does.
+/// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
+///
+/// Args:
+///     datastore: What to draft from.
+///     max_match: The longest suffix of the context that is looked up.
+///     min_match: A shorter one counts as no match.
+///     continuation: Tokens of a continuation.
+///     max_samples: The most continuations of a draft.
 #[pyfunction]
 #[pyo3(signature = (
     datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
@@ -44,7 +51,14 @@ pub(crate) fn rest_session(
     DraftSession::new(RestSession::new(datastore, config))
 }
 
-/// Starts a request that is drafted for from a model's own tables and the request's own text.
+/// Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
+///
+/// Args:
+///     tables: The target model's; needed for all strategies but ``context``.
+///     k: Rows of a draft.
+///     w: Tokens of a row.
+///     q: Tokens at the end of the context that are looked for earlier in it.
+///     strategy: ``mixed``, ``context``, ``bigram``, ``extended-bigram`` or ``unigram``.
 #[pyfunction]
 #[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
 pub(crate) fn n_grammys_session(
@@ -60,7 +74,11 @@ pub(crate) fn n_grammys_session(
     DraftSession::new(NGrammysSession::new(tables, config))
 }
 
-/// Starts a request that is drafted for from its own text.
+/// Starts a request that is drafted for by prompt lookup (Saxena 2023).
+///
+/// Args:
+///     max_match: The longest suffix of the context that is looked for earlier in it.
+///     num_tokens: Tokens of a draft.
 #[pyfunction]
 #[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
 pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
@@ -71,7 +89,15 @@ pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyRe
     DraftSession::new(PromptLookupSession::new(config))
 }
 
-/// What a model predicts without a context, or after a single token.
+/// What a model predicts without a context, or after a single token; see `load_tables`.
+///
+/// Args:
+///     bigram: Shape `(vocab_size, k)`: the tokens held likeliest after each token, best first.
+///     bigram_probs: Shape `(vocab_size, k)`, in [0, 1]: how likely each of them is.
+///     unigram: Shape `(vocab_size,)`: the vocabulary, best token first.
+///
+/// Raises:
+///     ValueError: The shapes do not fit, or a value is out of range.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct ModelTables(pub(crate) Arc<model_tables::ModelTables>);
 
@@ -106,27 +132,32 @@ impl ModelTables {
         format!("ModelTables({vocab_size} tokens, {k} after each)")
     }
 
+    /// Token ids are below this.
     #[getter]
     fn vocab_size(&self) -> u32 {
         self.0.vocab_size()
     }
 
+    /// How many tokens are known after each.
     #[getter]
     fn k(&self) -> usize {
         self.0.k()
     }
 
+    /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
         let tokens = PyArray1::from_iter(py, self.0.bigram().iter().map(|&token| token.into()));
         self.in_rows(tokens)
     }
 
+    /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram_probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         self.in_rows(PyArray1::from_slice(py, self.0.bigram_probs()))
     }
 
+    /// Shape `(vocab_size,)`.
     #[getter]
     fn unigram<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let tokens = self.0.unigram().iter().map(|&token| token.into());
@@ -144,13 +175,27 @@ impl ModelTables {
     }
 }
 
-/// How likely a token is after one, two or three others, in a corpus.
+/// How likely a word is after two others, in a corpus: ADED's matrix (Liu et al. 2024), Eq. 1.
+///
+/// Read-only; safe to share by threads. In memory, 8 bytes for each word after two others and 24
+/// for these.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
 
 #[pymethods]
 impl Trigrams {
-    /// Counts the n-grams of a datastore.
+    /// Counts the n-grams of a datastore. None reaches across the end of a document.
+    ///
+    /// Args:
+    ///     datastore: However it is cut into shards.
+    ///     order: The tokens of an n-gram, 2 to 4.
+    ///     max_words: Keep at most this many words after each prefix, the likeliest: the paper's t.
+    ///     min_count: Leave out n-grams that occur less often.
+    ///     progress: As for `DatastoreBuilder.finish`.
+    ///
+    /// Raises:
+    ///     ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
+    ///         tokens.
     #[staticmethod]
     #[pyo3(signature = (datastore, *, order = 3, max_words = 12, min_count = 1, progress = None))]
     fn build(
@@ -173,42 +218,52 @@ impl Trigrams {
         .map(|trigrams| Self(Arc::new(trigrams)))
     }
 
-    /// The words that follow some tokens and their probabilities, the likeliest first.
+    /// The words that follow `order - 1` tokens and their probabilities.
+    ///
+    /// Returns:
+    ///     The likeliest first, of equals the smaller id; none where these tokens do not occur.
     fn words(&self, token_ids: &Bound<'_, PyAny>) -> PyResult<Vec<(u32, f32)>> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         Ok(self.0.words(&tokens))
     }
 
+    /// Tokens of an n-gram.
     #[getter]
     fn order(&self) -> usize {
         self.0.facts().options.order
     }
 
+    /// The most words kept after each prefix.
     #[getter]
     fn max_words(&self) -> usize {
         self.0.facts().options.max_words
     }
 
+    /// N-grams that occur less often are left out.
     #[getter]
     fn min_count(&self) -> u64 {
         self.0.facts().options.min_count
     }
 
+    /// Token ids are below this.
     #[getter]
     fn vocab_size(&self) -> u32 {
         self.0.facts().vocab_size
     }
 
+    /// The token that ends each document.
     #[getter]
     fn separator(&self) -> u32 {
         self.0.facts().separator
     }
 
+    /// The different beginnings of the n-grams, all tokens but the last.
     #[getter]
     fn num_prefixes(&self) -> usize {
         self.0.num_prefixes()
     }
 
+    /// The n-grams that are kept.
     fn __len__(&self) -> usize {
         self.0.num_entries()
     }
@@ -223,6 +278,9 @@ impl Trigrams {
 }
 
 /// Tri-grams and what was learned since, for one request or for several at a time.
+///
+/// Sessions that share one learn from each other. What is learned is bounded: it is forgotten where
+/// it would grow beyond some 32 MiB.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct AdaptiveTrigrams(Arc<aded::AdaptiveTrigrams>);
 
@@ -235,7 +293,12 @@ impl AdaptiveTrigrams {
     }
 }
 
-/// Starts a request that is drafted for as ADED does.
+/// Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2.
+///
+/// `specds.drafters.AdedDrafter` documents the arguments.
+///
+/// Raises:
+///     ValueError: An argument is out of its bounds.
 #[pyfunction]
 #[pyo3(signature = (
     trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,

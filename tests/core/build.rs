@@ -150,7 +150,7 @@ fn overwriting_replaces_a_datastore_under_its_readers_and_nothing_else() {
 
     let manifest = path("d").join("manifest.json");
     let text = fs::read_to_string(&manifest).unwrap();
-    let newer = text.replace("\"format_version\": 2", "\"format_version\": 99");
+    let newer = text.replace("\"format_version\": 3", "\"format_version\": 99");
     fs::write(&manifest, newer).unwrap();
     let datastore = build(&path("d"), overwrite(), &[vec![1, 3]]).unwrap();
     datastore.verify().unwrap();

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::build::DatastoreOptions;
-use specds::draft::{DraftLimits, Session, draft_batch};
+use specds::draft::{DraftLimits, Session, TokenTree, draft_batch};
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
@@ -55,6 +55,33 @@ proptest! {
                 prop_assert_eq!(&fresh.draft(DraftLimits::nodes(max_nodes)).unwrap(), &tree);
                 prop_assert_eq!(&session.draft(DraftLimits::nodes(max_nodes + 3)).unwrap().prefix(max_nodes), &tree);
             }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_best_chain_is_the_likeliest_path_and_of_equal_ones_the_longest(
+        nodes in vec((any::<prop::sample::Index>(), 0_u8..3), 0..12),
+    ) {
+        let parents: Vec<i32> = (0..).zip(&nodes).map(|(node, (parent, _))| {
+            i32::try_from(parent.index(node + 1)).unwrap() - 1
+        }).collect();
+        // Eighths, whose sums no float rounds.
+        let probs = nodes.iter().map(|&(_, eighths)| f32::from(eighths) / 8.0).collect();
+        let tree = TokenTree::new((0..).take(nodes.len()).collect(), parents, probs).unwrap();
+        let worth = |path: &[usize]| {
+            let sum: f32 = path.iter().map(|&node| tree.probs()[node]).sum();
+            (sum, path.len())
+        };
+        let chain = tree.best_chain();
+        let path: Vec<usize> = chain.token_ids().iter().map(|&node| node as usize).collect();
+        let links = std::iter::once(-1).chain(chain.token_ids().iter().map(|node| node.cast_signed()));
+        for (&node, parent) in path.iter().zip(links) {
+            prop_assert_eq!(tree.parents()[node], parent);
+        }
+        for other in tree.paths() {
+            prop_assert!(worth(&path) >= worth(&other));
         }
     }
 }
@@ -231,7 +258,7 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
     let mut state = 1_u32;
     for shard in &built.manifest().shards {
         let folder = path.join(format!("shard-{}", shard.id));
-        for name in ["tokens", "suffixes", "keys", "documents", "ngrams"] {
+        for name in ["tokens", "suffixes", "keys", "documents"] {
             let file = folder.join(name).with_extension("bin");
             let mut bytes = fs::read(&file).unwrap();
             let end = bytes.len() - 8;

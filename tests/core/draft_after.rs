@@ -6,9 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::draft::{DraftLimits, Session, TokenTree};
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights};
 use specds::lookup::Datastore;
-use specds::memory::Memory;
 use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
@@ -136,7 +135,7 @@ proptest! {
             let mut session = FusedSession::new(Arc::clone(&drafter), "").unwrap();
             session.observe(&prompt, None).unwrap();
             let trees = run(&mut session, &pieces, has_trials);
-            (trees, drafter.weights().to_bytes(), drafter.accepted())
+            (trees, drafter.weights("").to_bytes(), drafter.accepted())
         };
         prop_assert_eq!(learned(true), learned(false));
     }

@@ -15,13 +15,12 @@ use crate::{build, options, tempdir};
 
 pub(crate) const HEADER: usize = 64;
 pub(crate) const PAYLOAD: usize = 4096;
-pub(crate) const SECTIONS: [&str; 6] = [
+pub(crate) const SECTIONS: [&str; 5] = [
     "tokens.bin",
     "suffixes.bin",
     "firsts.bin",
     "keys.bin",
     "documents.bin",
-    "ngrams.bin",
 ];
 
 /// All files below `folder`, by their path from there.
@@ -65,9 +64,17 @@ impl Victim {
     }
 
     pub(crate) fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Self {
+        Self::of_shards(5, options, documents)
+    }
+
+    pub(crate) fn of_shards(
+        max_shard_tokens: u64,
+        options: DatastoreOptions,
+        documents: &[Vec<u32>],
+    ) -> Self {
         let folder = tempdir().unwrap();
         let options = DatastoreOptions {
-            max_shard_tokens: 5,
+            max_shard_tokens,
             ..options
         };
         build(&folder.path().join("d"), options, documents).unwrap();
@@ -282,22 +289,22 @@ fn another_version_is_called_so_with_the_way_out() {
     let manifest = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
     let rows = [
-        (1, "reads 2: rebuild it with `specds build`"),
+        (1, "reads 3: rebuild it with `specds build`"),
         (
-            3,
-            "reads 2: upgrade specds, or rebuild it with `specds build`",
+            4,
+            "reads 3: upgrade specds, or rebuild it with `specds build`",
         ),
     ];
     for (version, way_out) in rows {
         let text = text.replace(
-            "\"format_version\": 2",
+            "\"format_version\": 3",
             &format!("\"format_version\": {version}"),
         );
         let error = victim
             .with(manifest, text.as_bytes(), Victim::open)
             .unwrap_err();
         assert!(
-            matches!(error, Error::Version { expected: 2, found, .. } if found == version),
+            matches!(error, Error::Version { expected: 3, found, .. } if found == version),
             "{error}"
         );
         assert!(error.to_string().ends_with(way_out), "{error}");
@@ -305,13 +312,13 @@ fn another_version_is_called_so_with_the_way_out() {
 
     let section = victim.file(0, "tokens.bin");
     let mut content = victim.files[&section].clone();
-    content[8] = 3;
+    content[8] = 4;
     let error = victim.with(&section, &content, Victim::open).unwrap_err();
     assert!(matches!(
         error,
         Error::Version {
-            expected: 2,
-            found: 3,
+            expected: 3,
+            found: 4,
             ..
         }
     ));

@@ -18,7 +18,7 @@ use crate::random::Random;
 pub(crate) fn header(shard_id: u128, kind: u16, section: &SectionManifest) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend(b"SPECDS\0\x01");
-    header.extend(2_u16.to_le_bytes());
+    header.extend(3_u16.to_le_bytes());
     header.extend(kind.to_le_bytes());
     header.extend([4, 3, 2, 1]);
     header.extend(shard_id.to_be_bytes());
@@ -42,13 +42,8 @@ pub(crate) fn seal(mut manifest: Manifest) -> String {
     json(&manifest)
 }
 
-/// The text of a manifest, with the build id that is right for the rest of it.
-pub(crate) fn reseal(text: &str) -> String {
-    seal(serde_json::from_str(text).unwrap())
-}
-
 /// Makes every checksum and id right for what a shard now says and its payloads now are.
-fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
+pub(crate) fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     let old = victim.path().join(victim.file(index, ""));
     for (name, section) in SECTIONS.iter().zip(sections_mut(&mut shard)) {
         let content = fs::read(old.join(name)).unwrap();
@@ -78,17 +73,16 @@ fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
 }
 
-fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 6] {
+fn sections_mut(shard: &mut ShardManifest) -> [&mut SectionManifest; 5] {
     let ShardManifest {
         tokens,
         suffixes,
         firsts,
         keys,
         documents,
-        ngrams,
         ..
     } = shard;
-    [tokens, suffixes, firsts, keys, documents, ngrams]
+    [tokens, suffixes, firsts, keys, documents]
 }
 
 #[test]

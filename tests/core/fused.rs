@@ -9,9 +9,9 @@ use specds::Error;
 use specds::draft::{DraftLimits, Session, draft_batch};
 use specds::draft::{Source, TokenTree};
 use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use specds::lookup::Datastore;
-use specds::memory::{Memory, MemoryOptions};
+use specds::memory::MemoryOptions;
 use specds::papers::aded::{TrigramOptions, Trigrams};
 use specds::papers::model_tables::ModelTables;
 
@@ -272,7 +272,10 @@ fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
         session.observe(&turns[length - 10..length], None).unwrap();
         session.finish();
     }
-    assert_eq!(memory.read("").unwrap().tokens().len(), 100 + 3);
+    assert_eq!(
+        memory.find("").unwrap().read().texts().tokens().len(),
+        100 + 3
+    );
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-const FOLDERS: [&str; 9] = [
-    "base", "storage", "index", "lookup", "build", "memory", "draft", "papers", "fused",
+const FOLDERS: [&str; 10] = [
+    "base", "storage", "index", "lookup", "build", "memory", "draft", "papers", "fused", "engine",
 ];
 
 /// The source text of each file, by its module path below `crate::`.

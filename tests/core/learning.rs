@@ -24,7 +24,7 @@ fn a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is() {
         };
         let drafter = drafter(None, None, config);
         replay(&mut start(&drafter, &text[..100]), &text[100..], 16);
-        assert_eq!(drafter.weights() != Weights::default(), learns);
+        assert_eq!(drafter.weights("") != Weights::default(), learns);
         assert!(drafter.accepted()[Source::Context as usize] > 50);
     }
 }
@@ -174,7 +174,7 @@ fn fitted_weights_draft_better_from_the_start() {
 fn weights_come_back_from_their_bytes_and_no_others_do() {
     let drafter = alone();
     replay(&mut start(&drafter, &[1, 2, 1, 2]), &[1, 2, 1, 2, 3, 1], 8);
-    let weights = drafter.weights();
+    let weights = drafter.weights("");
     let bytes = weights.to_bytes();
     assert_eq!(Weights::from_bytes(&bytes).unwrap(), weights);
     let mut changed: Vec<Vec<u8>> = Vec::new();

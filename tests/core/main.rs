@@ -7,30 +7,32 @@ mod edit;
 mod files;
 mod forgery;
 mod fused;
+#[cfg(unix)]
+mod fuzz;
 mod golden;
+#[cfg(unix)]
+mod hostile;
 mod layers;
 mod learning;
 mod lookup;
 mod memory;
-mod n_grammys;
-mod ngrams;
 mod oracle;
 mod prior;
 mod random;
 mod resume;
 mod snapshot;
-mod tree;
-mod trigrams;
+mod suggest;
+mod tenants;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::TokenTree;
-use specds::fused::{FusedDrafter, FusedSession, Weights};
+use specds::fused::{FusedDrafter, FusedSession, Memory, Weights};
 use specds::index::Stage;
 use specds::lookup::{Datastore, Match, StoredDocument};
-use specds::memory::{History, Memory, MemoryOptions};
+use specds::memory::{History, MemoryOptions};
 use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, Trigrams};
 use specds::papers::model_tables::ModelTables;
 use specds::papers::n_grammys::NGrammysSession;

@@ -13,6 +13,7 @@ use specds::memory::{Memory, MemoryOptions};
 use crate::tempdir;
 
 const VOCAB_SIZE: u32 = 100;
+const MAX_NAME: usize = <Memory>::MAX_NAME;
 
 pub(crate) fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()
@@ -28,10 +29,10 @@ pub(crate) fn options(max_bytes: usize) -> MemoryOptions {
 
 /// The texts of a tenant, in order.
 pub(crate) fn texts(memory: &Memory, tenant: &str) -> Vec<Vec<u32>> {
-    let Some(reader) = memory.read(tenant) else {
+    let Some(tenant) = memory.find(tenant) else {
         return Vec::new();
     };
-    split(reader.tokens())
+    split(tenant.read().texts().tokens())
 }
 
 fn split(tokens: &[u32]) -> Vec<Vec<u32>> {
@@ -56,12 +57,11 @@ pub(crate) fn text(seed: u32, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What lives, by definition: every text with its tenant, the latest used last.
+/// What lives of each tenant, by definition: his texts in the order in which they came, and in the order
+/// of last use.
 #[derive(Debug, Default)]
 struct Oracle {
-    /// In the order in which they came.
     texts: Vec<(&'static str, Vec<u32>)>,
-    /// In the order of last use.
     uses: Vec<(&'static str, Vec<u32>)>,
 }
 
@@ -86,10 +86,12 @@ impl Oracle {
         self.uses.retain(|(owner, _)| *owner != tenant);
     }
 
-    fn evict_all_but(&mut self, num_texts: usize) {
-        let evicted = self.uses.len() - num_texts;
-        for text in self.uses.drain(..evicted) {
-            self.texts.retain(|other| *other != text);
+    /// A tenant loses all but so many.
+    fn keep(&mut self, tenant: &str, num_texts: usize) {
+        while self.texts(tenant).len() > num_texts {
+            let owned = |(owner, _): &(&str, Vec<u32>)| *owner == tenant;
+            let oldest = self.uses.remove(self.uses.iter().position(owned).unwrap());
+            self.texts.retain(|other| *other != oldest);
         }
     }
 
@@ -128,33 +130,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn the_texts_that_live_are_those_of_the_latest_use(steps in steps(), max_kib in 16_usize..24) {
+    fn each_tenant_keeps_the_latest_and_none_loses_an_equal_share(
+        steps in steps(),
+        max_kib in 16_usize..24,
+    ) {
         let memory = memory(max_kib << 10);
         let mut oracle = Oracle::default();
         for step in steps {
-            let num_bytes = memory.num_bytes();
-            let mut room = 0;
+            let num_bytes = |tenant: &&str| memory.find(tenant).map_or(0, |found| found.num_bytes());
+            let before_all = TENANTS.map(|tenant| num_bytes(&tenant));
+            let (all, mut room, mut writer) = (memory.num_bytes(), 0, None);
             match step {
                 Step::Insert(tenant, tokens) => {
                     memory.insert(tenant, &tokens).unwrap();
                     oracle.insert(tenant, &tokens);
                     // What so many tokens may take at the worst.
-                    room = 64 * tokens.len() + 2000;
+                    (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
                 Step::Touch(tenant, position) => {
-                    if position % 2 == 0 {
-                        memory.touch(tenant, position); // counts as one with a reader
-                    }
-                    if let Some(reader) = memory.read(tenant) {
-                        if position % 2 == 1 {
-                            reader.touch(position);
-                        }
-                        let before = reader.tokens().iter().take(position);
+                    if let Some(found) = memory.find(tenant) {
+                        memory.touch(&found, position);
+                        let kept = found.read();
+                        let tokens = kept.texts().tokens();
+                        let before = tokens.iter().take(position);
                         let number = before.filter(|&&token| token == History::BOUNDARY).count();
-                        if let Some(tokens) = split(reader.tokens()).into_iter().nth(number)
-                            && reader.tokens()[position] != History::BOUNDARY
+                        if let Some(text) = split(tokens).into_iter().nth(number)
+                            && tokens[position] != History::BOUNDARY
                         {
-                            oracle.touch(&(tenant, tokens));
+                            oracle.touch(&(tenant, text));
                         }
                     }
                 }
@@ -167,28 +170,35 @@ proptest! {
                     oracle = Oracle::default();
                 }
             }
-            let alive: Vec<_> = TENANTS.iter().map(|tenant| texts(&memory, tenant)).collect();
-            let num_alive = alive.iter().map(Vec::len).sum();
-            if num_alive < oracle.texts.len() {
-                prop_assert!(num_bytes + room > memory.max_bytes(), "evicted without need");
+            let num_tenants = TENANTS.iter().filter(|tenant| memory.find(tenant).is_some()).count();
+            for (tenant, before) in TENANTS.iter().zip(before_all) {
+                let alive = texts(&memory, tenant);
+                if alive.len() < oracle.texts(tenant).len() {
+                    prop_assert!(all + room > memory.max_bytes(), "evicted without need");
+                    let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
+                    let num_sharing = (0..TENANTS.len()).filter(is_one).count();
+                    let share = memory.max_bytes() / num_sharing.max(1) / 4 * 3;
+                    prop_assert!(writer == Some(*tenant) || before > share, "he had little");
+                }
+                oracle.keep(tenant, alive.len());
+                prop_assert_eq!(&alive, &oracle.texts(tenant));
             }
-            oracle.evict_all_but(num_alive);
-            for (tenant, alive) in TENANTS.iter().zip(&alive) {
-                prop_assert_eq!(alive, &oracle.texts(tenant));
-            }
-            let num_tokens: usize = alive.concat().iter().map(Vec::len).sum();
-            let num_tenants = alive.iter().filter(|texts| !texts.is_empty()).count();
+            let num_tokens: usize = oracle.texts.iter().map(|(_, tokens)| tokens.len()).sum();
             prop_assert_eq!(memory.num_tokens(), num_tokens);
             prop_assert_eq!(memory.num_tenants(), num_tenants);
+            let sum: usize = TENANTS.iter().map(num_bytes).sum();
+            prop_assert_eq!(memory.num_bytes(), sum);
             prop_assert!(memory.num_bytes() <= memory.max_bytes());
         }
         for tenant in TENANTS {
-            let Some(reader) = memory.read(tenant) else { continue };
+            let Some(found) = memory.find(tenant) else { continue };
+            let kept = found.read();
+            let tokens = kept.texts().tokens();
             for token in 0..4 {
-                let found: Vec<_> = reader.of_token(token).collect();
-                prop_assert_eq!(found, occurrences(reader.tokens(), &[token]));
-                let found: Vec<_> = reader.of_pair(1, token).collect();
-                prop_assert_eq!(found, occurrences(reader.tokens(), &[1, token]));
+                let found: Vec<_> = kept.texts().of_token(token).collect();
+                prop_assert_eq!(found, occurrences(tokens, &[token]));
+                let found: Vec<_> = kept.texts().of_pair(1, token).collect();
+                prop_assert_eq!(found, occurrences(tokens, &[1, token]));
             }
         }
         memory.clear();
@@ -222,7 +232,7 @@ fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
             memory.insert(&tenant, text).unwrap();
             assert!(memory.num_bytes() <= memory.max_bytes());
             assert!(
-                text.is_empty() || memory.read(&tenant).is_some(),
+                text.is_empty() || !texts(&memory, &tenant).is_empty(),
                 "the newest is kept"
             );
             most = most.max(memory.num_bytes());
@@ -257,7 +267,7 @@ fn most_of_a_full_memory_stays_when_some_of_it_goes() {
 
 #[test]
 fn a_text_longer_than_the_memory_keeps_its_end() {
-    for name in ["", &"n".repeat(Memory::MAX_NAME)] {
+    for name in ["", &"n".repeat(MAX_NAME)] {
         let memory = memory(MemoryOptions::MIN_BYTES);
         memory.insert("other", &[1, 2, 3]).unwrap();
         let long = text(1, 100_000);
@@ -285,7 +295,7 @@ fn tenants_never_see_each_other() {
         let found = texts(&memory, &name(number));
         assert_eq!(found, if number == 3 { vec![] } else { expected });
     }
-    assert!(memory.read("tenant").is_none());
+    assert!(memory.find("tenant").is_none());
     assert_eq!(memory.num_tenants(), 499);
 }
 
@@ -300,13 +310,12 @@ fn what_is_not_usable_is_refused_and_changes_nothing() {
             vocab_size: 100
         })
     ));
-    let long = "n".repeat(Memory::MAX_NAME + 1);
+    let long = "n".repeat(MAX_NAME + 1);
     assert!(matches!(
         memory.insert(&long, &[1]),
         Err(Error::InvalidArgument { name: "tenant", .. })
     ));
     assert_eq!((memory.num_tenants(), memory.num_bytes()), (0, 0));
-    memory.touch("nobody", 3);
     memory.forget("nobody");
     for (vocab_size, max_bytes, name) in [
         (0, 1 << 20, "vocab_size"),
@@ -318,7 +327,7 @@ fn what_is_not_usable_is_refused_and_changes_nothing() {
             max_bytes,
             ..MemoryOptions::new(vocab_size)
         };
-        let refused = Memory::new(options);
+        let refused = <Memory>::new(options);
         assert!(
             matches!(refused, Err(Error::InvalidArgument { name: found, .. }) if found == name)
         );
@@ -355,16 +364,18 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
     let read = || {
         let mut seen = BTreeSet::new();
         while !is_done.load(Ordering::Relaxed) {
-            let Some(reader) = memory.read("ann") else {
+            let Some(ann) = memory.find("ann") else {
                 continue;
             };
+            let kept = ann.read();
+            let reader = kept.texts();
             let length = reader.tokens().len();
             assert!(ends.contains(&length) && reader.tokens() == &whole[..length]);
             let pair = [whole[length % 40], whole[length % 40 + 1]];
             let found: Vec<_> = reader.of_pair(pair[0], pair[1]).collect();
             assert_eq!(found, occurrences(&whole[..length], &pair));
             seen.insert(length);
-            drop(reader);
+            drop(kept);
             thread::yield_now();
         }
         seen.len()
@@ -375,7 +386,7 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
             memory.insert("ann", text).unwrap();
             thread::yield_now();
         }
-        while memory.read("ann").unwrap().tokens().len() < whole.len() {}
+        while memory.find("ann").unwrap().read().texts().tokens().len() < whole.len() {}
         is_done.store(true, Ordering::Relaxed);
         let seen: Vec<_> = readers.map(|reader| reader.join().unwrap()).into();
         assert!(seen.iter().any(|&seen| seen > 3), "{seen:?}");
@@ -408,9 +419,9 @@ fn readers_go_on_while_texts_are_evicted_and_saved() {
         });
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
-                memory.save(&path, b"").unwrap();
+                memory.save(&path).unwrap();
                 check(texts(
-                    &Memory::open(&path, options(1 << 16)).unwrap().0,
+                    &Memory::open(&path, options(1 << 16)).unwrap(),
                     "ann",
                 ));
             }

@@ -4,7 +4,7 @@
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

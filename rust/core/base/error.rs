@@ -26,6 +26,16 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// Something is where a writer works beside its target, and no earlier write of this user has left
+    /// it: it is not touched. Move it away, or choose another target.
+    #[error(
+        "{path} is in the way: it was not left by a write of this user: move it away or choose another target"
+    )]
+    Foreign {
+        /// What is in the way.
+        path: PathBuf,
+    },
+
     /// The path holds no datastore: check it, or build one there.
     ///
     /// Also the answer to overwriting something that is not a datastore: move that away first.
@@ -48,15 +58,6 @@ pub enum Error {
         expected: u32,
         /// The format version that the file states.
         found: u32,
-    },
-
-    /// The datastore indexes only some of its positions, as an earlier version could: build it again.
-    #[error(
-        "{path} indexes only some positions, which this version does not read: rebuild it with `specds build`"
-    )]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
     },
 
     /// The file is shorter or longer than it should be: copy it again, or rebuild it.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::base::error::{Error, Result};
 
 /// Does the work on every item and gives the results in order, in parallel by at least `min_len`
-/// items each.
+/// items each; those of one thread are done here.
 ///
 /// A forked process has rayon's pool, but none of its threads, and would wait for them forever: there
 /// the work is done one item after the other.
@@ -17,7 +17,7 @@ pub(crate) fn in_parallel<T: Send, R: Send>(
     min_len: usize,
     work: impl Fn(&mut T) -> R + Send + Sync,
 ) -> Vec<R> {
-    if has_threads() {
+    if items.len() > min_len && has_threads() {
         let items = items.par_iter_mut().with_min_len(min_len);
         items.map(work).collect()
     } else {

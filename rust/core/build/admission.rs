@@ -60,22 +60,20 @@ impl Admission {
         self.num_given = text.num_given;
         self.num_tokens += text.num_tokens;
         self.num_documents += text.num_documents;
-        self.remember(folder, text.num_documents, options)
-    }
-
-    /// Remembers the documents of a text, where duplicates are dropped.
-    pub(crate) fn remember(
-        &mut self,
-        folder: &Path,
-        num_documents: u64,
-        options: &DatastoreOptions,
-    ) -> Result<()> {
         if options.drop_duplicates {
-            for document in Documents::open(folder, options.width(), num_documents)? {
-                self.is_new(&document?);
-            }
+            let (num_documents, num_tokens) = (text.num_documents, text.num_tokens);
+            let documents = Documents::open(folder, options.width(), num_documents, num_tokens);
+            self.remember(documents?)?;
         }
         Ok(())
+    }
+
+    /// Remembers documents: what is equal to one of them is a duplicate.
+    pub(crate) fn remember(&mut self, mut documents: Documents) -> Result<()> {
+        documents.try_for_each(|document| {
+            self.is_new(&document?);
+            Ok(())
+        })
     }
 
     fn is_new(&mut self, document: &[u32]) -> bool {

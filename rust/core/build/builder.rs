@@ -7,7 +7,7 @@ use std::{fmt, thread};
 use crate::base::error::{Error, Result};
 use crate::build::admission::Admission;
 use crate::build::checks::{check_documents, check_target, split_documents};
-use crate::build::document_log::{Checkpoint, DocumentLog};
+use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
 use crate::build::finished_shard::{FinishedShard, move_shard};
 use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
@@ -15,7 +15,7 @@ use crate::build::staging::Staging;
 use crate::index::suffix_array;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::storage::manifest::{self, Kept, MAX_SHARDS, Manifest, ShardEntry, folder_name};
+use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, folder_name};
 use crate::storage::section::FORMAT_VERSION;
 
 /// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
@@ -83,9 +83,9 @@ impl DatastoreBuilder {
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
-        let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
-        check_target(&target, &options)?;
-        let staging = Staging::open(&target)?;
+        check_target(path.as_ref(), &options)?;
+        let staging = Staging::open(path.as_ref())?;
+        let target = staging.target().to_owned();
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
@@ -104,10 +104,15 @@ impl DatastoreBuilder {
             has_failed: false,
         };
         // What is there already is a duplicate.
-        for shard in builder.old.iter().flat_map(|old| &old.shards) {
-            let folder = shard.folder(&target);
-            let num_documents = shard.num_documents;
-            (builder.admission).remember(&folder, num_documents, &builder.options)?;
+        for old in builder
+            .old
+            .iter()
+            .filter(|_| builder.options.drop_duplicates)
+        {
+            for shard in &old.shards {
+                let documents = Documents::of_shard(&target, old, shard)?;
+                builder.admission.remember(documents)?;
+            }
         }
         if goes_on {
             builder.go_on()?;
@@ -359,7 +364,6 @@ impl DatastoreBuilder {
             format_version: FORMAT_VERSION,
             vocab_size: options.vocab_size,
             separator: options.separator,
-            kept: Kept::default(),
             num_tokens: 0,
             num_documents: 0,
             tokenizer_name: options.tokenizer_name,

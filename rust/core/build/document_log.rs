@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::options::DatastoreOptions;
 use crate::index::write::ShardText;
-use crate::storage::files::write_whole;
-use crate::storage::manifest::MAX_SHARD_TOKENS;
-use crate::storage::section::{Kind, SectionWriter, payload_reader};
+use crate::storage::files::{read_up_to, write_whole};
+use crate::storage::manifest::{
+    MAX_NOTE_BYTES, MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest,
+};
+use crate::storage::section::{Kind, Section, SectionWriter, payload_reader};
 use crate::storage::token_array::TokenWidth;
 
 /// How many tokens are written between two checkpoints: a few seconds of tokenising.
@@ -35,8 +37,11 @@ impl Checkpoint {
 
     /// The last checkpoint of the text in `folder`, if there is one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
-        let text = fs::read(Self::path(folder)).ok()?;
-        serde_json::from_slice(&text).ok()
+        let text = read_up_to(&Self::path(folder), MAX_NOTE_BYTES).ok()?;
+        let read: Option<Self> = serde_json::from_slice(&text).ok();
+        read.filter(|read| {
+            read.num_documents <= read.num_tokens && read.num_tokens <= MAX_SHARD_TOKENS
+        })
     }
 
     fn write(self, folder: &Path) -> Result<()> {
@@ -155,12 +160,36 @@ pub(crate) struct Documents {
     ends: BufReader<File>,
     start: u64,
     num_left: u64,
+    num_tokens: u64,
     bytes: Vec<u8>,
 }
 
 impl Documents {
-    /// Opens the first `num_documents` of the text in `folder`.
-    pub(crate) fn open(folder: &Path, width: TokenWidth, num_documents: u64) -> Result<Self> {
+    /// Opens the documents of a shard of the datastore at `path`, once every byte of them is known to be
+    /// what was written: what is written from them has checksums of its own.
+    pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let folder = entry.folder(path);
+        let shard = ShardManifest::read(&folder, manifest, entry)?;
+        for (kind, section) in shard.sections() {
+            if matches!(kind, Kind::Tokens | Kind::Documents) {
+                Section::open(&folder, entry.place(kind), section)?.verify()?;
+            }
+        }
+        Self::open(
+            &folder,
+            shard.token_width(),
+            entry.num_documents,
+            entry.num_tokens,
+        )
+    }
+
+    /// Opens the first `num_documents` of the text in `folder`, which has `num_tokens`.
+    pub(crate) fn open(
+        folder: &Path,
+        width: TokenWidth,
+        num_documents: u64,
+        num_tokens: u64,
+    ) -> Result<Self> {
         let open = |kind| payload_reader(folder, kind);
         Ok(Self {
             folder: folder.to_owned(),
@@ -169,6 +198,7 @@ impl Documents {
             ends: open(Kind::Documents)?,
             start: 0,
             num_left: num_documents,
+            num_tokens,
             bytes: Vec::new(),
         })
     }
@@ -181,7 +211,7 @@ impl Documents {
             .map_err(Error::io(&path(Kind::Documents)))?;
         let end = u64::from_le_bytes(end);
         let length = end.checked_sub(self.start);
-        let length = length.filter(|length| (1..=MAX_SHARD_TOKENS).contains(length));
+        let length = length.filter(|&length| length > 0 && end <= self.num_tokens);
         let out_of_order = || Error::corrupt(&path(Kind::Documents), "its ends do not rise");
         let length = length.ok_or_else(out_of_order)?;
         let length = usize::try_from(length).map_err(|_| out_of_order())?;

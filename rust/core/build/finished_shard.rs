@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
 use crate::build::staging::Staging;
-use crate::storage::files::{sync_parent, write_whole};
-use crate::storage::manifest::{ShardEntry, ShardManifest, folder_name};
+use crate::storage::files::{read_up_to, sync_parent, write_whole};
+use crate::storage::manifest::{MAX_NOTE_BYTES, ShardEntry, ShardManifest, folder_name};
 
 /// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
 /// shard is found wherever it is.
@@ -36,8 +36,9 @@ impl FinishedShard {
     /// What is complete of shard `index` of a killed build, and where it is.
     pub(crate) fn recover(staging: &Staging, index: usize) -> Result<Option<(Self, PathBuf)>> {
         let folder = staging.workplace(index);
-        let note = fs::read(note_path(staging, index)).ok();
+        let note = read_up_to(&note_path(staging, index), MAX_NOTE_BYTES).ok();
         let noted = note.and_then(|text| serde_json::from_slice(&text).ok());
+        let noted = noted.filter(|noted: &Self| noted.shard.is_usable());
         let sealed = || {
             Some(FinishedShard {
                 num_given: Checkpoint::read(&folder)?.num_given,

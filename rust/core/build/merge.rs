@@ -1,8 +1,7 @@
 //! How do datastores become one, and many shards few?
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::Path;
 
 use crate::base::error::{Error, Result};
 use crate::build::builder::DatastoreBuilder;
@@ -12,8 +11,7 @@ use crate::build::options::{DatastoreOptions, Existing};
 use crate::build::staging::Staging;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
-use crate::storage::files::sync_folder;
-use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardEntry};
+use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 use crate::storage::token_array::TokenWidth;
 
 /// Joins datastores of one tokenizer: the new one at `path` has all their shards, in order. A shard
@@ -32,9 +30,10 @@ pub fn merge(
     path: impl AsRef<Path>,
     overwrite: bool,
 ) -> Result<Datastore> {
-    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
+    check_replaceable(path.as_ref(), overwrite)?;
+    let staging = Staging::open(path.as_ref())?;
+    let target = staging.target().to_owned();
     check_replaceable(&target, overwrite)?;
-    let staging = Staging::open(&target)?;
     staging.begin(None)?;
     match join(sources, &staging.shards()) {
         Ok(manifest) => staging.publish(manifest)?,
@@ -68,7 +67,8 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             if merged.shards.contains(&shard) {
                 continue;
             }
-            link_shard(&shard, source, folder)?;
+            let (from, to) = (shard.folder(source), shard.folder(folder));
+            ShardManifest::read(&from, merged, &shard)?.link(&from, &to)?;
             merged.extend([shard]);
         }
     }
@@ -78,25 +78,6 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
         return Err(Error::invalid("sources", reason));
     }
     Ok(merged)
-}
-
-/// Puts the files of a shard into a folder of the same name.
-fn link_shard(shard: &ShardEntry, from: &Path, to: &Path) -> Result<()> {
-    let (from, to) = (shard.folder(from), shard.folder(to));
-    fs::create_dir(&to).map_err(Error::io(&to))?;
-    for entry in fs::read_dir(&from).map_err(Error::io(&from))? {
-        let entry = entry.map_err(Error::io(&from))?;
-        let (file, copy) = (entry.path(), to.join(entry.file_name()));
-        if fs::hard_link(&file, &copy).is_err() {
-            copy_file(&file, &copy).map_err(Error::io(&copy))?;
-        }
-    }
-    sync_folder(&to)
-}
-
-fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    fs::copy(from, to)?;
-    fs::File::open(to)?.sync_all()
 }
 
 /// How [`compact`] rebuilds a datastore.
@@ -160,7 +141,8 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
 fn is_compact(manifest: &Manifest, path: &Path, limit: u64) -> Result<bool> {
     let width = TokenWidth::of(manifest.vocab_size, manifest.separator);
     for pair in manifest.shards.windows(2) {
-        let mut documents = Documents::open(&pair[1].folder(path), width, 1)?;
+        let next = &pair[1];
+        let mut documents = Documents::open(&next.folder(path), width, 1, next.num_tokens)?;
         let first = documents
             .next()
             .transpose()?
@@ -180,12 +162,10 @@ fn add_all(
     path: &Path,
     progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
 ) -> Result<()> {
-    let width = TokenWidth::of(old.vocab_size, old.separator);
     let mut to_skip = builder.num_given();
     let mut done = 0;
     for shard in &old.shards {
-        let folder: PathBuf = shard.folder(path);
-        for document in Documents::open(&folder, width, shard.num_documents)? {
+        for document in Documents::of_shard(path, old, shard)? {
             let document = document?;
             done += document.len() as u64 + 1;
             if to_skip > 0 {

@@ -10,11 +10,15 @@
 //! who has the old one open goes on undisturbed.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::{lock, sync_folder, sync_parent, write_whole};
+use crate::storage::files::{
+    check_ours, hidden, lock, make_private, open_private, resolve, sync_folder, sync_parent,
+    write_whole,
+};
 use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
@@ -27,26 +31,30 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Makes the folder beside `target`, or takes over the one that a killed process has left.
-    pub(crate) fn open(target: &Path) -> Result<Self> {
-        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+    /// Makes the folder beside what `path` names, or takes over the one that a killed process has
+    /// left: one that has our lock, or nothing. All names of a target lead to one folder and one lock.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let target = resolve(path)?;
+        let Some(name) = target.file_name() else {
             return Err(Error::invalid("path", "must name a folder below another"));
         };
-        let folder = parent.join(format!(".{}.build", name.to_string_lossy()));
-        fs::metadata(parent).map_err(Error::io(parent))?;
+        let folder = target.with_file_name(hidden(name, ".build"));
         let path = folder.join(LOCK);
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        let lock = lock(&path, target, || {
-            fs::create_dir_all(&folder)?;
-            match options.open(&path) {
-                // Between the two calls, another process may have ended and removed the folder.
-                Err(_) if !folder.is_dir() => Ok(None),
-                opened => opened.map(Some),
+        let enter = || {
+            let mut entries = fs::read_dir(&folder).map_err(Error::io(&folder))?;
+            check_ours(&folder, entries.next().is_none() || path.exists())?;
+            open_private(&path).map(Some)
+        };
+        let lock = lock(&path, &target, false, || {
+            make_private(&folder)?;
+            match enter() {
+                // Meanwhile, another process may have ended and removed the folder.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+                entered => entered,
             }
         })?;
         Ok(Self {
-            target: target.to_owned(),
+            target,
             folder,
             _lock: lock,
         })
@@ -75,11 +83,9 @@ impl Staging {
             fs::remove_file(&plan).map_err(Error::io(&plan))?;
         }
         for entry in fs::read_dir(&self.folder).map_err(Error::io(&self.folder))? {
-            let path = entry.map_err(Error::io(&self.folder))?.path();
-            if path.is_dir() {
-                fs::remove_dir_all(&path).map_err(Error::io(&path))?;
-            } else if path.file_name() != Some(LOCK.as_ref()) {
-                fs::remove_file(&path).map_err(Error::io(&path))?;
+            let entry = entry.map_err(Error::io(&self.folder))?;
+            if entry.file_name() != LOCK {
+                remove(&entry)?;
             }
         }
         Ok(())
@@ -161,7 +167,21 @@ impl Staging {
     }
 }
 
-const LOCK: &str = "lock";
+/// Also the mark of a folder of ours: no other has a file of this name.
+const LOCK: &str = "specds.lock";
+
+/// Removes a file, a folder with all in it, or a link, of which nothing is followed.
+fn remove(entry: &DirEntry) -> Result<()> {
+    let path = entry.path();
+    let removed = entry.file_type().and_then(|kind| {
+        if kind.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        }
+    });
+    removed.map_err(Error::io(&path))
+}
 
 /// Removes the shards and priors in a folder that the manifest does not list.
 fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
@@ -172,14 +192,9 @@ fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
         let entry = entry.map_err(Error::io(datastore))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let path = entry.path();
-        if listed.contains(&*name) {
-            continue;
-        }
-        if name.starts_with(FOLDER_PREFIX) {
-            fs::remove_dir_all(&path).map_err(Error::io(&path))?;
-        } else if name.starts_with(PRIOR_PREFIX) {
-            fs::remove_file(&path).map_err(Error::io(&path))?;
+        let is_ours = name.starts_with(FOLDER_PREFIX) || name.starts_with(PRIOR_PREFIX);
+        if is_ours && !listed.contains(&*name) {
+            remove(&entry)?;
         }
     }
     Ok(())

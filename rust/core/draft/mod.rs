@@ -1,14 +1,16 @@
 //! What is a draft, and what does a session promise that drafts?
 //!
 //! With it stand what both sides of a verification need: the likeliest tokens of a row of scores,
-//! and samples of a row of probabilities. It imports `base`.
+//! samples of a row of probabilities, and the memory of a pass. It imports `base`.
 
 pub(crate) mod multinomial;
+pub(crate) mod packed_pass;
 pub(crate) mod session;
 pub(crate) mod token_tree;
 pub(crate) mod top_k;
 
 pub use multinomial::multinomial;
+pub use packed_pass::{Outcome, PassRow, pack_rows, read_outcome};
 pub use session::{DraftLimits, Session, draft_batch};
 pub use token_tree::{Source, TokenTree};
 pub use top_k::top_k;

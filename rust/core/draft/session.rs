@@ -16,6 +16,8 @@ pub struct DraftLimits {
     pub may_grow_to: usize,
     /// The greatest depth of a node; a child of the context has depth 1.
     pub max_depth: usize,
+    /// Whether the draft is a chain: no node has two children, and the context neither.
+    pub is_chain: bool,
 }
 
 impl DraftLimits {
@@ -26,11 +28,17 @@ impl DraftLimits {
             min_gain: 0.0,
             may_grow_to: 0,
             max_depth: usize::MAX,
+            is_chain: false,
         }
     }
 
-    /// Those nodes of a tree that keep within the depth and the gain.
+    /// Those nodes of a tree that keep within the depth, the gain and the shape.
     pub(crate) fn cut(self, tree: TokenTree) -> TokenTree {
+        let tree = if self.is_chain {
+            tree.best_chain()
+        } else {
+            tree
+        };
         let is_shallow = tree.len() <= self.max_depth;
         let tree = if is_shallow {
             tree
@@ -111,6 +119,19 @@ pub trait Session: Send {
     ) -> Result<()> {
         let _ = (tree, predictions, k);
         Ok(())
+    }
+
+    /// Suggests what follows the context, from outside; a node's probability is that of its token
+    /// after its parent. It replaces an earlier suggestion, and stays while the text follows it.
+    /// Tells whether the session uses suggestions: the default does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) where it has too many
+    /// nodes, [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange).
+    fn suggest(&mut self, tree: TokenTree) -> Result<bool> {
+        let _ = tree;
+        Ok(false)
     }
 
     /// The length in tokens of the longest context suffix that the last draft was made from; 0 where

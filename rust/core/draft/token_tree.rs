@@ -25,11 +25,13 @@ pub enum Source {
     Bigram,
     /// What the target model predicts without any context.
     Unigram,
+    /// What the caller suggests.
+    Suggested,
 }
 
 impl Source {
     /// All sources; the place of each is its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Other,
         Self::Datastore,
         Self::Context,
@@ -39,6 +41,7 @@ impl Source {
         Self::Predicted,
         Self::Bigram,
         Self::Unigram,
+        Self::Suggested,
     ];
 
     /// Its name, in lower case.
@@ -53,6 +56,7 @@ impl Source {
             Self::Predicted => "predicted",
             Self::Bigram => "bigram",
             Self::Unigram => "unigram",
+            Self::Suggested => "suggested",
         }
     }
 }
@@ -247,6 +251,32 @@ impl TokenTree {
             }
         }
         kept
+    }
+
+    /// The path whose probabilities sum to most, of equal ones the longest, of these the first. So where
+    /// no probability is known, it is the longest path. O(n).
+    #[must_use]
+    pub fn best_chain(&self) -> Self {
+        let mut sums: Vec<f32> = Vec::with_capacity(self.len());
+        for node in 0..self.len() {
+            sums.push(self.parent(node).map_or(0.0, |parent| sums[parent]) + self.probs[node]);
+        }
+        let depths = self.depths();
+        let order = |&a: &usize, &b: &usize| {
+            let sums = sums[a].total_cmp(&sums[b]);
+            sums.then(depths[a].cmp(&depths[b]))
+        };
+        let best = (0..self.len()).rev().max_by(order);
+        let mut chain = Self::default();
+        for (place, node) in (-1..).zip(best.map_or(Vec::new(), |best| self.path(best))) {
+            chain.push(
+                self.token_ids[node],
+                place,
+                self.probs[node],
+                self.sources[node],
+            );
+        }
+        chain
     }
 
     fn parent(&self, node: usize) -> Option<usize> {

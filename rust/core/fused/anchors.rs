@@ -4,16 +4,15 @@
 //! after `=` comes again after `>>`, and the name after `by` again after `of`. No match finds these,
 //! as the results and the names are new each time. So each token has *anchors*: earlier tokens whose
 //! latest successor was, again and again, also the successor of this token. They are learned across
-//! requests, and lead only to tokens of the request's own text.
+//! the requests of a tenant, and lead only to tokens of the request's own text.
 
-use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
 use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::memory::history::History;
 
 const SLOT_BITS: u32 = 12;
 const NUM_SLOTS: usize = 1 << SLOT_BITS;
-const NUM_ANCHORS: usize = 11;
+const NUM_ANCHORS: usize = 5;
 
 /// At most this many of the latest places of a token are read, and at most this many anchors are
 /// learned from them.
@@ -27,9 +26,8 @@ const RARELY: u32 = 5;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Anchors(Box<[Slot]>);
 
-/// The anchors of one token, in one line of the processor's cache.
+/// The anchors of one token.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[repr(align(64))]
 struct Slot {
     token: u32,
     anchors: [u32; NUM_ANCHORS],
@@ -46,6 +44,8 @@ impl Default for Anchors {
 }
 
 impl Anchors {
+    pub(crate) const NUM_BYTES: usize = NUM_SLOTS * size_of::<Slot>();
+
     /// Learns that `token` came after a text.
     pub(crate) fn learn(&mut self, text: &History, token: u32) {
         let Some(&last) = text.tokens().last() else {
@@ -85,41 +85,34 @@ impl Anchors {
         led_to.add_expert(slot.total, evidence);
     }
 
-    /// All of them as bytes, O(tokens that have any).
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+    /// Appends all of them, O(tokens that have any).
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         for slot in self.0.iter().filter(|slot| slot.total > 0) {
             bytes.extend(slot.token.to_le_bytes());
             bytes.extend(slot.anchors.iter().flat_map(|anchor| anchor.to_le_bytes()));
             bytes.extend(slot.counts);
             bytes.push(slot.total);
         }
-        bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the bytes are no whole slots, each in its place.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let invalid = || Error::invalid("weights", "have anchors that are cut: fit them again");
-        let (slots, rest) = bytes.as_chunks::<NUM_BYTES>();
+    /// Reads what [`put`](Self::put) wrote; `None` where it is no whole slots, each in its place.
+    pub(crate) fn take(bytes: &[u8]) -> Option<Self> {
+        let (slots, rest) = bytes.as_chunks::<SLOT_BYTES>();
         let mut anchors = Self::default();
         for bytes in slots {
             let slot = Slot::from_bytes(bytes);
             let place = &mut anchors.0[index(slot.token)];
             if place.total > 0 || slot.total == 0 {
-                return Err(invalid());
+                return None;
             }
             *place = slot;
         }
-        rest.is_empty().then_some(anchors).ok_or_else(invalid)
+        rest.is_empty().then_some(anchors)
     }
 }
 
-/// The bytes of a slot.
-const NUM_BYTES: usize = 4 + 4 * NUM_ANCHORS + NUM_ANCHORS + 1;
+/// The bytes of a slot in a file.
+const SLOT_BYTES: usize = 4 + 4 * NUM_ANCHORS + NUM_ANCHORS + 1;
 
 impl Slot {
     /// Whether the slot is the token's. A frequent token is displaced only after some attempts.
@@ -163,7 +156,7 @@ impl Slot {
         }
     }
 
-    fn from_bytes(bytes: &[u8; NUM_BYTES]) -> Self {
+    fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
         let (tokens, counts) = bytes.split_at(4 + 4 * NUM_ANCHORS);
         let (tokens, _) = tokens.as_chunks();
         let token = |index: usize| u32::from_le_bytes(tokens[index]);
@@ -294,6 +287,12 @@ mod tests {
         tokens.map(|named| named.token).collect()
     }
 
+    fn bytes_of(anchors: &Anchors) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        anchors.put(&mut bytes);
+        bytes
+    }
+
     /// Sums with new results, each of which is said twice.
     fn sums(results: std::ops::Range<u32>) -> Vec<u32> {
         let sum = |result| [EQUALS, result, THEN, result, 3];
@@ -384,20 +383,20 @@ mod tests {
         #[test]
         fn anchors_are_read_as_they_were_written(text in vec(0_u32..30, 0..200)) {
             let anchors = learned(&text);
-            prop_assert_eq!(&Anchors::from_bytes(&anchors.to_bytes()).unwrap(), &anchors);
+            prop_assert_eq!(&Anchors::take(&bytes_of(&anchors)).unwrap(), &anchors);
         }
     }
 
     #[test]
     fn bytes_that_are_no_anchors_are_refused() {
-        let bytes = learned(&sums(10..20)).to_bytes();
+        let bytes = bytes_of(&learned(&sums(10..20)));
         let twice = [&bytes[..], &bytes].concat();
         let mut none = bytes.clone();
         *none.last_mut().unwrap() = 0;
         for wrong in [&bytes[1..], &bytes[..bytes.len() - 1], &twice, &none] {
-            assert!(Anchors::from_bytes(wrong).is_err());
+            assert_eq!(Anchors::take(wrong), None);
         }
-        assert_eq!(Anchors::from_bytes(&[]).unwrap(), Anchors::default());
+        assert_eq!(Anchors::take(&[]), Some(Anchors::default()));
         assert_eq!(Anchors::default().0.len(), NUM_SLOTS);
     }
 }

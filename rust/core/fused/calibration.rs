@@ -8,6 +8,7 @@
 
 use crate::base::portable_math::{exp, greater, ln, log2};
 use crate::draft::token_tree::TokenTree;
+use crate::fused::learned::{Known, Learned};
 use crate::fused::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 
 /// How fast all curves learn, and how much faster those next to a sum.
@@ -43,12 +44,16 @@ impl Corners {
     }
 
     /// The corrected probability: never less for a likelier path.
-    pub(crate) fn calibrated(&self, weights: &Weights) -> f32 {
-        self.probability(weights.table(CALIBRATION))
+    pub(crate) fn calibrated(&self, weights: Known<'_>) -> f32 {
+        self.probability(|knot| weights.get(CALIBRATION.key(knot)))
     }
 
-    fn probability(&self, knots: &[f32]) -> f32 {
-        let odds: f32 = self.0.iter().map(|&(knot, part)| knots[knot] * part).sum();
+    fn probability(&self, of_knot: impl Fn(usize) -> f32) -> f32 {
+        let odds: f32 = self
+            .0
+            .iter()
+            .map(|&(knot, part)| of_knot(knot) * part)
+            .sum();
         1.0 / (1.0 + exp(-odds.clamp(-20.0, 20.0)))
     }
 }
@@ -68,7 +73,8 @@ fn between(at: f32, num: usize) -> (usize, f32) {
 /// Learns from the nodes of a tree, given the tokens that came. Below a node that was not verified only
 /// misses would be known, so nothing is learned there.
 pub(crate) fn learn(
-    weights: &mut Weights,
+    start: &Weights,
+    learned: &mut Learned,
     tree: &TokenTree,
     num_verified: usize,
     corners: &[Corners],
@@ -77,7 +83,10 @@ pub(crate) fn learn(
 ) {
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
     let mut changes = [0.0; NUM_KNOTS];
-    let knots = weights.table_mut(CALIBRATION);
+    let known = Known { start, learned };
+    let mut knots: [f32; NUM_SUMS * NUM_KNOTS] =
+        std::array::from_fn(|knot| known.get(CALIBRATION.key(knot)));
+    let before = knots;
     for (node, &parent) in tree.parents().iter().enumerate() {
         let outcome = match usize::try_from(parent) {
             Ok(parent) if parent >= num_verified => None,
@@ -90,7 +99,7 @@ pub(crate) fn learn(
         outcomes.push(outcome);
         if let Some(is_hit) = outcome {
             let corners = &corners[node];
-            let error = f32::from(u8::from(is_hit)) - corners.probability(knots);
+            let error = f32::from(u8::from(is_hit)) - corners.probability(|knot| knots[knot]);
             for &(knot, part) in &corners.0 {
                 knots[knot] += OWN_RATE * error * part;
                 changes[knot % NUM_KNOTS] += RATE * error * part;
@@ -103,5 +112,8 @@ pub(crate) fn learn(
             *knot = greater(*knot + change, least);
             least = *knot;
         }
+    }
+    for (knot, (after, before)) in knots.iter().zip(before).enumerate() {
+        learned.add(CALIBRATION.key(knot), after - before);
     }
 }

@@ -1,7 +1,7 @@
 //! What do all sources together foretell?
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
@@ -9,14 +9,21 @@ use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::Effort;
 use crate::fused::grow::{Accepted, TreeBuilder};
+use crate::fused::learned::{Known, Learned};
 use crate::fused::mixer::TokenCounts;
 use crate::fused::source::Inputs;
+use crate::fused::suggestion::Suggestion;
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
-use crate::memory::store::{Memory, Reader, check_name};
+use crate::memory::store::MemoryOptions;
+use crate::memory::tenant::Tenant;
 use crate::papers::model_tables::ModelTables;
+use crate::storage::manifest::MAX_VOCAB_SIZE;
+
+/// What drafters keep of their tenants: texts, and what these taught.
+pub type Memory = crate::memory::store::Memory<Learned>;
 
 /// Which sources a [`FusedDrafter`] drafts from, of those that it has, and whether it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,18 +49,21 @@ impl Default for FusedConfig {
     }
 }
 
-/// What sessions that draft from all sources share: the sources, and the weights that say what each of
-/// them has proved to be worth.
+/// What sessions that draft from all sources share: the sources, and the weights that all tenants start
+/// from.
 ///
-/// Drafts read the weights and [`observe`](Session::observe) changes them. So drafts depend on the
-/// order of these calls, not on threads.
+/// What these have proved to be worth in the requests of a tenant is that tenant's own, and lies in the
+/// memory: drafts read it and [`observe`](Session::observe) changes it. So a tenant's drafts depend on
+/// the order of his calls, on no thread, and on nobody else's texts.
 #[derive(Debug)]
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
-    memory: Option<Arc<Memory>>,
+    /// Without texts where the caller gave none.
+    memory: Arc<Memory>,
+    has_texts: bool,
     model_tables: Option<Arc<ModelTables>>,
     config: FusedConfig,
-    weights: RwLock<Weights>,
+    weights: Weights,
     accepted: [AtomicU64; Source::ALL.len()],
 }
 
@@ -75,12 +85,18 @@ impl FusedDrafter {
                 return Err(other_vocabulary("memory", expected, found));
             }
         }
+        let has_texts = memory.is_some();
+        let memory = match memory {
+            Some(memory) => memory,
+            None => Arc::new(Memory::new(MemoryOptions::new(MAX_VOCAB_SIZE))?),
+        };
         Ok(Self {
             datastore,
             memory,
+            has_texts,
             model_tables: None,
             config,
-            weights: RwLock::new(weights),
+            weights,
             accepted: Default::default(),
         })
     }
@@ -99,17 +115,22 @@ impl FusedDrafter {
         Ok(self)
     }
 
-    /// What it has learned so far.
-    pub fn weights(&self) -> Weights {
-        self.weights
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// What it has learned in the requests of a tenant so far, but for which tokens repeat what:
+    /// what drafters of other texts may start from.
+    pub fn weights(&self, tenant: &str) -> Weights {
+        let mut weights = self.weights.clone();
+        let tenant = self.memory.find(tenant);
+        let learned = tenant.and_then(|tenant| tenant.read().learned().cloned());
+        learned.unwrap_or_default().settle(&mut weights);
+        weights
     }
 
-    /// That part of it that holds for other texts too: what drafters of these may start from.
-    pub fn prior(&self) -> Weights {
-        self.weights().without_anchors()
+    /// Moves what the tenant without a name has taught to where all start from.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        let tenant = self.memory.tenant("")?;
+        self.memory
+            .learn(&tenant, |learned| learned.settle(&mut self.weights));
+        Ok(())
     }
 
     /// How many tokens of each of [`Source::ALL`] were accepted.
@@ -123,7 +144,8 @@ impl FusedDrafter {
             .datastore
             .as_ref()
             .map(|datastore| datastore.vocab_size());
-        datastore.or_else(|| Some(self.memory.as_ref()?.options().vocab_size))
+        let memory = self.has_texts.then(|| self.memory.options().vocab_size);
+        datastore.or(memory)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -134,7 +156,7 @@ impl FusedDrafter {
         match source {
             Source::Datastore => self.datastore.is_some(),
             Source::Context => self.config.context,
-            Source::Memory => self.memory.is_some(),
+            Source::Memory => self.has_texts,
             Source::Recycled => self.config.recycled,
             Source::Bigram => self.model_tables.is_some(),
             _ => true,
@@ -152,10 +174,11 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
 #[derive(Debug, Clone)]
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
-    tenant: String,
+    tenant: Arc<Tenant<Learned>>,
     context: History,
     prompt_length: Option<usize>,
     expected: Option<History>,
+    suggestion: Option<Suggestion>,
     holdout: Option<Holdout>,
     counts: TokenCounts,
     effort: Effort,
@@ -174,15 +197,15 @@ impl FusedSession {
     /// [`Error::InvalidArgument`] where the tenant's name is longer than
     /// [`MAX_NAME`](Memory::MAX_NAME).
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
-        check_name(tenant)?;
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
             effort: drafter.config.effort,
+            tenant: drafter.memory.tenant(tenant)?,
             drafter,
-            tenant: tenant.to_owned(),
             context: History::default(),
             prompt_length: None,
             expected: None,
+            suggestion: None,
             holdout: None,
             counts: TokenCounts::default(),
         })
@@ -207,6 +230,11 @@ impl FusedSession {
         self
     }
 
+    /// The tokens so far; at most [`History::MAX_LENGTH`].
+    pub fn context(&self) -> &[u32] {
+        self.context.tokens()
+    }
+
     /// How many of the next tokens are nodes of the last draft, one after the other.
     pub(crate) fn num_accepted(&self, tokens: &[u32]) -> usize {
         self.builder.accepted(tokens).nodes.len()
@@ -215,11 +243,11 @@ impl FusedSession {
     /// Credits the sources of what was accepted.
     fn credit(&self, accepted: &Accepted, num_verified: usize) {
         let mut sources = self.builder.sources_of(accepted, num_verified).peekable();
-        if let (Some(Source::Memory), Some(memory)) = (sources.peek(), &self.drafter.memory) {
+        if sources.peek() == Some(&Source::Memory) {
             let mut all = self.builder.sources();
             let texts = all.find(|(label, _)| *label == Source::Memory);
             if let Some(position) = texts.and_then(|(_, texts)| texts.match_position()) {
-                memory.touch(&self.tenant, position);
+                self.drafter.memory.touch(&self.tenant, position);
             }
         }
         for source in sources {
@@ -229,14 +257,21 @@ impl FusedSession {
 
     /// Learns from what the target model wrote after the context, and appends it.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
-        let weights = self.drafter.weights.write();
-        let weights = &mut weights.unwrap_or_else(PoisonError::into_inner);
-        self.builder.learn(weights, accepted, num_verified, tokens);
-        for &token in tokens {
-            for (_, source) in self.builder.sources() {
-                source.learn(weights, &self.context, token);
+        let FusedDrafter {
+            memory, weights, ..
+        } = &*self.drafter;
+        let learned = memory.learn(&self.tenant, |learned| {
+            self.builder
+                .learn(weights, learned, accepted, num_verified, tokens);
+            for &token in tokens {
+                for (_, source) in self.builder.sources() {
+                    source.learn(learned, &self.context, token);
+                }
+                self.context.extend(&[token]);
             }
-            self.context.extend(&[token]);
+        });
+        if learned.is_none() {
+            self.context.extend(tokens);
         }
     }
 
@@ -244,6 +279,8 @@ impl FusedSession {
     fn advance(&mut self, accepted: &Accepted, tokens: &[u32]) {
         self.builder
             .advance(self.effort.reading(), accepted, tokens);
+        let suggestion = self.suggestion.take();
+        self.suggestion = suggestion.and_then(|suggestion| suggestion.after(tokens));
         let is_prompt = self.prompt_length.is_none();
         let times = if is_prompt { 1 } else { 2 };
         for &token in &tokens[tokens.len().saturating_sub(Self::MAX_COUNTED)..] {
@@ -274,18 +311,21 @@ impl Session for FusedSession {
     /// of earlier drafts: the expected acceptance length of the first k nodes is 1 + the sum of
     /// their probabilities.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
+        static NOTHING: LazyLock<Learned> = LazyLock::new(Learned::default);
         let drafter = &*self.drafter;
-        let memory = drafter.memory.as_ref();
-        let texts = memory.and_then(|memory| memory.read(&self.tenant));
-        let weights = drafter.weights.read();
+        let kept = self.tenant.read();
         let inputs = Inputs {
             reading: self.effort.reading(),
-            weights: &weights.unwrap_or_else(PoisonError::into_inner),
+            weights: Known {
+                start: &drafter.weights,
+                learned: kept.learned().unwrap_or(&NOTHING),
+            },
             datastore: drafter.datastore.as_deref(),
             holdout: self.holdout.as_ref(),
             context: &self.context,
-            memory: texts.as_deref(),
+            memory: Some(kept.texts()).filter(|texts| !texts.tokens().is_empty()),
             expected: self.expected.as_ref(),
+            suggestion: self.suggestion.as_ref(),
             model_tables: drafter.model_tables.as_deref(),
             vocab_size: drafter.vocab_size().unwrap_or(History::BOUNDARY),
         };
@@ -336,27 +376,31 @@ impl Session for FusedSession {
         Ok(())
     }
 
+    fn suggest(&mut self, tree: TokenTree) -> Result<bool> {
+        self.drafter.check_tokens(tree.token_ids())?;
+        self.suggestion = Some(Suggestion::new(tree)?);
+        self.builder.clear();
+        Ok(true)
+    }
+
     fn match_length(&self) -> usize {
         self.builder.match_length()
     }
 
     /// Puts the request into the memory.
     fn finish(&mut self) {
-        if let Some(memory) = &self.drafter.memory {
+        if self.drafter.has_texts {
             let tokens = self.context.tokens();
             let prompt = &tokens[..self.prompt_length.unwrap_or(0)];
-            let texts = memory.read(&self.tenant);
-            let known = texts.as_ref().map_or(0, |texts| num_known(texts, prompt));
-            drop(texts);
-            // Tokens and tenant are checked before they come here.
-            let _ = memory.insert(&self.tenant, &tokens[known..]);
+            let known = num_known(self.tenant.read().texts(), prompt);
+            self.drafter.memory.add(&self.tenant, &tokens[known..]);
         }
     }
 }
 
 /// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
 /// a conversation before this one. They would be found twice.
-fn num_known(texts: &Reader<'_>, prompt: &[u32]) -> usize {
+fn num_known(texts: &History, prompt: &[u32]) -> usize {
     const MIN_LENGTH: usize = 16;
     const MAX_PLACES: usize = 64;
     let mut known = 0;

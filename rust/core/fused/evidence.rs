@@ -1,5 +1,6 @@
 //! What do the sources say comes next at a node of the tree?
 
+use std::cell::RefCell;
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
@@ -28,10 +29,11 @@ impl Kind {
     pub(crate) const MEMORY_SKIP: Self = Self(8);
     pub(crate) const EXPECTED_SKIP: Self = Self(9);
     pub(crate) const ECHO: Self = Self(10);
+    pub(crate) const SUGGESTED: Self = Self(11);
 
     /// How many kinds there are. The weights of each lie one after the other, so that another number
     /// is another version of the weights.
-    pub(crate) const COUNT: usize = 11;
+    pub(crate) const COUNT: usize = 12;
 
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
@@ -50,6 +52,14 @@ pub(crate) struct Matched {
     pub(crate) num_matches: f32,
 }
 
+/// Where the weights of an expert or of a candidate are: those that tell no tokens apart, and those of
+/// tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Keys {
+    pub(crate) shapes: [usize; 2],
+    pub(crate) tokens: [usize; 2],
+}
+
 /// A match and the counts of what followed it.
 #[derive(Debug, Clone)]
 pub(crate) struct Expert {
@@ -59,8 +69,7 @@ pub(crate) struct Expert {
     pub(crate) total: f32,
     /// The place of its most frequent token.
     pub(crate) top: usize,
-    /// Where its weights are.
-    pub(crate) keys: [usize; 4],
+    pub(crate) keys: Keys,
     pub(crate) trust_key: usize,
     /// Its share of the mixture.
     pub(crate) weight: f32,
@@ -92,8 +101,7 @@ pub(crate) struct Entry {
 pub(crate) struct Candidate {
     pub(crate) token: u32,
     pub(crate) slot: usize,
-    /// Where its weights are.
-    pub(crate) keys: [usize; 4],
+    pub(crate) keys: Keys,
     pub(crate) prob: f32,
     pub(crate) source: Source,
 }
@@ -117,7 +125,6 @@ pub(crate) struct Evidence {
     pub(crate) candidates: Vec<Candidate>,
     /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
     pub(crate) ranked: Vec<(u64, u32)>,
-    places: Places,
     first_expert: usize,
     first_named: usize,
 }
@@ -132,7 +139,7 @@ impl Evidence {
 
     /// Starts a node; the experts added next are its own.
     pub(crate) fn start(&mut self) {
-        self.places.clear();
+        PLACES.with_borrow_mut(Places::clear);
         self.first_expert = self.experts.len();
         self.first_named = self.named.len();
     }
@@ -156,10 +163,12 @@ impl Evidence {
         counts: impl IntoIterator<Item = (u32, f32)>,
     ) -> bool {
         let first = self.counts.len();
-        self.places.num_experts += 1;
-        for (token, count) in counts {
-            self.count(token, count);
-        }
+        PLACES.with_borrow_mut(|places| {
+            places.num_experts += 1;
+            for (token, count) in counts {
+                self.count(places, token, count);
+            }
+        });
         self.add_counted(matched, total, first)
     }
 
@@ -182,7 +191,7 @@ impl Evidence {
             counts: first..self.counts.len(),
             total: total.unwrap_or(listed),
             top: top.1 as usize,
-            keys: [0; 4],
+            keys: Keys::default(),
             trust_key: 0,
             weight: 0.0,
         });
@@ -191,13 +200,13 @@ impl Evidence {
 
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[inline(always)]
-    fn count(&mut self, token: u32, count: f32) {
-        let num_experts = self.places.num_experts;
+    fn count(&mut self, places: &mut Places, token: u32, count: f32) {
+        let num_experts = places.num_experts;
         let num_named = self.named.len() - self.first_named;
         if token == END {
             return;
         }
-        let Some(entry) = self.places.entry(token, num_named) else {
+        let Some(entry) = places.entry(token, num_named) else {
             return;
         };
         if entry.slot as usize == num_named {
@@ -224,6 +233,12 @@ const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 
 /// The most tokens of a node: those named later are left out.
 pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
+
+thread_local! {
+    /// Those of the node that is asked for: one table for the requests that a thread drafts for, as the
+    /// caches hold no table for each of a batch.
+    static PLACES: RefCell<Places> = RefCell::default();
+}
 
 /// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
 /// emptied by a change of epoch.

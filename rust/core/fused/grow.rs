@@ -10,6 +10,7 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{Evidence, MAX_DEPTH, NodePrediction};
+use crate::fused::learned::Learned;
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
 use crate::fused::source::{DraftSource, Inputs, NodeView};
@@ -24,6 +25,9 @@ const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// At most this many of a node's likeliest tokens are corrected by the weights.
 const MAX_CANDIDATES: usize = 32;
+
+/// The same in a chain, which goes on with one of them.
+const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
 /// What the tokens that came tell of the last draft.
 #[derive(Debug, Default)]
@@ -163,7 +167,7 @@ impl TreeBuilder {
             self.sum = sum;
             self.corners.push(corners);
             self.add_node(next, prob);
-            self.drop_surplus(draft.capacity);
+            self.drop_surplus(&draft);
             self.ask_children(&draft, self.tree.len() - 1);
         }
         &self.tree
@@ -179,7 +183,7 @@ impl TreeBuilder {
         self.tail_length = self.tail.len();
         if draft.capacity.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
             self.ask(draft, None, -1, 1.0, MIN_PROB);
-            self.add_pending(0, 1.0, draft.capacity);
+            self.add_pending(0, 1.0, self.free(draft));
         }
     }
 
@@ -192,10 +196,20 @@ impl TreeBuilder {
         self.numbers.push(None);
     }
 
+    /// How many of the pending paths may become nodes of the largest tree. Of a chain that is one: it
+    /// goes on with the likeliest child of its last node.
+    fn free(&self, draft: &Draft<'_>) -> usize {
+        let free = draft.capacity - self.tree.len();
+        if draft.limits.is_chain {
+            free.min(1)
+        } else {
+            free
+        }
+    }
+
     /// Drops the paths that do not fit in the largest tree any more.
-    fn drop_surplus(&mut self, capacity: usize) {
-        let free = capacity - self.tree.len();
-        let surplus = self.pending.len().saturating_sub(free);
+    fn drop_surplus(&mut self, draft: &Draft<'_>) {
+        let surplus = self.pending.len().saturating_sub(self.free(draft));
         self.pending.drain(..surplus);
     }
 
@@ -210,7 +224,7 @@ impl TreeBuilder {
             limits.min_gain <= 0.0
                 || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_gain
         };
-        let free = draft.capacity - self.tree.len();
+        let free = self.free(draft);
         if free == 0
             || inputs.datastore.is_some_and(is_end)
             || self.depths[node] as usize >= limits.max_depth.min(MAX_DEPTH)
@@ -291,7 +305,11 @@ impl TreeBuilder {
         }
         let next_tokens = inputs.datastore.map(Datastore::next_tokens);
         let reading = inputs.reading;
-        let max_candidates = draft.capacity.max(reading.least_candidates);
+        let max_candidates = if draft.limits.is_chain {
+            MAX_CANDIDATES_OF_CHAIN
+        } else {
+            draft.capacity.max(reading.least_candidates)
+        };
         let request = Request {
             tail: &self.tail,
             uses: draft.counts,
@@ -349,16 +367,25 @@ impl TreeBuilder {
     /// Learns from the tokens that came, where the first `num_verified` nodes were verified.
     pub(crate) fn learn(
         &self,
-        weights: &mut Weights,
+        start: &Weights,
+        learned: &mut Learned,
         accepted: &Accepted,
         num_verified: usize,
         tokens: &[u32],
     ) {
         let (corners, depths) = (&self.corners, &self.depths);
-        calibration::learn(weights, &self.tree, num_verified, corners, depths, tokens);
+        calibration::learn(
+            start,
+            learned,
+            &self.tree,
+            num_verified,
+            corners,
+            depths,
+            tokens,
+        );
         for (&number, &token) in accepted.asked.iter().zip(tokens) {
             let prediction = &self.asked[number].prediction;
-            mixer::learn(weights, &self.evidence, prediction, token);
+            mixer::learn(learned, &self.evidence, prediction, token);
         }
     }
 

@@ -24,13 +24,14 @@ use crate::base::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
 use crate::fused::evidence::{
-    Candidate, END, Entry, Evidence, Expert, Kind, MAX_NAMED, NodePrediction,
+    Candidate, END, Entry, Evidence, Expert, Keys, Kind, MAX_NAMED, NodePrediction,
 };
+use crate::fused::learned::{Known, Learned};
 use crate::fused::registry::label_of;
 use crate::fused::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
-    RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE, Weights,
+    RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE,
 };
 
 /// How fast the weights of experts learn: those of what they matched, and those beside.
@@ -92,7 +93,7 @@ impl TokenCounts {
 
 /// Predicts what comes after the node whose experts were added last.
 pub(crate) fn predict(
-    weights: &Weights,
+    weights: Known<'_>,
     evidence: &mut Evidence,
     request: &Request<'_>,
 ) -> NodePrediction {
@@ -133,12 +134,16 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
         let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
         let spread = spread(expert);
         let favourite = named[expert.top].token.wrapping_mul(4) + saturating_u32(spread);
-        expert.keys = [
-            ORDER.key(order_index * NUM_SPREADS + spread),
-            AGREEMENT.key(agreement),
-            LAST_TOKEN.key_of(matched.kind, last),
-            FAVOURITE.key_of(matched.kind, favourite),
-        ];
+        expert.keys = Keys {
+            shapes: [
+                ORDER.key(order_index * NUM_SPREADS + spread),
+                AGREEMENT.key(agreement),
+            ],
+            tokens: [
+                LAST_TOKEN.key_of(matched.kind, last),
+                FAVOURITE.key_of(matched.kind, favourite),
+            ],
+        };
         let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
         let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
         expert.trust_key =
@@ -165,12 +170,12 @@ fn level(number: f32, num_levels: usize) -> usize {
     (number as usize).min(num_levels - 1)
 }
 
-fn weigh(weights: &Weights, evidence: &mut Evidence, known: &mut NodePrediction) {
+fn weigh(weights: Known<'_>, evidence: &mut Evidence, known: &mut NodePrediction) {
     let experts = &mut evidence.experts[known.experts.clone()];
     let named = &mut evidence.named[known.named.clone()];
     let mut sum = 1.0;
     for expert in experts.iter_mut() {
-        let score: f32 = expert.keys.iter().map(|&key| weights.get(key)).sum();
+        let score = weights.sum(&expert.keys);
         expert.weight = exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += expert.weight;
     }
@@ -256,7 +261,7 @@ fn candidate_keys(
     is_favourite: bool,
     recent: &Recent,
     request: &Request<'_>,
-) -> [usize; 4] {
+) -> Keys {
     let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
     let frequency = request
         .frequencies
@@ -267,15 +272,19 @@ fn candidate_keys(
     let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
     let last_token = request.tail.last().copied().unwrap_or(0);
-    [
-        USE.key(used),
-        TOKEN.key(hash::<TOKEN_BITS>(token)),
-        RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
-        PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
-    ]
+    Keys {
+        shapes: [
+            USE.key(used),
+            RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
+        ],
+        tokens: [
+            TOKEN.key(hash::<TOKEN_BITS>(token)),
+            PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
+        ],
+    }
 }
 
-fn correct(weights: &Weights, evidence: &mut Evidence, known: &NodePrediction) {
+fn correct(weights: Known<'_>, evidence: &mut Evidence, known: &NodePrediction) {
     let named = &mut evidence.named[known.named.clone()];
     let candidates = &mut evidence.candidates[known.candidates.clone()];
     let least = candidates
@@ -292,7 +301,7 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &NodePrediction) {
             let named = &mut named[count.slot as usize];
             if named.share >= least {
                 let trust =
-                    trust + weights.get(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
+                    trust + weights.of_token(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
                 let opinion = opinion.on(count.count, named.share);
                 named.opinions += trust * opinion - absent;
             }
@@ -301,8 +310,7 @@ fn correct(weights: &Weights, evidence: &mut Evidence, known: &NodePrediction) {
     let all_candidates: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
     let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
-        let score: f32 = candidate.keys.iter().map(|&key| weights.get(key)).sum();
-        let score = score + all + named[candidate.slot].opinions;
+        let score = weights.sum(&candidate.keys) + all + named[candidate.slot].opinions;
         candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
         sum += candidate.prob;
     }
@@ -340,16 +348,16 @@ impl Opinion {
 
 /// Learns that `token` came where this was known.
 pub(crate) fn learn(
-    weights: &mut Weights,
+    learned: &mut Learned,
     evidence: &Evidence,
     known: &NodePrediction,
     token: u32,
 ) {
-    learn_experts(weights, evidence, known, token);
-    learn_candidates(weights, evidence, known, token);
+    learn_experts(learned, evidence, known, token);
+    learn_candidates(learned, evidence, known, token);
 }
 
-fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &NodePrediction, token: u32) {
+fn learn_experts(learned: &mut Learned, evidence: &Evidence, known: &NodePrediction, token: u32) {
     let named = &evidence.named[known.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
@@ -361,16 +369,17 @@ fn learn_experts(weights: &mut Weights, evidence: &Evidence, known: &NodePredict
     let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
     for expert in experts {
         let gradient = share(expert) / total - expert.weight;
-        let [order, others @ ..] = expert.keys;
-        weights.add(order, ORDER_RATE * gradient);
-        for key in others {
-            weights.add(key, EXPERT_RATE * gradient);
+        let [order, agreement] = expert.keys.shapes;
+        learned.add(order, ORDER_RATE * gradient);
+        learned.add(agreement, EXPERT_RATE * gradient);
+        for key in expert.keys.tokens {
+            learned.add_to_token(key, EXPERT_RATE * gradient);
         }
     }
 }
 
 fn learn_candidates(
-    weights: &mut Weights,
+    learned: &mut Learned,
     evidence: &Evidence,
     known: &NodePrediction,
     token: u32,
@@ -382,8 +391,11 @@ fn learn_candidates(
         let came = if candidate.token == token { 1.0 } else { 0.0 };
         let gradient: f32 = came - candidate.prob;
         if gradient.abs() >= MIN_GRADIENT {
-            for key in candidate.keys {
-                weights.add(key, CANDIDATE_RATE * gradient);
+            for key in candidate.keys.shapes {
+                learned.add(key, CANDIDATE_RATE * gradient);
+            }
+            for key in candidate.keys.tokens {
+                learned.add_to_token(key, CANDIDATE_RATE * gradient);
             }
             gradients[candidate.slot] = gradient;
             sum += gradient;
@@ -400,9 +412,9 @@ fn learn_candidates(
                 let change_here = gradient * opinion.on(count.count, share);
                 change += change_here - gradient * opinion.absent;
                 let key = TOKEN_TRUST.key_of(expert.matched.kind, token);
-                weights.add(key, TOKEN_TRUST_RATE * change_here);
+                learned.add_to_token(key, TOKEN_TRUST_RATE * change_here);
             }
         }
-        weights.add(expert.trust_key, TRUST_RATE * change);
+        learned.add(expert.trust_key, TRUST_RATE * change);
     }
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::base::error::{Error, Result};
+#[cfg(doc)]
+use crate::base::error::Error;
+use crate::base::error::Result;
 use crate::build::builder::{Report, stoppable};
 use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
@@ -56,9 +58,9 @@ pub fn refit(
     num_tokens: u64,
     progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
 ) -> Result<Datastore> {
-    let target = std::path::absolute(&path).map_err(Error::io(path.as_ref()))?;
-    Manifest::read(&target)?;
-    let staging = Staging::open(&target)?;
+    Manifest::read(path.as_ref())?;
+    let staging = Staging::open(path.as_ref())?;
+    let target = staging.target().to_owned();
     staging.begin(None)?;
     match put(&staging, num_tokens, &mut stoppable(progress)) {
         Ok(manifest) => staging.publish(manifest)?,
@@ -105,6 +107,7 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
         return Ok(manifest);
     };
     let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
+    datastore.verify_checksums()?;
     let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
@@ -123,7 +126,7 @@ fn fit_to_documents(
     num_tokens: u64,
     report: &mut Report,
 ) -> Result<(Weights, u64)> {
-    let drafter = Arc::new(learner(Some(Arc::clone(datastore)), Weights::default())?);
+    let mut drafter = learner(Some(Arc::clone(datastore)), Weights::default())?;
     let mut num_done = 0;
     for index in evenly(datastore.num_documents()) {
         report(Stage::Prior, num_done, num_tokens)?;
@@ -136,11 +139,10 @@ fn fit_to_documents(
             continue;
         };
         num_done += tokens.len() as u64;
-        let session = FusedSession::new(Arc::clone(&drafter), "")?;
-        learn_from(session.without(hidden), &tokens)?;
+        drafter = learn_from(drafter, Some(hidden), &tokens)?;
     }
     report(Stage::Prior, num_tokens, num_tokens)?;
-    Ok((drafter.prior(), num_done))
+    Ok((drafter.weights(""), num_done))
 }
 
 /// Learns weights from documents as if a model had written them: the prior of drafters with this
@@ -154,12 +156,11 @@ pub fn fit<D: AsRef<[u32]>>(
     documents: &[D],
     weights: Weights,
 ) -> Result<Weights> {
-    let drafter = Arc::new(learner(datastore, weights)?);
+    let mut drafter = learner(datastore, weights)?;
     for document in documents {
-        let session = FusedSession::new(Arc::clone(&drafter), "")?;
-        learn_from(session, document.as_ref())?;
+        drafter = learn_from(drafter, None, document.as_ref())?;
     }
-    Ok(drafter.prior())
+    Ok(drafter.weights(""))
 }
 
 /// A drafter that learns a prior: with low effort, which is fast. Drafters of normal effort accept as
@@ -172,10 +173,20 @@ fn learner(datastore: Option<Arc<Datastore>>, weights: Weights) -> Result<FusedD
     FusedDrafter::new(datastore, None, config, weights)
 }
 
-/// Drafts for a document as if a model had written all but its first tokens.
-fn learn_from(mut session: FusedSession, document: &[u32]) -> Result<()> {
+/// Drafts for a document as if a model had written all but its first tokens, and settles what that
+/// taught.
+fn learn_from(
+    drafter: FusedDrafter,
+    hidden: Option<Holdout>,
+    document: &[u32],
+) -> Result<FusedDrafter> {
     const MAX_NODES: usize = 32;
     const PROMPT: usize = 16;
+    let drafter = Arc::new(drafter);
+    let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
+    if let Some(hidden) = hidden {
+        session = session.without(hidden);
+    }
     let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
     session.observe(prompt, None)?;
     while !rest.is_empty() {
@@ -185,7 +196,10 @@ fn learn_from(mut session: FusedSession, document: &[u32]) -> Result<()> {
         session.observe(emitted, None)?;
         rest = after;
     }
-    Ok(())
+    drop(session);
+    let mut drafter = Arc::into_inner(drafter).expect("the session is gone");
+    drafter.settle()?;
+    Ok(drafter)
 }
 
 /// The numbers below `count`, each once, so that the first of them lie evenly among all: those whose

@@ -9,6 +9,7 @@ use crate::fused::sources::bigrams::Bigrams;
 use crate::fused::sources::corpus::Corpus;
 use crate::fused::sources::echo::Echo;
 use crate::fused::sources::recycled::Recycled;
+use crate::fused::sources::suggested::Suggested;
 use crate::fused::sources::text::Text;
 
 /// A source of drafts.
@@ -22,7 +23,7 @@ pub(crate) struct Row {
 }
 
 /// All sources, in the order in which they are asked.
-pub(crate) const REGISTRY: [Row; 7] = [
+pub(crate) const REGISTRY: [Row; 8] = [
     Row {
         label: Source::Datastore,
         kinds: &[Kind::CORPUS, Kind::CORPUS_SKIP],
@@ -57,6 +58,11 @@ pub(crate) const REGISTRY: [Row; 7] = [
         label: Source::Bigram,
         kinds: &[Kind::BIGRAM],
         open: || Box::new(Bigrams),
+    },
+    Row {
+        label: Source::Suggested,
+        kinds: &[Kind::SUGGESTED],
+        open: || Box::new(Suggested::default()),
     },
 ];
 

@@ -8,7 +8,8 @@ use std::fmt;
 use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::Evidence;
-use crate::fused::weights::Weights;
+use crate::fused::learned::{Known, Learned};
+use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
@@ -18,7 +19,7 @@ use crate::papers::model_tables::ModelTables;
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     pub(crate) reading: Reading,
-    pub(crate) weights: &'a Weights,
+    pub(crate) weights: Known<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
     /// A document of the datastore that drafts must not see.
     pub(crate) holdout: Option<&'a Holdout>,
@@ -28,6 +29,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) memory: Option<&'a History>,
     /// The output that the caller expects.
     pub(crate) expected: Option<&'a History>,
+    /// What the caller suggests for what follows the context.
+    pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
     /// Tokens are below this; a model's tables may hold more.
     pub(crate) vocab_size: u32,
@@ -68,9 +71,9 @@ pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
         let _ = (node, token, reading);
     }
 
-    /// Learns for all requests that `token` came after `context`.
-    fn learn(&self, weights: &mut Weights, context: &History, token: u32) {
-        let _ = (weights, context, token);
+    /// Learns for all requests of the tenant that `token` came after `context`.
+    fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
+        let _ = (learned, context, token);
     }
 
     /// How many of the target model's likeliest tokens at each verified node it uses.

@@ -6,7 +6,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
-use crate::fused::anchors::Anchors;
 use crate::fused::evidence::Kind;
 
 /// The longest match that has weights of its own.
@@ -68,35 +67,35 @@ pub(crate) const ORDER: Table =
     Table::after(START, Kind::COUNT * MAX_ORDER * NUM_SIZES * NUM_SPREADS);
 /// Of experts, by kind, rank, and who else has the same favourite.
 pub(crate) const AGREEMENT: Table = Table::after(ORDER, Kind::COUNT * NUM_RANKS * 3 * 3 * 2);
-/// Of experts, by kind and the last token.
-pub(crate) const LAST_TOKEN: Table = Table::after(AGREEMENT, Kind::COUNT << KIND_BITS);
-/// Of experts, by kind, their favourite, and how many tokens followed.
-pub(crate) const FAVOURITE: Table = Table::after(LAST_TOKEN, Kind::COUNT << KIND_BITS);
 /// Of candidates, by how often the request used them, how frequent they are, and how likely.
-pub(crate) const USE: Table = Table::after(FAVOURITE, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
-/// Of candidates, by token.
-pub(crate) const TOKEN: Table = Table::after(USE, 1 << TOKEN_BITS);
+pub(crate) const USE: Table = Table::after(AGREEMENT, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
 /// Of candidates, by how long ago they came last, and how likely they are.
-pub(crate) const RECENT: Table = Table::after(TOKEN, NUM_PLACES * NUM_LEVELS);
-/// Of candidates, by the last token and their own.
-pub(crate) const PAIR: Table = Table::after(RECENT, 1 << PAIR_BITS);
+pub(crate) const RECENT: Table = Table::after(USE, NUM_PLACES * NUM_LEVELS);
 /// Of an expert's opinion on a candidate, by kind, rank, length, and number of matches.
 pub(crate) const TRUST: Table = Table::after(
-    PAIR,
+    RECENT,
     Kind::COUNT * NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES,
 );
-/// Of the opinion of a kind of expert on a candidate that it names, by the token.
-pub(crate) const TOKEN_TRUST: Table = Table::after(TRUST, Kind::COUNT << KIND_BITS);
 /// Of how likely a path is, by how much the tree was expected to accept and how likely the path.
-pub(crate) const CALIBRATION: Table = Table::after(TOKEN_TRUST, NUM_SUMS * NUM_KNOTS);
-const NUM_WEIGHTS: usize = CALIBRATION.start + CALIBRATION.len;
+pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
+/// The tables above tell no tokens apart; those below do.
+pub(crate) const NUM_SHAPES: usize = CALIBRATION.start + CALIBRATION.len;
+/// Of experts, by kind and the last token.
+pub(crate) const LAST_TOKEN: Table = Table::after(CALIBRATION, Kind::COUNT << KIND_BITS);
+/// Of experts, by kind, their favourite, and how many tokens followed.
+pub(crate) const FAVOURITE: Table = Table::after(LAST_TOKEN, Kind::COUNT << KIND_BITS);
+/// Of candidates, by token.
+pub(crate) const TOKEN: Table = Table::after(FAVOURITE, 1 << TOKEN_BITS);
+/// Of candidates, by the last token and their own.
+pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
+/// Of the opinion of a kind of expert on a candidate that it names, by the token.
+pub(crate) const TOKEN_TRUST: Table = Table::after(PAIR, Kind::COUNT << KIND_BITS);
+const NUM_WEIGHTS: usize = TOKEN_TRUST.start + TOKEN_TRUST.len;
 
-/// What a fused drafter has learned of its sources: numbers that every session reads and changes.
+/// What the sources of a fused drafter are held to be worth before a tenant taught it anything: the same
+/// numbers for all of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
-    numbers: Box<[f32]>,
-    pub(crate) anchors: Anchors,
-}
+pub struct Weights(Box<[f32]>);
 
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
@@ -110,15 +109,18 @@ impl Default for Weights {
             Kind::MEMORY_SKIP,
             Kind::EXPECTED_SKIP,
         ];
+        /// As much as a long match: who suggests knows the model.
+        const SUGGESTED: f32 = 5.0;
         let mut weights = vec![0.0; NUM_WEIGHTS];
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
             let is_kind = |other: &Kind| other.index() == kind;
             let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
-            let skips = SKIPS.iter().any(is_kind);
-            *weight = if skips {
+            *weight = if SKIPS.iter().any(is_kind) {
                 -1.0
+            } else if is_kind(&Kind::SUGGESTED) {
+                SUGGESTED
             } else {
                 0.9 * order as f32 + own
             };
@@ -126,22 +128,21 @@ impl Default for Weights {
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
         }
-        Self {
-            numbers: weights.into(),
-            anchors: Anchors::default(),
-        }
+        Self(weights.into())
     }
 }
 
-/// The first bytes of stored weights; the last one is the version.
-const MAGIC: [u8; 8] = *b"specdsw\x07";
+/// The version of all these tables.
+pub(crate) const VERSION: u8 = 9;
+
+/// The first bytes of stored weights.
+const MAGIC: [u8; 8] = [b's', b'p', b'e', b'c', b'd', b's', b'w', VERSION];
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(self.numbers.iter().flat_map(|weight| weight.to_le_bytes()));
-        bytes.extend(self.anchors.to_bytes());
+        bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         bytes
     }
@@ -165,44 +166,30 @@ impl Weights {
                 "do not match their checksum: copy or fit them again",
             ));
         }
-        let (numbers, anchors) = rest
-            .split_at_checked(NUM_WEIGHTS * size_of::<f32>())
-            .ok_or_else(|| invalid("have another length than this version's: fit them again"))?;
-        let (numbers, _) = numbers.as_chunks();
+        if rest.len() != NUM_WEIGHTS * size_of::<f32>() {
+            let reason = "have another length than this version's: fit them again";
+            return Err(invalid(reason));
+        }
+        let (numbers, _) = rest.as_chunks();
         let numbers: Box<[f32]> = numbers
             .iter()
             .map(|bytes| f32::from_le_bytes(*bytes))
             .collect();
         if numbers.iter().all(|weight| weight.is_finite()) {
-            let anchors = Anchors::from_bytes(anchors)?;
-            Ok(Self { numbers, anchors })
+            Ok(Self(numbers))
         } else {
             Err(invalid("are not all finite: fit them again"))
         }
     }
 
-    /// The same for other texts: which tokens repeat what is not known of them.
-    #[must_use]
-    pub(crate) fn without_anchors(self) -> Self {
-        Self {
-            anchors: Anchors::default(),
-            ..self
-        }
-    }
-
     pub(crate) fn get(&self, key: usize) -> f32 {
-        self.numbers[key]
+        self.0[key]
     }
 
     pub(crate) fn add(&mut self, key: usize, change: f32) {
-        self.numbers[key] += change;
-    }
-
-    pub(crate) fn table(&self, table: Table) -> &[f32] {
-        &self.numbers[table.range()]
-    }
-
-    pub(crate) fn table_mut(&mut self, table: Table) -> &mut [f32] {
-        &mut self.numbers[table.range()]
+        // A changed snapshot may name any key.
+        if let Some(weight) = self.0.get_mut(key) {
+            *weight += change;
+        }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! It imports `base` and `storage`.
 
-pub(crate) mod ngram_table;
 pub(crate) mod suffix_array;
 pub(crate) mod write;
 

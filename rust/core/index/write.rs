@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use crate::base::error::Result;
-use crate::index::ngram_table;
 use crate::index::suffix_array::{self, Packer, Suffixes};
-use crate::storage::manifest::{Kept, SHARD_FORMAT, ShardManifest};
+use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{
-    FORMAT_VERSION, Kind, RECORD_BITS, Section, SectionManifest, SectionWriter, position_bits,
+    FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter, position_bits,
 };
 use crate::storage::token_array::{TokenWidth, Tokens};
 
@@ -88,21 +87,17 @@ pub(crate) fn write_index(
     let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
     let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
-    let ngrams = ngram_table::ngrams(&order, &tokens, options.separator);
-    let ngrams = write(folder, Kind::Ngrams, &ngrams, RECORD_BITS)?;
 
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
         vocab_size: options.vocab_size,
         separator: options.separator,
-        kept: Kept::default(),
         tokens: text,
         suffixes,
         firsts,
         keys,
         documents,
-        ngrams,
     })
 }
 

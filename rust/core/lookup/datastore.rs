@@ -95,6 +95,11 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
+    /// Checks every byte against its checksum: what is to be learned or copied is not damaged. O(n).
+    pub(crate) fn verify_checksums(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Shard::verify_checksums)
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path

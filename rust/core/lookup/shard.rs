@@ -8,12 +8,11 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::base::search::{gallop, partition};
-use crate::index::ngram_table::{self, Ngrams};
 use crate::index::suffix_array::{self, Suffixes};
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
-use crate::storage::section::{Access, KEY_LEN, KEY_STRIDE, Kind, Place, Section};
+use crate::storage::section::{Access, KEY_LEN, KEY_STRIDE, Kind, Section};
 use crate::storage::token_array::Tokens;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.
@@ -24,7 +23,6 @@ pub(crate) struct Shard {
     firsts: Section,
     keys: Tokens,
     documents: Section,
-    ngrams: Ngrams,
     vocab_size: u32,
     separator: u32,
     pub(crate) disk_latency: DiskLatency,
@@ -34,8 +32,7 @@ impl Shard {
     /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
-        let shard_id = entry.number();
-        let open = |kind, section| Section::open(folder, Place { shard_id, kind }, section);
+        let open = |kind, section| Section::open(folder, entry.place(kind), section);
         let width = sections.token_width();
         let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
         let suffixes = Suffixes::new(
@@ -48,7 +45,6 @@ impl Shard {
             firsts: open(Kind::Firsts, &sections.firsts)?,
             keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
             documents: open(Kind::Documents, &sections.documents)?,
-            ngrams: Ngrams::new(open(Kind::Ngrams, &sections.ngrams)?),
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
@@ -80,38 +76,31 @@ impl Shard {
     /// Whether every byte is what was written and every section follows from the tokens. O(n) time,
     /// 4 bytes a token.
     pub(crate) fn verify(&self) -> Result<()> {
-        self.advise(Access::Sequential)?;
-        let result = self
-            .verify_checksums()
-            .and_then(|()| self.verify_contents());
-        self.advise(Access::Random)?;
-        result
+        self.verify_checksums()?;
+        self.sequentially(Self::verify_contents)
     }
 
-    fn verify_checksums(&self) -> Result<()> {
-        self.sections().into_iter().try_for_each(Section::verify)
+    /// Whether every byte is what was written. O(n).
+    pub(crate) fn verify_checksums(&self) -> Result<()> {
+        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::verify))
     }
 
     /// Brings all of it into memory. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
+        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::warm))
+    }
+
+    fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         self.advise(Access::Sequential)?;
-        let result = self.sections().into_iter().try_for_each(Section::warm);
+        let result = read(self);
         self.advise(Access::Random)?;
         result
     }
 
-    fn sections(&self) -> [&Section; 6] {
+    fn sections(&self) -> [&Section; 5] {
         let (tokens, keys) = (self.tokens.section(), self.keys.section());
         let suffixes = self.suffixes.section();
-        let ngrams = self.ngrams.section();
-        [
-            tokens,
-            suffixes,
-            &self.firsts,
-            keys,
-            &self.documents,
-            ngrams,
-        ]
+        [tokens, suffixes, &self.firsts, keys, &self.documents]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -127,13 +116,6 @@ impl Shard {
                 .keys
                 .section()
                 .corrupt("its keys are not those of the suffixes"));
-        }
-        let ngrams = ngram_table::ngrams(&self.suffixes, &self.tokens, self.separator);
-        if self.ngrams.section().payload() != ngrams {
-            return Err(self
-                .ngrams
-                .section()
-                .corrupt("its n-grams are not those of the suffixes"));
         }
         let ends = self
             .document_ends()
@@ -154,12 +136,6 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
     /// separator. O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
-        // What is longer is seldom frequent, and to ask for it takes as long as half a search.
-        if pattern.len() <= 2
-            && let Some(ranks) = self.ngrams.ranks(pattern)
-        {
-            return ranks;
-        }
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
@@ -282,12 +258,14 @@ impl Shard {
         let start = before.and_then(|before| self.document_end(before));
         let start = start.unwrap_or(0);
         let end = self.document_end(index).unwrap_or(start).saturating_sub(1);
-        start..end.clamp(start, self.tokens.len().max(start))
+        start..end.max(start)
     }
 
     fn document_end(&self, index: usize) -> Option<usize> {
-        let bytes = self.document_ends().get(index)?;
-        usize::try_from(u64::from_le_bytes(*bytes)).ok()
+        let end = u64::from_le_bytes(*self.document_ends().get(index)?);
+        usize::try_from(end)
+            .ok()
+            .map(|end| end.min(self.tokens.len()))
     }
 
     fn document_ends(&self) -> &[[u8; 8]] {

@@ -5,7 +5,7 @@ use std::ops::BitXor;
 
 use crate::base::portable_math::saturating_u32;
 use crate::memory::postings::Postings;
-use crate::memory::slot_table::{SlotTable, reserve};
+use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
 /// The tokens that are appended one right after the other.
 const BLOCK: usize = 32;
@@ -51,6 +51,11 @@ impl History {
         &self.tokens
     }
 
+    /// The whole text, without what finds its tokens.
+    pub(crate) fn into_tokens(self) -> Vec<u32> {
+        self.tokens
+    }
+
     /// The positions that hold `token`, the latest first.
     pub fn of_token(&self, token: u32) -> impl Iterator<Item = usize> {
         let key_of = |place| token_at(&self.tokens, place);
@@ -70,7 +75,8 @@ impl History {
 
     /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
-        size_of::<u32>() * (self.tokens.capacity() + self.same_token.capacity())
+        bytes_of(&self.tokens)
+            + bytes_of(&self.same_token)
             + self.last_of_token.num_bytes()
             + self.of_pairs.num_bytes()
     }

@@ -7,7 +7,8 @@ pub(crate) mod postings;
 pub(crate) mod slot_table;
 mod snapshot;
 pub(crate) mod store;
-mod tenant;
+pub(crate) mod tenant;
 
 pub use history::History;
-pub use store::{Memory, MemoryOptions, Reader};
+pub use store::{Memory, MemoryOptions};
+pub use tenant::{Kept, Learned, Tenant};

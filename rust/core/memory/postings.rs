@@ -4,7 +4,7 @@ use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
 use crate::base::portable_math::saturating_u32;
-use crate::memory::slot_table::{SlotTable, reserve};
+use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
 /// How many numbers the first runs of a key are, each with the one that tells what was before it; the
 /// last size is that of all later ones, a line of the cache.
@@ -127,7 +127,7 @@ impl Postings {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.heads.num_bytes() + size_of::<u32>() * self.runs.capacity()
+        self.heads.num_bytes() + bytes_of(&self.runs)
     }
 
     fn begin_run(&mut self, before: Option<u32>, places: &[u32]) -> Head {

@@ -61,8 +61,11 @@ impl SlotTable {
         } else {
             self.slots.len()
         };
+        let mut slots = Vec::new();
+        reserve(&mut slots, num_slots);
+        slots.resize(num_slots, 0);
         let mut grown = Self {
-            slots: vec![0; num_slots],
+            slots,
             len: self.len,
             bits: (usize::BITS - end.leading_zeros() + 1).min(u32::BITS),
         };
@@ -76,7 +79,7 @@ impl SlotTable {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        size_of::<u32>() * self.slots.capacity()
+        bytes_of(&self.slots)
     }
 
     /// The key's slot, or the free one where it belongs, and its number. There is a free one.
@@ -151,11 +154,34 @@ pub(crate) fn spread(key: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
+/// What is larger than this has room for [`MAPPED`] bytes at least.
+const LARGE: usize = 1 << 21;
+
+/// Allocators map what is larger than 32 MiB by itself: pages that were never written take no memory,
+/// growth moves pages and copies nothing, and what is freed goes back to the system at once. What is
+/// smaller leaves gaps in the heap: a memory of 64 MiB took 135, and takes 77.
+const MAPPED: usize = 33 << 20;
+
 /// Makes room for `additional` items, in steps of a part of what is there: a text is to take little
 /// more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
-        items.reserve_exact(additional.max(items.len() / PARTS));
+        let wanted = additional.max(items.len() / PARTS);
+        let mapped = (MAPPED / size_of::<T>()).saturating_sub(items.len());
+        let is_large = (items.len() + wanted) * size_of::<T>() > LARGE;
+        if !is_large || items.try_reserve_exact(wanted.max(mapped)).is_err() {
+            items.reserve_exact(wanted);
+        }
+    }
+}
+
+/// The memory that items take, in bytes: of what is mapped, what was written.
+pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
+    let all = size_of::<T>() * items.capacity();
+    if all >= MAPPED {
+        size_of::<T>() * items.len()
+    } else {
+        all
     }
 }
 

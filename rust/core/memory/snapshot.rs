@@ -1,164 +1,202 @@
 //! How does a memory outlive its process?
 //!
 //! A snapshot is one file, little-endian, and means something only as a whole: a header of 32 bytes,
-//! with the length and a checksum of all the others, and a [`Body`]. `docs/FORMAT.md` says what each
-//! byte means.
+//! with the length and a checksum of all the others, the tokenizer, and the tenants. It is written and
+//! read piece by piece. `docs/FORMAT.md` says what each byte means.
 
-use std::borrow::Cow;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::error::{Error, Result};
-use crate::memory::store::{Memory, MemoryOptions, check_name};
-use crate::memory::tenant::Texts;
-use crate::storage::files::{lock, sync_parent};
+use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::tenant::{Learned, Tenant};
+use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_LEN: usize = 32;
 const LENGTH: Range<usize> = 16..24;
 const CHECKSUM: Range<usize> = 24..32;
 const MAX_USE: u64 = 1 << 63;
 
-/// What a token of text takes in a memory, mostly.
-const BYTES_PER_TOKEN: usize = 14;
+/// At most so many tokens are written or read at a time.
+const BLOCK: usize = 1 << 16;
 
-impl Memory {
-    /// Writes all texts to a file, and some bytes of the caller's with them. Others read meanwhile,
-    /// and write as soon as the texts are copied. What is at `path` is replaced in one step, once
-    /// the new file is on the disk: it is written beside, as `.NAME.new`, which a later call takes
-    /// over from one that was killed.
+impl<L: Learned> Memory<L> {
+    /// Writes all texts, and what they taught, to a file. Others read meanwhile. What is at `path` is
+    /// replaced in one step, once the new file is on the disk: it is written beside, as `.NAME.new`,
+    /// which a later call takes over from one that was killed. Other calls for that path are waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the file cannot be written, and [`Error::Locked`] where another one is
-    /// being written there; what is at `path` stays. [`Error::InvalidArgument`] where `path` has no
-    /// file name.
-    pub fn save(&self, path: impl AsRef<Path>, weights: &[u8]) -> Result<()> {
-        let path = path.as_ref();
+    /// [`Error::Io`] where the file cannot be written; what is at `path` stays.
+    /// [`Error::InvalidArgument`] where `path` has no file name.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.replace(path.as_ref(), false)
+    }
+
+    /// As [`save`](Self::save), once what others have written there since this memory was opened or saved
+    /// is in it, but for tenants that were forgotten since: of several processes, none loses what another
+    /// has kept. Of a tenant whom two of them taught, this one's weights stay.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save`](Self::save), and of [`open`](Self::open) where there is a file.
+    pub fn merge_into(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.replace(path.as_ref(), true)
+    }
+
+    fn replace(&self, path: &Path, merges: bool) -> Result<()> {
         let Some(name) = path.file_name() else {
             return Err(Error::invalid("path", "must name a file"));
         };
-        let partial = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        keep_private(&mut options);
-        let mut file = lock(&partial, path, || options.open(&partial).map(Some))?;
-        let bytes = self.encode(weights);
+        let partial = path.with_file_name(hidden(name, ".new"));
+        // The texts of users are nobody else's.
+        let file = lock(&partial, path, true, || open_private(&partial).map(Some))?;
+        let mut forgotten = BTreeSet::new();
         let mut write = || {
-            file.set_len(0)?;
-            file.write_all(&bytes)?;
+            let checksum = self.write(&file, &mut forgotten)?;
             file.sync_all()?;
-            fs::rename(&partial, path)
+            fs::rename(&partial, path)?;
+            self.synced.store(checksum, Ordering::Relaxed);
+            Ok(())
         };
-        if let Err(error) = write() {
+        let exists = merges && path.exists();
+        let merged = if exists { self.take_in(path) } else { Ok(()) };
+        if let Err(error) = merged.and_then(|()| write().map_err(Error::io(path))) {
+            // What is at `path` may have them still.
+            self.forgotten().append(&mut forgotten);
             let _ = fs::remove_file(&partial);
-            return Err(Error::io(path)(error));
+            return Err(error);
         }
         sync_parent(path)
     }
 
-    /// Reads what [`save`](Self::save) has written: a memory, and the caller's own bytes. Where
-    /// `options` allow it fewer bytes than it had, it keeps the texts that were of use last.
-    /// O(tokens).
+    /// Reads what [`save`](Self::save) has written. Where `options` allow it fewer bytes than it had,
+    /// texts go as if they had been added one after the other. O(tokens), and it never takes more
+    /// bytes than it may, whatever the file holds.
     ///
     /// # Errors
     ///
-    /// [`Error::Snapshot`] where the file is no such thing, is damaged, or is of a newer version;
+    /// [`Error::Snapshot`] where the file is no such thing, is damaged, or is of another version;
     /// [`Error::OtherTokenizer`] where it is of another vocabulary or tokenizer than `options`;
     /// [`Error::Io`] where it cannot be read; and as [`new`](Self::new).
-    pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<(Self, Vec<u8>)> {
-        let path = path.as_ref();
+    pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
-        let bytes = fs::read(path).map_err(Error::io(path))?;
-        let unusable = |reason: &str| Error::Snapshot {
+        memory.take_in(path.as_ref())?;
+        Ok(memory)
+    }
+
+    /// Adds what a file holds, unless it is the one that was read or written last.
+    fn take_in(&self, path: &Path) -> Result<()> {
+        let mut file = File::open(path).map_err(Error::io(path))?;
+        let unusable = |reason: String| Error::Snapshot {
             path: path.to_owned(),
-            reason: reason.to_owned(),
+            reason,
         };
-        let vocab_size = check_header(&bytes).map_err(|reason| unusable(&reason))?;
-        let mut rest = &bytes[HEADER_LEN..];
-        let body = Body::take(TokenWidth::of(vocab_size, 0), &mut rest);
-        let body = body.filter(|_| rest.is_empty());
-        let (tokenizer, (weights, tenants)) = body.ok_or_else(|| unusable(UNFIT))?;
-        check_tokenizer(path, vocab_size, tokenizer, memory.options())?;
-        fill(&memory, &tenants).map_err(unusable)?;
-        Ok((memory, weights.to_vec()))
+        let checked = check_header(&mut file).map_err(Error::io(path))?;
+        let (vocab_size, length, checksum) = checked.map_err(unusable)?;
+        if checksum == self.synced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut input = Input {
+            file: BufReader::new(file),
+            left: length - HEADER_LEN as u64,
+            width: TokenWidth::of(vocab_size, 0),
+        };
+        let unfit = || unusable(UNFIT.to_owned());
+        let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
+        check_tokenizer(path, vocab_size, &tokenizer, self.options())?;
+        let filled = input.fill(self).ok_or_else(unfit)?;
+        filled.map_err(|reason| unusable(reason.to_owned()))?;
+        self.synced.store(checksum, Ordering::Relaxed);
+        Ok(())
     }
 
-    fn encode(&self, weights: &[u8]) -> Vec<u8> {
+    /// Gives the checksum of what it writes, and the names that are forgotten in it.
+    fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
-        let width = TokenWidth::of(options.vocab_size, 0);
-        let mut bytes = Vec::new();
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(options.vocab_size.to_le_bytes());
-        bytes.resize(HEADER_LEN, 0);
-        options.tokenizer.as_bytes().put(width, &mut bytes);
-        weights.put(width, &mut bytes);
-        let writing = self.begin_writing();
-        (self.num_tenants() as u64).put(width, &mut bytes);
-        self.for_each_tenant(|name, texts| {
-            let document = |(tokens, last_use)| (last_use, Cow::Borrowed(tokens));
-            let documents: Vec<Document> = texts.documents().map(document).collect();
-            (name.as_bytes(), documents).put(width, &mut bytes);
-        });
-        drop(writing);
-        let length = bytes.len() as u64;
-        bytes[LENGTH].copy_from_slice(&length.to_le_bytes());
-        let checksum = checksum(&bytes).to_le_bytes();
-        bytes[CHECKSUM].copy_from_slice(&checksum);
-        bytes
+        file.set_len(0)?;
+        let mut output = Output {
+            file: BufWriter::new(file),
+            hasher: Xxh3::new(),
+            width: TokenWidth::of(options.vocab_size, 0),
+            buffer: Vec::new(),
+        };
+        output.file.write_all(&[0; HEADER_LEN])?;
+        output.bytes(options.tokenizer.as_bytes())?;
+        {
+            let _writing = self.begin_writing();
+            *forgotten = std::mem::take(&mut *self.forgotten());
+            let mut tenants = self.tenants();
+            tenants.retain(|tenant| !tenant.read().is_empty());
+            output.number(tenants.len() as u64)?;
+            for tenant in tenants {
+                output.tenant(&tenant)?;
+            }
+        }
+        let length = output.file.stream_position()?;
+        let mut header = MAGIC.to_vec();
+        header.extend(VERSION.to_le_bytes());
+        header.extend(options.vocab_size.to_le_bytes());
+        header.extend(length.to_le_bytes());
+        // What changes the header changes the sum as well.
+        output.hasher.update(&header);
+        let checksum = output.hasher.digest();
+        header.extend(checksum.to_le_bytes());
+        output.file.flush()?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header)?;
+        Ok(checksum)
     }
 }
 
-/// The texts of users are nobody else's.
-#[cfg(unix)]
-fn keep_private(options: &mut OpenOptions) {
-    use std::os::unix::fs::OpenOptionsExt;
-    options.mode(0o600);
-}
-
-/// Elsewhere, a new file is as private as its folder.
-#[cfg(not(unix))]
-fn keep_private(_options: &mut OpenOptions) {}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(&bytes[..CHECKSUM.start]);
-    hasher.update(&bytes[CHECKSUM.end..]);
-    hasher.digest()
-}
-
-/// The size of the vocabulary, or why the bytes are not those that a memory has written.
-fn check_header(bytes: &[u8]) -> std::result::Result<u32, String> {
-    let Some(header) = bytes.first_chunk::<HEADER_LEN>() else {
-        return Err(format!("it has {} bytes, fewer than any", bytes.len()));
-    };
+/// The vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
+fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u64), String>> {
+    let num_bytes = file.metadata()?.len();
+    if num_bytes < HEADER_LEN as u64 {
+        return Ok(Err(format!("it has {num_bytes} bytes, fewer than any")));
+    }
+    let mut header = [0; HEADER_LEN];
+    file.read_exact(&mut header)?;
     let number = |field: Range<usize>| {
         let bytes = header[field].iter().rev();
         bytes.fold(0, |number, &byte| number << 8 | u64::from(byte))
     };
-    let (version, vocab_size) = (number(8..12), number(12..16));
-    let (length, found) = (number(LENGTH), number(CHECKSUM));
+    let (version, length) = (number(8..12), number(LENGTH));
     if header[..MAGIC.len()] != MAGIC {
-        Err("it is none".to_owned())
-    } else if version != u64::from(VERSION) {
-        Err(format!(
-            "it has format version {version}, this version of specds reads {VERSION}"
-        ))
-    } else if length != bytes.len() as u64 {
-        let found = bytes.len();
-        Err(format!("it has {found} bytes where {length} were written"))
-    } else if found != checksum(bytes) {
-        Err("it has changed since it was written".to_owned())
-    } else {
-        Ok(u32::try_from(vocab_size).unwrap_or(0))
+        return Ok(Err("it is none".to_owned()));
     }
+    if version != u64::from(VERSION) {
+        let reason =
+            format!("it has format version {version}, this version of specds reads {VERSION}");
+        return Ok(Err(reason));
+    }
+    if length != num_bytes {
+        let reason = format!("it has {num_bytes} bytes where {length} were written");
+        return Ok(Err(reason));
+    }
+    let (mut hasher, mut block) = (Xxh3::new(), vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block)? {
+            0 => break,
+            read => hasher.update(&block[..read]),
+        }
+    }
+    hasher.update(&header[..CHECKSUM.start]);
+    if number(CHECKSUM) != hasher.digest() {
+        return Ok(Err("it has changed since it was written".to_owned()));
+    }
+    file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
+    let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
+    Ok(Ok((vocab_size, length, number(CHECKSUM))))
 }
 
 fn check_tokenizer(
@@ -182,130 +220,142 @@ fn check_tokenizer(
     })
 }
 
-/// What follows the header: tokenizer, weights, tenants.
-type Body<'a> = (&'a [u8], (&'a [u8], Vec<Tenant<'a>>));
-
-/// A name, and the documents in the order in which they came.
-type Tenant<'a> = (&'a [u8], Vec<Document<'a>>);
-
-/// A last use, and the tokens.
-type Document<'a> = (u64, Cow<'a, [u32]>);
-
-/// How a part of a snapshot lies in the file: one after the other, those of a list after their number.
-trait Part<'a>: Sized {
-    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>);
-
-    /// Cuts it off from the front of what is left.
-    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self>;
+/// What a snapshot is written through.
+struct Output<'a> {
+    file: BufWriter<&'a File>,
+    /// Of all but the header.
+    hasher: Xxh3,
+    width: TokenWidth,
+    buffer: Vec<u8>,
 }
 
-impl<'a> Part<'a> for u64 {
-    fn put(&self, _width: TokenWidth, bytes: &mut Vec<u8>) {
-        bytes.extend(self.to_le_bytes());
+impl Output<'_> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.file.write_all(bytes)
     }
 
-    fn take(_width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
-        let number;
-        (number, *rest) = rest.split_first_chunk()?;
-        Some(Self::from_le_bytes(*number))
-    }
-}
-
-impl<'a> Part<'a> for &'a [u8] {
-    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
-        (self.len() as u64).put(width, bytes);
-        bytes.extend(*self);
+    fn number(&mut self, number: u64) -> io::Result<()> {
+        self.put(&number.to_le_bytes())
     }
 
-    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
-        let length = u64::take(width, rest)?.try_into().ok()?;
-        rest.split_off(..length)
-    }
-}
-
-impl<'a> Part<'a> for Cow<'a, [u32]> {
-    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
-        (self.len() as u64).put(width, bytes);
-        width.encode(self, bytes);
+    /// Bytes after their number.
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.number(bytes.len() as u64)?;
+        self.put(bytes)
     }
 
-    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
-        let length = usize::try_from(u64::take(width, rest)?).ok()?;
-        let tokens = rest.split_off(..length.checked_mul(width.num_bytes())?)?;
-        Some(Cow::Owned(width.decode(tokens)))
-    }
-}
-
-impl<'a, T: Part<'a>> Part<'a> for Vec<T> {
-    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
-        (self.len() as u64).put(width, bytes);
-        for part in self {
-            part.put(width, bytes);
+    fn tenant<L: Learned>(&mut self, tenant: &Tenant<L>) -> io::Result<()> {
+        let kept = tenant.read();
+        let mut learned = Vec::new();
+        if let Some(known) = kept.learned() {
+            known.put(&mut learned);
         }
-    }
-
-    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
-        let length = u64::take(width, rest)?;
-        (0..length).map(|_| T::take(width, rest)).collect()
-    }
-}
-
-impl<'a, A: Part<'a>, B: Part<'a>> Part<'a> for (A, B) {
-    fn put(&self, width: TokenWidth, bytes: &mut Vec<u8>) {
-        self.0.put(width, bytes);
-        self.1.put(width, bytes);
-    }
-
-    fn take(width: TokenWidth, rest: &mut &'a [u8]) -> Option<Self> {
-        Some((A::take(width, rest)?, B::take(width, rest)?))
+        self.bytes(tenant.name.as_bytes())?;
+        self.number(tenant.last_use())?;
+        self.bytes(&learned)?;
+        let documents = kept.texts.documents();
+        self.number(documents.len() as u64)?;
+        for (tokens, last_use) in documents {
+            self.number(last_use)?;
+            self.number(tokens.len() as u64)?;
+            for block in tokens.chunks(BLOCK) {
+                let mut buffer = std::mem::take(&mut self.buffer);
+                buffer.clear();
+                self.width.encode(block, &mut buffer);
+                self.put(&buffer)?;
+                self.buffer = buffer;
+            }
+        }
+        Ok(())
     }
 }
 
 const UNFIT: &str = "its parts do not fit together";
 
-/// Puts texts into an empty memory, or says what is wrong with them.
-fn fill(memory: &Memory, tenants: &[Tenant<'_>]) -> std::result::Result<(), &'static str> {
-    let vocab_size = memory.options().vocab_size;
-    let documents = || tenants.iter().flat_map(|(_, documents)| documents);
-    if documents().any(|(last_use, tokens)| *last_use >= MAX_USE || tokens.is_empty()) {
-        return Err(UNFIT);
-    }
-    let mut tokens = documents().flat_map(|(_, tokens)| tokens.iter());
-    if tokens.any(|&token| token >= vocab_size) {
-        return Err("it holds tokens outside its vocabulary");
-    }
-    let clock = documents().map(|(last_use, _)| last_use + 1).max();
-    let oldest = oldest_that_fits(documents(), memory.max_bytes());
-    for (name, documents) in tenants {
-        let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
-        if check_name(name).is_err() || memory.read(name).is_some() {
-            return Err("it names a tenant that cannot be");
-        }
-        let kept = documents.iter().filter(|(last_use, _)| *last_use >= oldest);
-        let kept: Vec<_> = kept.map(|(last_use, tokens)| (tokens, *last_use)).collect();
-        if !kept.is_empty() {
-            memory.restore(name, Texts::of(&kept), clock.unwrap_or(0));
-        }
-    }
-    memory.make_room(0);
-    Ok(())
+/// What a snapshot is read through; every part is `None` where the file ends before it does.
+struct Input {
+    file: BufReader<File>,
+    left: u64,
+    width: TokenWidth,
 }
 
-/// The last use of the oldest document that may fit into `max_bytes`, so that a large snapshot
-/// never takes much more memory than there may be.
-fn oldest_that_fits<'a>(
-    documents: impl Iterator<Item = &'a Document<'a>>,
-    max_bytes: usize,
-) -> u64 {
-    let mut uses: Vec<_> = documents
-        .map(|(last_use, tokens)| (*last_use, tokens.len() * BYTES_PER_TOKEN))
-        .collect();
-    uses.sort_unstable_by(|a, b| b.cmp(a));
-    let mut num_bytes = 0;
-    let fits = |&&(_, size): &&(u64, usize)| {
-        num_bytes += size;
-        num_bytes <= max_bytes
-    };
-    let oldest = uses.iter().take_while(fits).last();
-    oldest.map_or(u64::MAX, |&(last_use, _)| last_use)
+impl Input {
+    /// The next bytes, of which there are some left.
+    fn take(&mut self, length: u64) -> Option<Vec<u8>> {
+        self.left = self.left.checked_sub(length)?;
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        self.file.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let bytes = self.take(8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Bytes after their number, which is at most `most`.
+    fn bytes(&mut self, most: u64) -> Option<Vec<u8>> {
+        let length = self.number().filter(|&length| length <= most)?;
+        self.take(length)
+    }
+
+    fn last_use(&mut self) -> Option<u64> {
+        self.number().filter(|&last_use| last_use < MAX_USE)
+    }
+
+    /// The last tokens of a text, at most `most`.
+    fn tokens(&mut self, most: usize) -> Option<Vec<u32>> {
+        let width = self.width.num_bytes() as u64;
+        let length = self.number().filter(|&length| length > 0)?;
+        self.left = self.left.checked_sub(length.checked_mul(width)?)?;
+        let kept = length.min(most as u64);
+        let skipped = i64::try_from((length - kept) * width).ok()?;
+        self.file.seek_relative(skipped).ok()?;
+        self.left += kept * width;
+        let mut tokens = Vec::with_capacity(usize::try_from(kept).ok()?);
+        while (tokens.len() as u64) < kept {
+            let block = (kept - tokens.len() as u64).min(BLOCK as u64);
+            tokens.extend(self.width.decode(&self.take(block * width)?));
+        }
+        Some(tokens)
+    }
+
+    /// Puts all tenants into a memory that has not forgotten them, or says what is wrong with them.
+    fn fill<L: Learned>(
+        &mut self,
+        memory: &Memory<L>,
+    ) -> Option<std::result::Result<(), &'static str>> {
+        let most_tokens = memory.max_bytes() / size_of::<u32>();
+        let (most_name, most_learned) = (Memory::<L>::MAX_NAME as u64, 2 * L::NUM_BYTES as u64);
+        let mut before = None;
+        for _ in 0..self.number()? {
+            let name = String::from_utf8(self.bytes(most_name)?).ok()?;
+            if before.as_ref().is_some_and(|before| *before >= name) {
+                return Some(Err("it names a tenant that cannot be"));
+            }
+            let last_use = self.last_use()?;
+            let learned = L::take(&self.bytes(most_learned)?);
+            let tenant = if memory.has_forgotten(&name) {
+                None
+            } else {
+                Some(memory.restore(&name, last_use, learned).ok()?)
+            };
+            for _ in 0..self.number()? {
+                let last_use = self.last_use()?;
+                let tokens = self.tokens(most_tokens)?;
+                if tokens
+                    .iter()
+                    .any(|&token| token >= memory.options().vocab_size)
+                {
+                    return Some(Err("it holds tokens outside its vocabulary"));
+                }
+                if let Some(tenant) = &tenant {
+                    memory.restore_text(tenant, &tokens, last_use);
+                }
+            }
+            before = Some(name);
+        }
+        (self.left == 0).then_some(Ok(()))
+    }
 }

@@ -1,22 +1,24 @@
-//! What did earlier requests say?
+//! What did earlier requests say and teach?
 //!
-//! A [`Memory`] keeps texts, each as the property of one tenant, within a number of bytes. Where it
-//! is full, the texts whose last use is longest ago go, whoever's they are.
+//! A [`Memory`] keeps what is each one tenant's, within a number of bytes. Where it is full, those who
+//! have most of an equal share lose a third of their texts, the least recently used of these tenants
+//! first: who has at most three quarters of an equal share loses nothing to others.
 //!
-//! One thread writes at a time. It keeps readers of the same shard out while it appends a thousand
-//! tokens, which takes long only where a table grows, or swaps a pointer.
+//! One thread writes at a time. It keeps readers of a tenant out while it appends a thousand tokens,
+//! which takes long only where a table grows, or swaps a pointer.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
 use crate::memory::history::History;
-use crate::memory::tenant::{self, Texts};
+use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
 
 /// What a memory is for, and how much it may keep.
@@ -24,10 +26,8 @@ use crate::storage::manifest::MAX_VOCAB_SIZE;
 pub struct MemoryOptions {
     /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// The most bytes that all texts and what finds them take, from
-    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text. While a text is added or a
-    /// snapshot is read, they may take a fourth more; and while texts are removed, those of one tenant
-    /// are there twice.
+    /// The most bytes that all texts, what finds them, and what they taught take, from
+    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text.
     pub max_bytes: usize,
     /// Which tokenizer the tokens are of, in the caller's words: a snapshot of another one is not
     /// opened.
@@ -57,34 +57,34 @@ impl MemoryOptions {
     }
 }
 
-/// Texts of many tenants, none of which sees another's; to be shared by threads.
+/// What is kept of many tenants, none of whom sees another's; to be shared by threads.
 ///
 /// ```
 /// use specds::memory::{Memory, MemoryOptions};
 ///
 /// # fn main() -> specds::Result<()> {
-/// let memory = Memory::new(MemoryOptions::new(100))?;
+/// let memory: Memory = Memory::new(MemoryOptions::new(100))?;
 /// memory.insert("ann", &[1, 2, 3])?;
-/// let texts = memory.read("ann").expect("she has one");
-/// assert_eq!(texts.of_pair(2, 3).collect::<Vec<_>>(), [2]);
-/// assert!(memory.read("bob").is_none());
+/// let ann = memory.find("ann").expect("she has a text");
+/// assert_eq!(ann.read().texts().of_pair(2, 3).collect::<Vec<_>>(), [2]);
+/// assert!(memory.find("bob").is_none());
 /// # Ok(())
 /// # }
 /// ```
-pub struct Memory {
+pub struct Memory<L = ()> {
     options: MemoryOptions,
-    /// By the hash of the tenant's name: those of one shard wait for each other's writes.
-    shards: [RwLock<Vec<Tenant>>; NUM_SHARDS],
-    /// Held by whoever changes anything, or reads for long.
+    tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant<L>>>>,
+    /// Held by whoever adds or removes texts, or reads for long.
     writing: Mutex<()>,
     num_bytes: AtomicUsize,
     num_tokens: AtomicUsize,
-    num_tenants: AtomicUsize,
-    /// One more than the last use of any text.
+    /// One more than the last use of anything.
     clock: AtomicU64,
+    /// The checksum of the snapshot that was read or written last; 0 before that.
+    pub(crate) synced: AtomicU64,
+    /// Hashes of the names that were forgotten since then.
+    forgotten: Mutex<BTreeSet<u64>>,
 }
-
-const NUM_SHARDS: usize = 64;
 
 /// The tokens that are appended at a time: readers wait for no more.
 const PIECE: usize = 1024;
@@ -92,24 +92,7 @@ const PIECE: usize = 1024;
 /// No token takes more, tables that have just grown included: 22 bytes where each pair comes twice.
 const MAX_BYTES_PER_TOKEN: usize = 28;
 
-/// Kept in the order of their names.
-struct Tenant {
-    name: Box<str>,
-    texts: Box<Texts>,
-}
-
-impl Tenant {
-    /// What a tenant takes beside his texts; a list of tenants may have as much room to spare.
-    fn fixed_bytes(name: &str) -> usize {
-        name.len() + 2 * size_of::<Self>() + size_of::<Texts>()
-    }
-
-    fn num_bytes(&self) -> usize {
-        Self::fixed_bytes(&self.name) + self.texts.num_bytes()
-    }
-}
-
-impl Memory {
+impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.
     pub const MAX_NAME: usize = 1024;
 
@@ -122,93 +105,173 @@ impl Memory {
         options.check()?;
         Ok(Self {
             options,
-            shards: [const { RwLock::new(Vec::new()) }; NUM_SHARDS],
+            tenants: RwLock::default(),
             writing: Mutex::default(),
             num_bytes: AtomicUsize::default(),
             num_tokens: AtomicUsize::default(),
-            num_tenants: AtomicUsize::default(),
             clock: AtomicU64::default(),
+            synced: AtomicU64::default(),
+            forgotten: Mutex::default(),
         })
     }
 
-    /// Adds a text that is complete; one that the tenant has already is of use again. Of a text that
-    /// does not fit into the whole memory, the end is kept. O(tokens), over time.
+    /// The tenant of this name, who is entered where he is new.
     ///
     /// # Errors
     ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary, and
-    /// [`Error::InvalidArgument`] where the tenant's name is longer than
-    /// [`MAX_NAME`](Self::MAX_NAME); the memory is then as it was.
-    pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
-        check_name(tenant)?;
-        check_tokens(tokens, self.options.vocab_size)?;
-        let _writing = self.begin_writing();
-        let fixed_bytes = Tenant::fixed_bytes(tenant) + Texts::FIXED_BYTES;
-        let most_tokens = (self.max_bytes() - fixed_bytes) / MAX_BYTES_PER_TOKEN;
-        let tokens = &tokens[tokens.len().saturating_sub(most_tokens)..];
-        let hash = tenant::hash(tokens);
-        if tokens.is_empty() || self.touch_same(tenant, tokens, hash) {
-            return Ok(());
+    /// [`Error::InvalidArgument`] where the name is longer than [`MAX_NAME`](Self::MAX_NAME).
+    pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
+        if name.len() > Self::MAX_NAME {
+            let (most, length) = (Self::MAX_NAME, name.len());
+            let reason = format!("must have at most {most} bytes, not {length}");
+            return Err(Error::invalid("tenant", reason));
         }
-        self.make_room(fixed_bytes + MAX_BYTES_PER_TOKEN * tokens.len());
-        let (shard, index) = self.enter(tenant);
-        let (first, last) = tokens.split_at((tokens.len() - 1) / PIECE * PIECE);
-        for piece in first.chunks(PIECE) {
-            self.change(shard, index, |texts| texts.append(piece));
+        if let Some(known) = self.find(name) {
+            return Ok(known);
         }
-        self.change(shard, index, |texts| {
-            texts.append(last);
-            texts.end_document(hash, self.tick());
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        let tenant = tenants.entry(name.into()).or_insert_with(|| {
+            let tenant = Tenant::new(name);
+            self.num_bytes
+                .fetch_add(tenant.fixed_bytes(), Ordering::Relaxed);
+            Arc::new(tenant)
         });
-        self.make_room(0); // a table of earlier texts may have grown
+        let tenant = Arc::clone(tenant);
+        drop(tenants);
+        if self.num_bytes() > self.max_bytes() {
+            let _writing = self.begin_writing();
+            self.make_room(&tenant, 0);
+        }
+        Ok(tenant)
+    }
+
+    /// The tenant of this name, where there is one.
+    pub fn find(&self, name: &str) -> Option<Arc<Tenant<L>>> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.get(name).cloned()
+    }
+
+    /// Adds a text that is complete; one that the tenant has already is of use again. Of a text that
+    /// does not fit, the end is kept. O(tokens), over time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary, and those of
+    /// [`tenant`](Self::tenant); the memory is then as it was.
+    pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
+        check_tokens(tokens, self.options.vocab_size)?;
+        if !tokens.is_empty() {
+            self.add(&*self.tenant(tenant)?, tokens);
+        }
         Ok(())
     }
 
-    /// The texts of a tenant; `None` where there are none.
-    ///
-    /// The reader keeps out whoever wants to write to this tenant, so it should be let go after some
-    /// microseconds; a thread that asks the memory for anything else meanwhile but
-    /// [`touch`](Self::touch) may wait for ever. A text of more than a thousand tokens may be there
-    /// in part while it is being added.
-    pub fn read(&self, tenant: &str) -> Option<Reader<'_>> {
-        let tenants = read(self.shard(tenant));
-        let index = find(&tenants, tenant).ok()?;
-        Some(Reader {
-            tenants,
-            index,
-            memory: self,
-        })
+    /// Adds a text, all of whose tokens are known to be in the vocabulary, unless the tenant was
+    /// forgotten meanwhile.
+    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
+        let _writing = self.begin_writing();
+        self.append(tenant, tokens, self.tick());
     }
 
-    /// The text that holds a position was of use, as by [`Reader::touch`]. It waits for nobody:
-    /// while the tenant is written to, it is not noted.
-    pub fn touch(&self, tenant: &str, position: usize) {
-        if let Ok(tenants) = self.shard(tenant).try_read()
-            && let Ok(index) = find(&tenants, tenant)
-        {
-            tenants[index].texts.touch(position, self.tick());
+    fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
+        let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
+        let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
+        let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
+        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+        let is_known = tenant
+            .read()
+            .texts
+            .touch_same(tokens, hash(tokens), last_use);
+        if is_known || tenant.read().is_forgotten {
+            return;
+        }
+        let num_bytes = Texts::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
+        let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
+        if tokens.is_empty() {
+            return;
+        }
+        let (first, last) = tokens.split_at((tokens.len() - 1) / PIECE * PIECE);
+        for piece in first.chunks(PIECE) {
+            self.change(tenant, |kept| kept.texts.append(piece));
+        }
+        self.change(tenant, |kept| {
+            kept.texts.append(last);
+            kept.texts.end_document(hash(tokens), last_use);
+        });
+        self.make_room(tenant, 0); // a table of earlier texts may have grown
+    }
+
+    /// Changes what a tenant has taught; `None` where he was forgotten, or the memory is too small.
+    pub(crate) fn learn<R>(
+        &self,
+        tenant: &Tenant<L>,
+        learn: impl FnOnce(&mut L) -> R,
+    ) -> Option<R> {
+        tenant.last_use.fetch_max(self.tick(), Ordering::Relaxed);
+        let mut kept = tenant.write();
+        if kept.learned.is_none() && !kept.is_forgotten {
+            drop(kept);
+            self.begin_learning(tenant, L::default());
+            kept = tenant.write();
+        }
+        kept.learned.as_mut().map(learn)
+    }
+
+    /// Makes room for what a tenant teaches, where the memory is not too small for it.
+    fn begin_learning(&self, tenant: &Tenant<L>, learned: L) {
+        let _writing = self.begin_writing();
+        if 4 * L::NUM_BYTES <= self.max_bytes() {
+            self.make_room(tenant, L::NUM_BYTES);
+            self.change(tenant, |kept| {
+                if !kept.is_forgotten {
+                    kept.learned.get_or_insert(learned);
+                }
+            });
         }
     }
 
-    /// Removes all texts of a tenant.
+    /// The text that holds a position was of use: it is kept longer than those that were not. It
+    /// waits for nobody: while the tenant is written to, it is not noted.
+    pub fn touch(&self, tenant: &Tenant<L>, position: usize) {
+        tenant.touch(position, self.tick());
+    }
+
+    /// Removes all that is kept of a tenant. Requests of his that are open add nothing to him any
+    /// more, and who comes by his name later is somebody else.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
-        let shard = self.shard(tenant);
-        let found = find(&read(shard), tenant);
-        if let Ok(index) = found {
-            self.remove(shard, index);
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        self.note_forgotten(tenant);
+        if let Some(tenant) = tenants.remove(tenant) {
+            self.empty(&tenant);
         }
     }
 
-    /// Removes all texts of all tenants.
+    /// Forgets all tenants.
     pub fn clear(&self) {
         let _writing = self.begin_writing();
-        for shard in &self.shards {
-            drop(std::mem::take(&mut *write(shard)));
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        for tenant in std::mem::take(&mut *tenants).values() {
+            self.note_forgotten(&tenant.name);
+            self.empty(tenant);
         }
-        self.num_bytes.store(0, Ordering::Relaxed);
-        self.num_tokens.store(0, Ordering::Relaxed);
-        self.num_tenants.store(0, Ordering::Relaxed);
+    }
+
+    /// Remembers, where there is a snapshot that may have him, that a tenant does not come back from it.
+    fn note_forgotten(&self, tenant: &str) {
+        if self.synced.load(Ordering::Relaxed) != 0 {
+            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        }
+    }
+
+    pub(crate) fn has_forgotten(&self, tenant: &str) -> bool {
+        self.forgotten().contains(&xxh3_64(tenant.as_bytes()))
+    }
+
+    pub(crate) fn forgotten(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.forgotten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the memory was made with.
@@ -221,7 +284,7 @@ impl Memory {
         self.options.max_bytes
     }
 
-    /// The bytes that it takes, all tenants and what finds their texts included.
+    /// The bytes that it takes: all tenants, what finds their texts, and what they taught.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }
@@ -231,144 +294,133 @@ impl Memory {
         self.num_tokens.load(Ordering::Relaxed)
     }
 
-    /// The tenants that have texts.
+    /// The tenants of whom something is kept, or whose requests are open.
     pub fn num_tenants(&self) -> usize {
-        self.num_tenants.load(Ordering::Relaxed)
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.len()
     }
 
-    /// Held by whoever changes the memory or reads it for long. Writers wait here, not at the lock of
-    /// a shard: a writer that waits there would keep out all readers that come after it.
+    /// Held by whoever changes texts or reads them for long. Writers wait here, not at the lock of a
+    /// tenant: a writer that waits there would keep out all readers that come after it.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All texts: tenants, and the tokens and last uses of their documents.
-    pub(crate) fn for_each_tenant(&self, mut visit: impl FnMut(&str, &Texts)) {
-        for shard in &self.shards {
-            for tenant in read(shard).iter() {
-                visit(&tenant.name, &tenant.texts);
-            }
+    /// All tenants, by name.
+    pub(crate) fn tenants(&self) -> Vec<Arc<Tenant<L>>> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.values().cloned().collect()
+    }
+
+    /// Takes in what a snapshot has of a tenant: what he taught, then each of his texts.
+    pub(crate) fn restore(
+        &self,
+        name: &str,
+        last_use: u64,
+        learned: Option<L>,
+    ) -> Result<Arc<Tenant<L>>> {
+        let tenant = self.tenant(name)?;
+        if let Some(learned) = learned {
+            self.begin_learning(&tenant, learned);
         }
+        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
+        Ok(tenant)
     }
 
-    /// Takes in a tenant with these texts, whose last uses lie before `clock`.
-    pub(crate) fn restore(&self, tenant: &str, texts: Texts, clock: u64) {
-        let (shard, index) = self.enter(tenant);
-        self.change(shard, index, |there| *there = texts);
-        self.clock.fetch_max(clock, Ordering::Relaxed);
-    }
-
-    /// Removes the texts of longest ago until there are `num_bytes` to spare.
-    pub(crate) fn make_room(&self, num_bytes: usize) {
-        while self.num_tenants() > 0 && self.num_bytes() + num_bytes > self.max_bytes() {
-            // Many at once: those that stay are copied.
-            let surplus = self.num_bytes() + num_bytes - self.max_bytes();
-            self.evict(surplus.max(self.max_bytes() / 3));
-        }
-    }
-
-    fn shard(&self, tenant: &str) -> &RwLock<Vec<Tenant>> {
-        let [byte, ..] = xxh3_64(tenant.as_bytes()).to_le_bytes();
-        &self.shards[usize::from(byte) % NUM_SHARDS]
+    pub(crate) fn restore_text(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
+        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
+        let _writing = self.begin_writing();
+        self.append(tenant, tokens, last_use);
     }
 
     fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn touch_same(&self, tenant: &str, tokens: &[u32], hash: u64) -> bool {
-        let texts = self.read(tenant);
-        texts.is_some_and(|texts| texts.texts().touch_same(tokens, hash, self.tick()))
+    /// Removes texts until `tenant` can take so many bytes, or nobody has too much any more; gives
+    /// the bytes that are free.
+    fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
+        while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
+        self.max_bytes().saturating_sub(self.num_bytes())
     }
 
-    /// Removes the least recently used texts, about `num_bytes` of them.
-    fn evict(&self, num_bytes: usize) {
-        let mut uses = Vec::new();
-        for shard in &self.shards {
-            for tenant in read(shard).iter() {
-                let texts = &tenant.texts;
-                let per_token = tenant.num_bytes() / texts.history().tokens().len().max(1);
-                let bytes =
-                    |(tokens, last_use): (&[u32], u64)| (last_use, per_token * tokens.len());
-                uses.extend(texts.documents().map(bytes));
+    /// Takes a third of what they have from those who have too much, the least recently used first,
+    /// until `needy` can take so many bytes and some to spare; says whether it took anything.
+    fn evict(&self, needy: &Tenant<L>, num_bytes: usize) -> bool {
+        let mut tenants = self.tenants();
+        let before = self.num_bytes();
+        let most = self.max_bytes() - self.max_bytes() / 32;
+        let share = self.max_bytes() / tenants.len().max(1) / 4 * 3;
+        tenants.sort_by_cached_key(|tenant| Reverse(tenant.last_use()));
+        while let Some(tenant) = tenants.pop()
+            && self.num_bytes() + num_bytes > most
+        {
+            let is_needy = std::ptr::eq(Arc::as_ptr(&tenant), needy);
+            let needs = if is_needy { num_bytes } else { 0 };
+            if tenant.num_bytes() + needs > share {
+                self.cut(&tenant);
             }
+            self.remove_if_empty(&tenant);
         }
-        uses.sort_unstable();
-        let mut freed = 0;
-        let is_last = |&&(_, bytes): &&(u64, usize)| {
-            freed += bytes;
-            freed >= num_bytes
-        };
-        let newest = uses.iter().find(is_last).or(uses.last());
-        if let Some(&(newest, _)) = newest {
-            self.remove_used_until(newest);
-        }
+        self.num_bytes() < before
     }
 
-    fn remove_used_until(&self, newest: u64) {
-        for shard in &self.shards {
-            let num_tenants = read(shard).len();
-            for index in (0..num_tenants).rev() {
-                let kept = kept(&read(shard)[index].texts, newest);
-                match kept {
-                    Some(kept) if kept.num_documents() == 0 => self.remove(shard, index),
-                    Some(kept) => drop(self.change(shard, index, |texts| {
-                        std::mem::replace(texts, kept) // freed once readers go on
-                    })),
-                    None => {}
-                }
+    /// Takes the larger of what a tenant has taught and a third of his texts from him.
+    fn cut(&self, tenant: &Tenant<L>) {
+        let mut texts = None;
+        self.change(tenant, |kept| {
+            if kept.learned_bytes() > kept.texts.num_bytes() {
+                kept.learned = None;
+            } else {
+                texts = Some(std::mem::take(&mut kept.texts));
             }
-        }
-    }
-
-    /// The place of a tenant, who is entered where he is new.
-    fn enter(&self, tenant: &str) -> (&RwLock<Vec<Tenant>>, usize) {
-        let shard = self.shard(tenant);
-        let found = find(&read(shard), tenant);
-        let index = found.unwrap_or_else(|index| {
-            let tenant = Tenant {
-                name: tenant.into(),
-                texts: Box::default(),
-            };
-            self.num_bytes
-                .fetch_add(tenant.num_bytes(), Ordering::Relaxed);
-            self.num_tenants.fetch_add(1, Ordering::Relaxed);
-            write(shard).insert(index, tenant);
-            index
         });
-        (shard, index)
+        if let Some(texts) = texts {
+            let texts = texts.without_oldest();
+            self.change(tenant, |kept| kept.texts = texts);
+        }
     }
 
-    fn remove(&self, shard: &RwLock<Vec<Tenant>>, index: usize) {
-        let tenant = write(shard).remove(index);
+    /// Ends the entry of a tenant of whom nothing is kept and whom no request holds.
+    fn remove_if_empty(&self, tenant: &Arc<Tenant<L>>) {
+        if tenant.read().is_empty() {
+            let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+            if Arc::strong_count(tenant) == 2 {
+                tenants.remove(&tenant.name);
+                self.num_bytes
+                    .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Removes all that is kept of a tenant who has no entry any more.
+    fn empty(&self, tenant: &Tenant<L>) {
         self.num_bytes
-            .fetch_sub(tenant.num_bytes(), Ordering::Relaxed);
-        self.num_tokens
-            .fetch_sub(tenant.texts.num_tokens(), Ordering::Relaxed);
-        self.num_tenants.fetch_sub(1, Ordering::Relaxed);
+            .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+        self.change(tenant, |kept| {
+            *kept = Kept {
+                texts: Texts::default(),
+                learned: None,
+                is_forgotten: true,
+            };
+        });
     }
 
-    /// Changes the texts of a tenant, and counts.
-    fn change<R>(
-        &self,
-        shard: &RwLock<Vec<Tenant>>,
-        index: usize,
-        change: impl FnOnce(&mut Texts) -> R,
-    ) -> R {
-        let mut tenants = write(shard);
-        let texts = &mut *tenants[index].texts;
-        let (num_bytes, num_tokens) = (texts.num_bytes(), texts.num_tokens());
-        let result = change(texts);
+    /// Changes what is kept of a tenant, and counts.
+    fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
+        let mut kept = tenant.write();
+        let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
+        change(&mut kept);
         // A difference below zero wraps around, and so does its sum.
-        let num_bytes = texts.num_bytes().wrapping_sub(num_bytes);
-        let num_tokens = texts.num_tokens().wrapping_sub(num_tokens);
+        let num_bytes = kept.num_bytes().wrapping_sub(num_bytes);
+        let num_tokens = kept.texts.num_tokens().wrapping_sub(num_tokens);
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
         self.num_tokens.fetch_add(num_tokens, Ordering::Relaxed);
-        result
     }
 }
 
-impl fmt::Debug for Memory {
+impl<L: Learned> fmt::Debug for Memory<L> {
     /// Sizes, not texts: they are somebody's.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -381,63 +433,9 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// The texts of one tenant, as they are until this is let go: a [`History`] in which
-/// [`BOUNDARY`](History::BOUNDARY) follows each text.
-pub struct Reader<'a> {
-    tenants: RwLockReadGuard<'a, Vec<Tenant>>,
-    index: usize,
-    memory: &'a Memory,
-}
-
-impl Reader<'_> {
-    /// The text that holds a position was of use: it is kept longer than those that were not. A
-    /// position out of range is none. O(log texts), and nobody waits for it.
-    pub fn touch(&self, position: usize) {
-        self.texts().touch(position, self.memory.tick());
+impl<L> fmt::Debug for Tenant<L> {
+    /// Nothing of his.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Tenant")
     }
-
-    fn texts(&self) -> &Texts {
-        &self.tenants[self.index].texts
-    }
-}
-
-impl Deref for Reader<'_> {
-    type Target = History;
-
-    fn deref(&self) -> &History {
-        self.texts().history()
-    }
-}
-
-/// A copy of the texts that were of use after `newest`; `None` where all were.
-fn kept(texts: &Texts, newest: u64) -> Option<Texts> {
-    let is_kept = |&(_, last_use): &(&[u32], u64)| last_use > newest;
-    let kept: Vec<_> = texts.documents().filter(is_kept).collect();
-    (kept.len() < texts.num_documents()).then(|| Texts::of(&kept))
-}
-
-pub(crate) fn check_name(tenant: &str) -> Result<()> {
-    if tenant.len() <= Memory::MAX_NAME {
-        Ok(())
-    } else {
-        let reason = format!(
-            "must have at most {} bytes, not {}",
-            Memory::MAX_NAME,
-            tenant.len()
-        );
-        Err(Error::invalid("tenant", reason))
-    }
-}
-
-/// Where a tenant is, or where he belongs.
-fn find(tenants: &[Tenant], name: &str) -> std::result::Result<usize, usize> {
-    tenants.binary_search_by(|tenant| (*tenant.name).cmp(name))
-}
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,125 @@
-//! Which texts does a memory hold of one tenant, and when was each last of use?
+//! What is kept of one tenant?
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::history::History;
-use crate::memory::slot_table::{SlotTable, reserve};
+use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+
+/// What a drafter learns of a tenant besides his texts: of one size, whatever he writes.
+pub trait Learned: fmt::Debug + Default + Send + Sync {
+    /// The bytes that it takes.
+    const NUM_BYTES: usize;
+
+    /// Appends it to a snapshot.
+    fn put(&self, bytes: &mut Vec<u8>);
+
+    /// Reads what [`put`](Self::put) wrote; `None` where it is anything else, or of another version.
+    fn take(bytes: &[u8]) -> Option<Self>;
+}
+
+/// Nothing is learned.
+impl Learned for () {
+    const NUM_BYTES: usize = 0;
+
+    fn put(&self, _bytes: &mut Vec<u8>) {}
+
+    fn take(_bytes: &[u8]) -> Option<Self> {
+        None
+    }
+}
+
+/// One tenant of a memory: his texts, and what they taught. Requests hold on to him, so he outlives
+/// his entry in the memory; what a request adds to a tenant who was forgotten is lost.
+pub struct Tenant<L = ()> {
+    pub(crate) name: Box<str>,
+    /// When anything of him was last of use.
+    pub(crate) last_use: AtomicU64,
+    kept: RwLock<Kept<L>>,
+}
+
+/// All that is kept of a tenant.
+pub struct Kept<L = ()> {
+    pub(crate) texts: Texts,
+    pub(crate) learned: Option<L>,
+    pub(crate) is_forgotten: bool,
+}
+
+impl<L: Learned> Tenant<L> {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            last_use: AtomicU64::default(),
+            kept: RwLock::new(Kept {
+                texts: Texts::default(),
+                learned: None,
+                is_forgotten: false,
+            }),
+        }
+    }
+
+    /// What is kept of him. It keeps out whoever wants to add to it, so it should be let go after some
+    /// microseconds. A text of more than a thousand tokens may be there in part while it is being
+    /// added, and all may be away while the oldest ones are removed.
+    pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Kept<L>> {
+        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes that he takes.
+    pub fn num_bytes(&self) -> usize {
+        self.fixed_bytes() + self.read().num_bytes()
+    }
+
+    pub(crate) fn last_use(&self) -> u64 {
+        self.last_use.load(Ordering::Relaxed)
+    }
+
+    /// The text that holds a position was of use.
+    pub(crate) fn touch(&self, position: usize, now: u64) {
+        self.last_use.fetch_max(now, Ordering::Relaxed);
+        if let Ok(kept) = self.kept.try_read() {
+            kept.texts.touch(position, now);
+        }
+    }
+
+    /// What he takes beside what is kept of him.
+    pub(crate) fn fixed_bytes(&self) -> usize {
+        // A node of a tree of tenants has room for as many again.
+        self.name.len() + size_of::<Self>() + 6 * size_of::<usize>()
+    }
+}
+
+impl<L: Learned> Kept<L> {
+    /// His texts, as a [`History`] in which [`BOUNDARY`](History::BOUNDARY) follows each.
+    pub fn texts(&self) -> &History {
+        &self.texts.history
+    }
+
+    /// What they taught; `None` where he has taught nothing.
+    pub fn learned(&self) -> Option<&L> {
+        self.learned.as_ref()
+    }
+
+    pub(crate) fn learned_bytes(&self) -> usize {
+        self.learned.as_ref().map_or(0, |_| L::NUM_BYTES)
+    }
+
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.texts.num_bytes() + self.learned_bytes()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.texts.documents.is_empty() && self.learned.is_none()
+    }
+}
 
 /// The texts of one tenant, in the order in which they came, as one history.
 #[derive(Debug, Default)]
@@ -25,23 +139,44 @@ struct Document {
     last_use: AtomicU64,
 }
 
+impl Document {
+    fn range(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
 impl Texts {
     /// What a text takes beside its tokens, and what texts take that are just begun: tables and lists
     /// have room to spare.
     pub(crate) const FIXED_BYTES: usize = 1024;
 
-    /// The texts of these documents: tokens and last uses. O(tokens).
-    pub(crate) fn of<T: AsRef<[u32]>>(documents: &[(T, u64)]) -> Self {
-        let mut texts = Self::default();
-        for (tokens, last_use) in documents {
-            texts.append(tokens.as_ref());
-            texts.end_document(hash(tokens.as_ref()), *last_use);
+    /// Those of the latest use, of some two thirds of the bytes. O(tokens), and it never takes more
+    /// than there was.
+    pub(crate) fn without_oldest(self) -> Self {
+        let mut uses: Vec<(u64, usize)> = self
+            .documents()
+            .map(|(tokens, last_use)| (last_use, tokens.len() + 1))
+            .collect();
+        uses.sort_unstable();
+        let (mut num_removed, num_tokens) = (0, self.history.tokens().len());
+        let is_last = |&&(_, length): &&(u64, usize)| {
+            num_removed += length;
+            3 * num_removed >= num_tokens
+        };
+        let newest = uses
+            .iter()
+            .find(is_last)
+            .map_or(0, |&(last_use, _)| last_use);
+        let (documents, mut texts) = (self.documents, Self::default());
+        let tokens = self.history.into_tokens();
+        for document in documents {
+            let last_use = document.last_use.load(Ordering::Relaxed);
+            if last_use > newest {
+                texts.append(&tokens[document.range()]);
+                texts.end_document(document.hash, last_use);
+            }
         }
         texts
-    }
-
-    pub(crate) fn history(&self) -> &History {
-        &self.history
     }
 
     /// The tokens of each document, and its last use.
@@ -53,11 +188,7 @@ impl Texts {
     }
 
     fn tokens(&self, document: &Document) -> &[u32] {
-        &self.history.tokens()[document.start as usize..document.end as usize]
-    }
-
-    pub(crate) fn num_documents(&self) -> usize {
-        self.documents.len()
+        &self.history.tokens()[document.range()]
     }
 
     /// The tokens of all documents, boundaries not counted.
@@ -112,9 +243,7 @@ impl Texts {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.history.num_bytes()
-            + size_of::<Document>() * self.documents.capacity()
-            + self.by_hash.num_bytes()
+        self.history.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
     }
 }
 

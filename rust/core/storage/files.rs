@@ -1,10 +1,145 @@
-//! When is a file on the disk, whole, and still what its path names?
+//! When is a file on the disk, whole, ours, and still what its path names?
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
+
+/// The one name of what is at `path` or will be: links are followed, so that it has one lock.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let path = std::path::absolute(path).map_err(Error::io(path))?;
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(Error::invalid("path", "must name a folder below another"));
+            };
+            let parent = fs::canonicalize(parent).map_err(Error::io(parent))?;
+            Ok(parent.join(name))
+        }
+        resolved => resolved.map_err(Error::io(path)),
+    }
+}
+
+/// The name of what is written beside `name`.
+pub(crate) fn hidden(name: &OsStr, ending: &str) -> OsString {
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(ending);
+    hidden
+}
+
+/// Opens a file to read it. A pipe, which would be waited for, is refused.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let open = || {
+        if fs::metadata(path)?.is_file() {
+            File::open(path)
+        } else {
+            let reason = "it is not a regular file";
+            Err(io::Error::new(ErrorKind::InvalidInput, reason))
+        }
+    };
+    open().map_err(Error::io(path))
+}
+
+/// The content of a file that should have at most `max_bytes`; of a longer one, that and a byte more.
+pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut file = open(path)?.take(max_bytes.saturating_add(1));
+    file.read_to_end(&mut content).map_err(Error::io(path))?;
+    Ok(content)
+}
+
+/// Makes a file that was not there; a file or a link of the same name is removed, never written to.
+pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
+/// Makes a folder for this user alone, unless there is one.
+pub(crate) fn make_private(folder: &Path) -> Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut))]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let found = fs::symlink_metadata(folder).map_err(Error::io(folder))?;
+            check_ours(folder, found.is_dir() && is_ours_alone(&found))
+        }
+        made => made.map_err(Error::io(folder)),
+    }
+}
+
+/// Opens a file to write it, or makes it, for this user's eyes alone. A link, a pipe and what belongs
+/// to another are refused: whoever put them there chooses what is written, or who reads it.
+pub(crate) fn open_private(path: &Path) -> Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path).map_err(|error| {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+        let foreign = check_ours(path, !is_link).err();
+        foreign.unwrap_or_else(|| Error::io(path)(error))
+    })?;
+    let found = file.metadata().map_err(Error::io(path))?;
+    // It has none where a process that ends has removed it meanwhile.
+    check_ours(
+        path,
+        found.is_file() && is_ours(&found) && num_names(&found) <= 1,
+    )?;
+    #[cfg(unix)]
+    {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        file.set_permissions(private).map_err(Error::io(path))?;
+    }
+    Ok(file)
+}
+
+pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
+    let path = path.to_owned();
+    is_ours.then_some(()).ok_or(Error::Foreign { path })
+}
+
+/// Whether a file belongs to this user.
+#[cfg(unix)]
+pub(crate) fn is_ours(found: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::uid(found) == rustix::process::geteuid().as_raw()
+}
+
+/// Whether a folder belongs to this user, and others cannot write there.
+#[cfg(unix)]
+fn is_ours_alone(found: &Metadata) -> bool {
+    is_ours(found) && std::os::unix::fs::MetadataExt::mode(found) & 0o022 == 0
+}
+
+#[cfg(unix)]
+fn num_names(found: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(found)
+}
+
+/// Elsewhere, that is for the folder above to say.
+#[cfg(not(unix))]
+pub(crate) fn is_ours(_found: &Metadata) -> bool {
+    true
+}
+
+#[cfg(not(unix))]
+use is_ours as is_ours_alone;
+
+#[cfg(not(unix))]
+fn num_names(_found: &Metadata) -> u64 {
+    1
+}
 
 /// Waits until the entries of a folder are on the disk, where the system can.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
@@ -29,7 +164,7 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
 pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
     let partial = path.with_extension("new");
     let write = || {
-        let mut file = File::create(&partial)?;
+        let mut file = create_anew(&partial)?;
         file.write_all(content.as_ref())?;
         file.sync_all()?;
         fs::rename(&partial, path)
@@ -39,17 +174,24 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
 }
 
 /// Locks the file at `path`, as it is opened by `open`: for this caller alone, who writes what will be
-/// at `target`. `open` may give nothing, to be asked again.
+/// at `target`. Whoever has it locked is waited for, or an error. `open` may give nothing, to be asked
+/// again.
 pub(crate) fn lock(
     path: &Path,
     target: &Path,
-    open: impl Fn() -> io::Result<Option<File>>,
+    waits: bool,
+    open: impl Fn() -> Result<Option<File>>,
 ) -> Result<File> {
     loop {
-        let Some(file) = open().map_err(Error::io(path))? else {
+        let Some(file) = open()? else {
             continue;
         };
-        match file.try_lock() {
+        let locked = if waits {
+            file.lock().map_err(TryLockError::Error)
+        } else {
+            file.try_lock()
+        };
+        match locked {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Locked {
                     path: target.to_owned(),
@@ -67,7 +209,7 @@ pub(crate) fn lock(
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(ours), Ok(there)) => id(ours) == id(there),
         _ => false,

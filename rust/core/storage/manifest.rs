@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::write_whole;
+use crate::storage::files::{read_up_to, write_whole};
 use crate::storage::section::{
-    self, KEY_LEN, KEY_STRIDE, Kind, Place, RECORD_BITS, SectionManifest, position_bits,
+    self, KEY_LEN, KEY_STRIDE, Kind, Place, SectionManifest, position_bits,
 };
 use crate::storage::token_array::TokenWidth;
 
@@ -20,7 +20,7 @@ pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 /// The largest shard: positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
-/// The largest number of shards: each takes seven open files.
+/// The largest number of shards: each takes six open files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
 
 pub(crate) const FORMAT: &str = "specds datastore";
@@ -38,9 +38,6 @@ pub struct Manifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// Which suffixes are indexed: all of them.
-    #[serde(flatten)]
-    pub kept: Kept,
     /// All tokens, separators included.
     pub num_tokens: u64,
     /// All documents.
@@ -58,26 +55,6 @@ pub struct Manifest {
     pub prior: Option<PriorEntry>,
     /// The xxh3-128 of all of the above, in hexadecimal: the same input gives the same build id.
     pub build_id: String,
-}
-
-/// What datastores say that were built when an index could keep only some of the suffixes. New ones
-/// say nothing of it, and only those that keep all are read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position_stride: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_duplicates: Option<u32>,
-}
-
-impl Kept {
-    fn check(self, path: &Path) -> Result<()> {
-        if self.position_stride.unwrap_or(1) == 1 && self.max_duplicates.unwrap_or(0) == 0 {
-            return Ok(());
-        }
-        let path = path.to_owned();
-        Err(Error::Incomplete { path })
-    }
 }
 
 /// What the manifest says of a shard.
@@ -98,11 +75,13 @@ impl ShardEntry {
         datastore.join(folder_name(&self.id))
     }
 
-    pub(crate) fn number(&self) -> u128 {
-        u128::from_str_radix(&self.id, 16).unwrap_or_default()
+    /// Where a section of it belongs.
+    pub(crate) fn place(&self, kind: Kind) -> Place {
+        let shard_id = u128::from_str_radix(&self.id, 16).unwrap_or_default();
+        Place { shard_id, kind }
     }
 
-    fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         is_id(&self.id)
             && (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens)
             && (1..=self.num_tokens).contains(&self.num_documents)
@@ -139,9 +118,8 @@ impl PriorEntry {
     /// [`Error::Truncated`], [`Error::Checksum`], [`Error::Io`].
     pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = folder.join(self.file_name());
-        let found = fs::metadata(&path).map_err(Error::io(&path))?.len();
-        section::check_length(&path, self.num_bytes, found)?;
-        let bytes = fs::read(&path).map_err(Error::io(&path))?;
+        let bytes = read_up_to(&path, self.num_bytes)?;
+        section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
         if format!("{:032x}", xxh3_128(&bytes)) != self.id {
             return Err(Error::Checksum { path });
         }
@@ -158,6 +136,12 @@ pub(crate) const PRIOR_PREFIX: &str = "prior-";
 
 /// No prior is larger: it is read into memory.
 const MAX_PRIOR_BYTES: u64 = 1 << 28;
+
+/// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
+const MAX_MANIFEST_BYTES: u64 = 1 << 28;
+
+/// No note of a shard is longer.
+pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 /// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
@@ -177,7 +161,6 @@ impl Manifest {
         if text != manifest.clone().seal().as_bytes() {
             return Err(Error::Checksum { path });
         }
-        manifest.kept.check(&path)?;
         manifest
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
@@ -247,9 +230,6 @@ pub struct ShardManifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// Which suffixes are indexed: all of them.
-    #[serde(flatten)]
-    pub kept: Kept,
     /// The tokens themselves.
     pub tokens: SectionManifest,
     /// The suffix array.
@@ -260,22 +240,19 @@ pub struct ShardManifest {
     pub keys: SectionManifest,
     /// The ends of the documents.
     pub documents: SectionManifest,
-    /// The frequent n-grams.
-    pub ngrams: SectionManifest,
 }
 
 impl ShardManifest {
     /// Reads what the shard that `entry` names says of itself. O(1).
     pub(crate) fn read(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let path = folder.join(SHARD_FILE_NAME);
-        let text = fs::read(&path).map_err(Error::io(&path))?;
+        let text = read_up_to(&path, MAX_NOTE_BYTES)?;
         if format!("{:032x}", xxh3_128(&text)) != entry.id {
             return Err(Error::Checksum { path });
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         section::check_version(&path, shard.format_version.into())?;
-        shard.kept.check(&path)?;
         shard
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
@@ -290,18 +267,29 @@ impl ShardManifest {
 
     /// Reads what a shard says of itself that this process or a killed one has sealed.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
-        let text = fs::read(folder.join(SHARD_FILE_NAME)).ok()?;
-        serde_json::from_slice(&text).ok()
+        let text = read_up_to(&folder.join(SHARD_FILE_NAME), MAX_NOTE_BYTES).ok()?;
+        let sealed: Option<Self> = serde_json::from_slice(&text).ok();
+        sealed.filter(|sealed| sealed.check().is_ok())
     }
 
     /// Writes the headers of the sections in `folder` and, when all of it is on the disk,
     /// `shard.json`: a shard that has it is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
-        let shard_id = self.entry().number();
+        let entry = self.entry();
         for (kind, section) in self.sections() {
-            section::stamp(folder, Place { shard_id, kind }, section)?;
+            section::stamp(folder, entry.place(kind), section)?;
         }
         write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
+    }
+
+    /// Puts the shard of a datastore, which lies in `from`, into a new folder.
+    pub(crate) fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::create_dir(to).map_err(Error::io(to))?;
+        let entry = self.entry();
+        for (kind, section) in self.sections() {
+            section::link(from, to, entry.place(kind), section)?;
+        }
+        write_whole(&to.join(SHARD_FILE_NAME), &to_json(self))
     }
 
     /// How a datastore lists this shard.
@@ -317,14 +305,13 @@ impl ShardManifest {
         }
     }
 
-    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 6] {
+    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 5] {
         [
             (Kind::Tokens, &self.tokens),
             (Kind::Suffixes, &self.suffixes),
             (Kind::Firsts, &self.firsts),
             (Kind::Keys, &self.keys),
             (Kind::Documents, &self.documents),
-            (Kind::Ngrams, &self.ngrams),
         ]
     }
 
@@ -354,7 +341,7 @@ impl ShardManifest {
     }
 
     /// The element bits and counts of the sections.
-    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 6] {
+    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 5] {
         let token_bits = self.token_width().bits();
         let num_keys = num_tokens.div_ceil(KEY_STRIDE as u64);
         [
@@ -363,7 +350,6 @@ impl ShardManifest {
             (32, u64::from(self.vocab_size) + 2),
             (token_bits, num_keys * KEY_LEN as u64),
             (64, self.documents.count),
-            (RECORD_BITS, self.ngrams.count),
         ]
     }
 }
@@ -405,9 +391,16 @@ pub(crate) fn read_preamble(
     let path = folder.join(name);
     let other = || other(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
-    let text = fs::read(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => other(),
-        _ => Error::io(&path)(error),
+    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match error {
+        Error::Io { source, .. }
+            if matches!(
+                source.kind(),
+                ErrorKind::NotFound | ErrorKind::NotADirectory
+            ) =>
+        {
+            other()
+        }
+        error => error,
     })?;
     let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
     if preamble.format != format {

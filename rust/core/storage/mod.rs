@@ -8,6 +8,6 @@ pub(crate) mod section;
 pub(crate) mod token_array;
 
 pub use manifest::{
-    Kept, MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
+    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
 };
 pub use section::{FORMAT_VERSION, SectionManifest};

@@ -1,7 +1,7 @@
 //! What does a file of a datastore look like?
 //!
 //! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-ID` of
-//! `shard.json` and six section files. A section is one array, little-endian, written once and
+//! `shard.json` and five section files. A section is one array, little-endian, written once and
 //! then mapped: a header of 64 bytes, zeros up to a page, the elements, and eight zero bytes, so that an
 //! element can be read as part of eight. `docs/FORMAT.md` says what each byte means.
 //!
@@ -10,8 +10,8 @@
 //! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
 //! of them can change unseen, and a shard means the same in any datastore that lists it.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -20,9 +20,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::base::error::{Error, Result};
+use crate::storage::files::{self, create_anew, is_ours};
 
 /// The format version that is written and read.
-pub const FORMAT_VERSION: u16 = 2;
+pub const FORMAT_VERSION: u16 = 3;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0\x01";
 const ENDIAN_MARK: u32 = 0x0102_0304;
@@ -47,9 +48,6 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     u16::try_from(bits.max(1)).expect("64 bits at most")
 }
 
-/// The bits of a stored n-gram.
-pub(crate) const RECORD_BITS: u16 = 128;
-
 /// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -58,7 +56,6 @@ pub(crate) enum Kind {
     Firsts = 3,
     Keys = 4,
     Documents = 5,
-    Ngrams = 6,
 }
 
 impl Kind {
@@ -69,7 +66,6 @@ impl Kind {
             Self::Firsts => "firsts.bin",
             Self::Keys => "keys.bin",
             Self::Documents => "documents.bin",
-            Self::Ngrams => "ngrams.bin",
         }
     }
 }
@@ -297,7 +293,7 @@ pub(crate) enum Access {
     reason = "a file can only be mapped by promising that it does not change"
 )]
 fn map(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).map_err(Error::io(path))?;
+    let file = files::open(path)?;
     // SAFETY: a section is written in a private folder, renamed into place when it is complete, and
     // never written again; an overwritten datastore is unlinked, which leaves its mapping alone.
     // Someone who edits the file in place changes bytes that are only ever read with checks.
@@ -316,7 +312,7 @@ impl SectionWriter {
     /// Starts a section; what is there of an earlier attempt is replaced.
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
-        let file = File::create(&path).map_err(Error::io(&path))?;
+        let file = create_anew(&path).map_err(Error::io(&path))?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(&[0; PAYLOAD_OFFSET])
             .map_err(Error::io(&path))?;
@@ -390,12 +386,36 @@ impl SectionWriter {
 /// Reads a section from the first byte of its payload on, finished or not.
 pub(crate) fn payload_reader(folder: &Path, kind: Kind) -> Result<BufReader<File>> {
     let path = folder.join(kind.file_name());
-    let open = || {
-        let mut file = File::open(&path)?;
-        file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
-        Ok(BufReader::with_capacity(1 << 18, file))
-    };
-    open().map_err(Error::io(&path))
+    let mut file = files::open(&path)?;
+    let start = SeekFrom::Start(PAYLOAD_OFFSET as u64);
+    file.seek(start).map_err(Error::io(&path))?;
+    Ok(BufReader::with_capacity(1 << 18, file))
+}
+
+/// Puts a section of the shard in `from` into the folder `to`: a link to a file of this user, which
+/// no other can change later; else a copy, if it is what was written.
+pub(crate) fn link(from: &Path, to: &Path, place: Place, section: &SectionManifest) -> Result<()> {
+    let name = place.kind.file_name();
+    let path = from.join(name);
+    let found = fs::symlink_metadata(&path).map_err(Error::io(&path))?;
+    if found.is_file() && is_ours(&found) && fs::hard_link(&path, to.join(name)).is_ok() {
+        return Ok(());
+    }
+    let mut payload = payload_reader(from, place.kind)?.take(section.num_bytes);
+    let mut copy = SectionWriter::create(to, place.kind)?;
+    loop {
+        let bytes = payload.fill_buf().map_err(Error::io(&path))?;
+        if bytes.is_empty() {
+            break;
+        }
+        copy.write(bytes)?;
+        let length = bytes.len();
+        payload.consume(length);
+    }
+    if copy.finish(section.element_bits, section.count)? != *section {
+        return Err(Error::Checksum { path });
+    }
+    stamp(to, place, section)
 }
 
 /// Writes the header of a finished section and waits until the whole file is on the disk.

@@ -3,8 +3,8 @@
 //! [`Anchors`](crate::fused::anchors) says how they are learned.
 
 use crate::fused::evidence::Evidence;
+use crate::fused::learned::Learned;
 use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::fused::weights::Weights;
 use crate::memory::history::History;
 
 /// The tokens that the anchors of a node's token lead to in the request's own text.
@@ -13,12 +13,12 @@ pub(crate) struct Echo;
 
 impl DraftSource for Echo {
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
-        let anchors = &inputs.weights.anchors;
+        let anchors = &inputs.weights.learned.anchors;
         anchors.add_experts(inputs.context, node.path, evidence);
     }
 
-    fn learn(&self, weights: &mut Weights, context: &History, token: u32) {
-        weights.anchors.learn(context, token);
+    fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
+        learned.anchors.learn(context, token);
     }
 
     fn boxed_clone(&self) -> Box<dyn DraftSource> {

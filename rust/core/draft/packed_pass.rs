@@ -1,0 +1,122 @@
+//! How do the rows of a verification lie in memory, and what does its answer say?
+//!
+//! One block of numbers goes to the device and one comes back, so that each is a single copy.
+
+use crate::base::error::{Error, Result};
+use crate::draft::token_tree::TokenTree;
+
+/// A sequence in a pass: its last token, and the draft below that.
+#[derive(Debug, Clone, Copy)]
+pub struct PassRow<'a> {
+    /// The last token.
+    pub last: i64,
+    /// What continues it.
+    pub tree: Option<&'a TokenTree>,
+    /// How many tokens came before the last one.
+    pub length: i64,
+    /// What is emitted whatever the model says, from the next token on; where it ends, the row is free.
+    pub forced: &'a [i64],
+}
+
+/// Writes rows of `width` places each into `numbers`, as `specds.verify.inputs.Inputs` reads them: the
+/// tokens of all rows, their depths, parents and forced tokens, the lengths of the rows, and which places
+/// of its row each place sees, as bits. What is left is padding: it sees itself and nobody sees it. O(numbers).
+///
+/// # Errors
+///
+/// [`Error::InvalidArgument`] where `numbers` are no whole rows, or do not hold these.
+pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
+    let words = width.div_ceil(64);
+    let size = width.saturating_mul(4 + words).saturating_add(1);
+    let num_rows = numbers.len() / size;
+    let fits = |row: &PassRow<'_>| row.tree.map_or(0, TokenTree::len) < width;
+    let is_whole = width > 0 && numbers.len() == num_rows * size;
+    if !is_whole || rows.len() > num_rows || !rows.iter().all(fits) {
+        let reason = format!("must hold {} rows of {width} places", rows.len());
+        return Err(Error::invalid("numbers", reason));
+    }
+    numbers.fill(0);
+    let (of_places, rest) = numbers.split_at_mut(4 * num_rows * width);
+    let (lengths, ancestors) = rest.split_at_mut(num_rows);
+    let (tokens, of_places) = of_places.split_at_mut(num_rows * width);
+    let (depths, of_places) = of_places.split_at_mut(num_rows * width);
+    let (parents, forced) = of_places.split_at_mut(num_rows * width);
+    forced.fill(-1);
+    for (place, seen) in ancestors.chunks_exact_mut(words).enumerate() {
+        see(seen, place % width);
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let places = index * width..(index + 1) * width;
+        let (tokens, depths) = (&mut tokens[places.clone()], &mut depths[places.clone()]);
+        tokens[0] = row.last;
+        lengths[index] = row.length;
+        if let Some(tree) = row.tree {
+            let seen = &mut ancestors[places.start * words..places.end * words];
+            add_nodes(tree, tokens, depths, &mut parents[places.clone()], seen);
+        }
+        if !row.forced.is_empty() {
+            for (forced, &depth) in forced[places].iter_mut().zip(&*depths) {
+                let ahead = usize::try_from(depth).ok();
+                let ahead = ahead.and_then(|depth| row.forced.get(depth));
+                *forced = ahead.copied().unwrap_or(-1);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_nodes(
+    tree: &TokenTree,
+    tokens: &mut [i64],
+    depths: &mut [i64],
+    parents: &mut [i64],
+    ancestors: &mut [i64],
+) {
+    let words = ancestors.len() / tokens.len();
+    for (place, (&token, &parent)) in (1..).zip(tree.token_ids().iter().zip(tree.parents())) {
+        tokens[place] = token.into();
+        parents[place] = i64::from(parent) + 1;
+        let parent = usize::try_from(parent + 1).unwrap_or(0);
+        depths[place] = depths[parent] + 1;
+        ancestors.copy_within(parent * words..(parent + 1) * words, place * words);
+        see(&mut ancestors[place * words..], place);
+    }
+}
+
+fn see(seen: &mut [i64], place: usize) {
+    seen[place / 64] |= 1 << (place % 64);
+}
+
+/// What came of one row of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The accepted nodes of its tree, root to leaf.
+    pub nodes: Vec<i64>,
+    /// Theirs, and the token after them.
+    pub tokens: &'a [i64],
+    /// The likeliest tokens at every place, one place after the other.
+    pub predictions: &'a [i64],
+}
+
+/// Reads what `specds.accept.on_device.report` tells of a row of `width` places.
+///
+/// # Errors
+///
+/// [`Error::InvalidArgument`] where it is no such report.
+pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
+    let split = || {
+        let (&count, rest) = reported.split_first()?;
+        let (path, rest) = rest.split_at_checked(width)?;
+        let (tokens, predictions) = rest.split_at_checked(width)?;
+        let count = usize::try_from(count).ok()?;
+        Some(Outcome {
+            nodes: path.get(1..=count)?.iter().map(|place| place - 1).collect(),
+            tokens: &tokens[..=count],
+            predictions,
+        })
+    };
+    split().ok_or_else(|| {
+        let reason = format!("is no report of a row of {width} places");
+        Error::invalid("reported", reason)
+    })
+}

@@ -1,0 +1,351 @@
+//! What does an engine ask of a drafter in every step?
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::draft::session::{DraftLimits, Session, draft_batch};
+use crate::draft::token_tree::TokenTree;
+use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
+use crate::engine::load::{StepCost, StepTimes};
+use crate::engine::requests::{Context, Request, Requests};
+use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
+use crate::fused::prior::prior_of;
+use crate::lookup::datastore::Datastore;
+use crate::memory::store::MemoryOptions;
+
+/// What came of all drafts so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineCounts {
+    /// Drafts with at least one node that the engine went on from.
+    pub num_drafts: u64,
+    /// Their nodes.
+    pub num_draft_tokens: u64,
+    /// Of these, those that the target model accepted.
+    pub num_accepted_tokens: u64,
+    /// Tokens that the target model wrote after the first sync of a request.
+    pub num_emitted_tokens: u64,
+    /// The rows of all syncs that went on from a session.
+    pub num_row_steps: u64,
+    /// The sessions that were begun.
+    pub num_opened: u64,
+    /// The sessions that were found in another row than before, or came back.
+    pub num_moved: u64,
+    /// The rows that could not be served.
+    pub num_refused: u64,
+}
+
+/// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
+#[derive(Debug)]
+pub struct EngineDrafter {
+    config: EngineConfig,
+    vocab_size: u32,
+    is_alone: bool,
+    /// For requests whose earlier ones may be drafted from, and for the others.
+    with_memory: Option<Arc<FusedDrafter>>,
+    without_memory: Arc<FusedDrafter>,
+    requests: Requests,
+    times: StepTimes,
+    /// The tokens of the step that the last draft went into.
+    num_step_tokens: usize,
+    counts: EngineCounts,
+    warnings: Vec<String>,
+}
+
+impl EngineDrafter {
+    /// Opens what the configuration names. A snapshot that cannot be read is a
+    /// [warning](Self::warnings): without it, drafts start from nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Datastore::open`]; [`Error::OtherTokenizer`] where the datastore is not of the engine's
+    /// tokenizer; [`Error::InvalidArgument`] where a memory or a snapshot has no known vocabulary, or
+    /// several ranks were to measure time.
+    pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
+        let is_measured = config.step_cost == LoadCost::Measured;
+        if is_measured && engine.num_ranks > 1 {
+            let reason = "can be `measured` by one rank only: several would draft differently";
+            return Err(Error::invalid("step_cost", reason));
+        }
+        let datastore = config.datastore.as_deref();
+        let datastore = datastore
+            .map(|path| open_datastore(path, engine))
+            .transpose()?;
+        let sizes = (
+            datastore.as_ref().map(|store| store.vocab_size()),
+            engine.vocab_size,
+        );
+        let mut warnings = Vec::new();
+        let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
+        let weights = datastore.as_deref().and_then(prior_of).unwrap_or_default();
+        let fused = FusedConfig {
+            recycled: config.recycled,
+            effort: config.effort,
+            ..FusedConfig::default()
+        };
+        let drafter = |memory| {
+            FusedDrafter::new(datastore.clone(), memory, fused, weights.clone()).map(Arc::new)
+        };
+        Ok(Self {
+            is_alone: engine.num_ranks <= 1,
+            vocab_size: sizes.1.or(sizes.0).unwrap_or(u32::MAX),
+            with_memory: memory.map(|memory| drafter(Some(memory))).transpose()?,
+            without_memory: drafter(None)?,
+            config,
+            requests: Requests::default(),
+            times: StepTimes::default(),
+            num_step_tokens: 0,
+            counts: EngineCounts::default(),
+            warnings,
+        })
+    }
+
+    /// What the operator configured.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// What could not be used of what the configuration names.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// What came of all drafts so far.
+    pub fn counts(&self) -> EngineCounts {
+        self.counts
+    }
+
+    /// The rows of the last sync.
+    pub fn num_rows(&self) -> usize {
+        self.requests.rows.len()
+    }
+
+    /// How many requests are kept: those in the batch, and those that may come back.
+    pub fn num_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Takes the contexts of all rows: finds the session of each, or begins one, and observes what is
+    /// new. `None` stands for a row that is not to be drafted for in this step.
+    ///
+    /// A row goes on from the session of the same row if that one's text is a prefix of its context, and
+    /// otherwise from the one with the longest such text, that was in the batch in one of the last 64
+    /// syncs. After these a request has ended: its text goes into the memory, if there is one. Where
+    /// a context lacks only what the last sync brought, or has other tokens for it, that session is
+    /// abandoned and not remembered. O(tokens of all contexts) to compare, and little time beside.
+    pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
+        let is_usable =
+            |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
+        let usable: Vec<_> = contexts
+            .iter()
+            .map(|context| context.filter(is_usable))
+            .collect();
+        let (ended, num_moved) = self.requests.place(&usable);
+        self.counts.num_moved += num_moved as u64;
+        finish(ended);
+        for (row, context) in usable.iter().enumerate() {
+            let is_served = match (context, self.requests.rows[row].is_some()) {
+                (None, _) => contexts[row].is_none(),
+                (Some(context), true) => self.observe(row, context),
+                (Some(context), false) => self.begin(row, context),
+            };
+            self.counts.num_refused += u64::from(!is_served);
+        }
+    }
+
+    fn observe(&mut self, row: usize, context: &Context<'_>) -> bool {
+        let Some(request) = &mut self.requests.rows[row] else {
+            return false;
+        };
+        let news = request.news(context).unwrap_or_default();
+        let draft = std::mem::take(&mut request.draft);
+        let num_accepted = request.session.num_accepted(news).min(draft.len());
+        request.set_length_before();
+        if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
+            return false;
+        }
+        self.counts.num_row_steps += 1;
+        self.counts.num_emitted_tokens += news.len() as u64;
+        self.counts.num_drafts += u64::from(!draft.is_empty());
+        self.counts.num_draft_tokens += draft.len() as u64;
+        self.counts.num_accepted_tokens += num_accepted as u64;
+        true
+    }
+
+    fn begin(&mut self, row: usize, context: &Context<'_>) -> bool {
+        let (drafter, tenant) = match (&self.with_memory, self.config.memory) {
+            (Some(drafter), MemoryUse::Shared) => (drafter, ""),
+            (Some(drafter), _) if !context.tenant.is_empty() => (drafter, context.tenant),
+            _ => (&self.without_memory, ""),
+        };
+        let Ok(mut session) = FusedSession::new(Arc::clone(drafter), tenant) else {
+            return false;
+        };
+        if session.observe(context.tokens, None).is_err() {
+            return false;
+        }
+        self.counts.num_opened += 1;
+        self.requests.rows[row] = Some(Request::new(session, context));
+        true
+    }
+
+    /// Drafts for the rows of the last sync, each within its limits; empty for a row without a
+    /// session. Where the configuration knows what a step costs, drafts are cut to what pays.
+    pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<TokenTree> {
+        let cost = self.step_cost();
+        let num_rows = self.requests.rows.len();
+        let least_gain = cost.as_ref().map_or(0.0, |cost| cost.least_gain(num_rows));
+        let step_time = self.times.mean();
+        let mut batch = Vec::with_capacity(num_rows);
+        for (request, &limits) in self.requests.rows.iter_mut().zip(limits) {
+            let Some(request) = request else { continue };
+            request.session.set_step_time(step_time);
+            #[expect(clippy::cast_possible_truncation, reason = "a probability")]
+            let min_gain = limits.min_gain.max(least_gain as f32);
+            batch.push((&mut request.session, DraftLimits { min_gain, ..limits }));
+        }
+        let trees = draft_batch(&mut batch, Some(self.config.num_threads)).unwrap_or_default();
+        let mut trees: Vec<_> = trees.into_iter().map(|tree| self.known(tree)).collect();
+        if let Some(cost) = cost {
+            let worth = cost.num_worth(&trees);
+            trees = trees
+                .iter()
+                .zip(worth)
+                .map(|(tree, worth)| tree.prefix(worth))
+                .collect();
+        }
+        self.num_step_tokens = num_rows + trees.iter().map(TokenTree::len).sum::<usize>();
+        let mut trees = trees.into_iter();
+        let rows = self.requests.rows.iter_mut().map(|request| {
+            let request = request.as_mut()?;
+            request.draft = trees.next()?;
+            Some(request.draft.clone())
+        });
+        rows.map(Option::unwrap_or_default).collect()
+    }
+
+    /// The tree before its first token that the engine does not know.
+    fn known(&self, tree: TokenTree) -> TokenTree {
+        let mut tokens = tree.token_ids().iter();
+        match tokens.position(|&token| token >= self.vocab_size) {
+            Some(place) => tree.prefix(place),
+            None => tree,
+        }
+    }
+
+    fn step_cost(&self) -> Option<StepCost> {
+        match &self.config.step_cost {
+            LoadCost::Ignored => None,
+            LoadCost::Measured => self.times.cost(),
+            LoadCost::Given(cost) => Some(cost.clone()),
+        }
+    }
+
+    /// The last token of each row's text; 0 for a row without a session.
+    pub fn last_tokens(&self) -> Vec<u32> {
+        let last = |request: &Request| request.session.context().last().copied();
+        let rows = self.requests.rows.iter();
+        rows.map(|request| request.as_ref().and_then(last).unwrap_or(0))
+            .collect()
+    }
+
+    /// Tells how long the step took that the last drafts went into, in seconds. Ignored where there are
+    /// several ranks, whose clocks differ.
+    pub fn observe_step_time(&mut self, seconds: f64) {
+        if self.is_alone && seconds > 0.0 && seconds.is_finite() && self.num_step_tokens > 0 {
+            self.times.add(self.num_step_tokens, seconds);
+        }
+    }
+
+    /// How many of the target model's likeliest tokens after each node are used; 0 for none.
+    pub fn num_predictions(&self) -> usize {
+        if self.config.recycled {
+            NUM_PREDICTIONS
+        } else {
+            0
+        }
+    }
+
+    /// Takes the target model's likeliest tokens where it verified the last drafts: `k` for each of
+    /// `num_nodes` nodes of each row, the root first. What does not fit is ignored.
+    pub fn observe_predictions(&mut self, predictions: &[u32], num_nodes: usize, k: usize) {
+        let rows = predictions.chunks_exact((num_nodes * k).max(1));
+        for (request, predictions) in self.requests.rows.iter_mut().zip(rows) {
+            if let Some(request) = request
+                && let Some(predictions) = predictions.get(..(request.draft.len() + 1) * k)
+            {
+                let draft = &request.draft;
+                let _ = request.session.observe_predictions(draft, predictions, k);
+            }
+        }
+    }
+
+    /// Ends requests by the engine's names for them.
+    pub fn end(&mut self, names: &[&str]) {
+        let is_named = |request: &Request| names.iter().any(|name| request.is_named(name));
+        finish(self.requests.take(is_named));
+    }
+
+    /// Ends all requests.
+    pub fn end_all(&mut self) {
+        finish(self.requests.take(|_| true));
+    }
+}
+
+/// As many as the recycled predictions of a fused drafter keep.
+const NUM_PREDICTIONS: usize = 8;
+
+fn finish(ended: Vec<Request>) {
+    for mut request in ended {
+        request.session.finish();
+    }
+}
+
+fn open_datastore(path: &Path, engine: &EngineFacts) -> Result<Arc<Datastore>> {
+    let datastore = Datastore::open(path)?;
+    let (own, theirs) = (
+        &datastore.manifest().tokenizer_fingerprint,
+        &engine.tokenizer,
+    );
+    if !theirs.is_empty() && own != theirs {
+        let reason = format!("its fingerprint is {own}, that of the engine's is {theirs}");
+        return Err(Error::OtherTokenizer {
+            path: path.to_owned(),
+            reason,
+        });
+    }
+    Ok(Arc::new(datastore))
+}
+
+fn open_memory(
+    config: &EngineConfig,
+    engine: &EngineFacts,
+    datastore: Option<&Datastore>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Arc<Memory>>> {
+    if config.memory == MemoryUse::Off {
+        return Ok(None);
+    }
+    let vocab_size = datastore.map(Datastore::vocab_size).or(engine.vocab_size);
+    let Some(vocab_size) = vocab_size else {
+        let reason = "needs a vocabulary: give a datastore, where the engine does not tell its own";
+        return Err(Error::invalid("memory", reason));
+    };
+    let options = MemoryOptions {
+        vocab_size,
+        max_bytes: config.memory_bytes,
+        tokenizer: datastore
+            .map_or(&engine.tokenizer, |store| {
+                &store.manifest().tokenizer_fingerprint
+            })
+            .clone(),
+    };
+    let mut memory = Memory::new(options.clone())?;
+    if let Some(path) = &config.snapshot {
+        match Memory::open(path, options) {
+            Ok(read) => memory = read,
+            Err(error) => warnings.push(format!("the snapshot is not used: {error}")),
+        }
+    }
+    Ok(Some(Arc::new(memory)))
+}

@@ -1,0 +1,191 @@
+//! Which request is in which row of the batch?
+//!
+//! An engine's rows are told apart by their texts alone, or by a name where the engine gives one. The
+//! texts are those that the sessions have: there is no second copy.
+
+use std::collections::VecDeque;
+
+use crate::draft::token_tree::TokenTree;
+use crate::fused::drafter::FusedSession;
+
+/// What an engine gives of a row: its context, or the last tokens of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// How many tokens of the row come before these; 0 for whole contexts.
+    pub start: usize,
+    /// The engine's name for the request; `None` where its text is to tell.
+    pub name: Option<&'a str>,
+    /// Whose request it is; empty where that is not known.
+    pub tenant: &'a str,
+}
+
+/// A request of the engine's.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) session: FusedSession,
+    name: Option<Box<str>>,
+    tenant: Box<str>,
+    /// How many tokens of the row come before the session's text.
+    offset: usize,
+    /// The length of the text before the last sync; 0 where that one began it.
+    length_before: usize,
+    /// The syncs since it was in the batch.
+    num_absent: usize,
+    /// The last draft, as far as it goes to the engine.
+    pub(crate) draft: TokenTree,
+}
+
+impl Request {
+    pub(crate) fn new(session: FusedSession, context: &Context<'_>) -> Self {
+        Self {
+            session,
+            name: context.name.map(Box::from),
+            tenant: context.tenant.into(),
+            offset: context.start,
+            length_before: 0,
+            num_absent: 0,
+            draft: TokenTree::default(),
+        }
+    }
+
+    pub(crate) fn set_length_before(&mut self) {
+        self.length_before = self.session.context().len();
+    }
+
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.name.as_deref() == Some(name)
+    }
+
+    fn is_of(&self, context: &Context<'_>) -> bool {
+        self.name.as_deref() == context.name && *self.tenant == *context.tenant
+    }
+
+    /// The tokens of a context that come after the text; `None` where it does not go on from the text.
+    pub(crate) fn news<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
+        self.after(context, self.session.context())
+    }
+
+    fn after<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<&'a [u32]> {
+        if !self.is_of(context) {
+            return None;
+        }
+        let end = (self.offset + text.len()).checked_sub(context.start)?;
+        let (known, news) = context.tokens.split_at_checked(end)?;
+        let known = &known[self.offset.saturating_sub(context.start)..];
+        let text = &text[text.len() - known.len()..];
+        // Requests of one template differ at their ends.
+        let tail = known.len().saturating_sub(16);
+        (known[tail..] == text[tail..] && known[..tail] == text[..tail]).then_some(news)
+    }
+
+    /// Whether the engine has taken back what it gave in the last sync, or some of it.
+    fn is_taken_back(&self, context: &Context<'_>) -> bool {
+        let is_renamed = context.name.is_some() && self.is_of(context);
+        let before = &self.session.context()[..self.length_before];
+        is_renamed || self.length_before > 0 && self.after(context, before).is_some()
+    }
+}
+
+/// All requests that are known: those in the batch by their rows, and those that were in it lately.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) rows: Vec<Option<Request>>,
+    /// The one that has been away longest first.
+    absent: VecDeque<Request>,
+}
+
+impl Requests {
+    /// A request that has been away for so many syncs has ended. A preempted one may be away for long.
+    const PATIENCE: usize = 64;
+    /// At most this many, or as many as there are rows, are waited for.
+    const MAX_ABSENT: usize = 64;
+
+    /// Moves every request to the row whose context goes on from its text, preferably its own row, and
+    /// forgets those that were taken back. Gives the requests that have ended, and how many moved or
+    /// came back.
+    pub(crate) fn place(&mut self, contexts: &[Option<Context<'_>>]) -> (Vec<Request>, usize) {
+        let mut before = std::mem::take(&mut self.rows);
+        self.rows.resize_with(contexts.len(), || None);
+        for (row, (request, context)) in before.iter_mut().zip(contexts).enumerate() {
+            let stays = |request: &mut Request| {
+                context.is_some_and(|context| request.news(&context).is_some())
+            };
+            self.rows[row] = request.take_if(stays);
+        }
+        let mut num_moved = 0;
+        for (row, context) in contexts.iter().enumerate() {
+            if let (None, Some(context)) = (&self.rows[row], context) {
+                self.rows[row] = self.find(&mut before, context);
+                num_moved += usize::from(self.rows[row].is_some());
+            }
+        }
+        for (row, context) in contexts.iter().enumerate() {
+            if let (None, Some(context)) = (&self.rows[row], context) {
+                let is_taken_back = |request: &&mut Option<Request>| {
+                    request
+                        .as_ref()
+                        .is_some_and(|request| request.is_taken_back(context))
+                };
+                if let Some(request) = before.iter_mut().find(is_taken_back) {
+                    *request = None;
+                }
+            }
+        }
+        (self.wait_for(before), num_moved)
+    }
+
+    /// Of the requests that a context goes on from, the one with the longest text, the first of equals.
+    fn find(&mut self, before: &mut [Option<Request>], context: &Context<'_>) -> Option<Request> {
+        let fits = |request: &Request| {
+            let news = request.news(context)?;
+            Some(news.len())
+        };
+        let present = before.iter().enumerate();
+        let present =
+            present.filter_map(|(index, request)| Some((fits(request.as_ref()?)?, index)));
+        let absent = self.absent.iter().zip(before.len()..);
+        let absent = absent.filter_map(|(request, index)| Some((fits(request)?, index)));
+        let (_, index) = present.chain(absent).min()?;
+        match before.get_mut(index) {
+            Some(request) => request.take(),
+            None => self.absent.remove(index - before.len()),
+        }
+    }
+
+    /// Waits for those that are not in the batch any more, some time; gives those that it does not.
+    fn wait_for(&mut self, before: Vec<Option<Request>>) -> Vec<Request> {
+        for request in &mut self.absent {
+            request.num_absent += 1;
+        }
+        self.absent.extend(before.into_iter().flatten());
+        let most = Self::MAX_ABSENT.max(self.rows.len());
+        let is_over = |(index, request): &(usize, &Request)| {
+            index + most < self.absent.len() || request.num_absent >= Self::PATIENCE
+        };
+        let num_over = self.absent.iter().enumerate().take_while(is_over).count();
+        self.absent.drain(..num_over).collect()
+    }
+
+    /// Removes those that `is_chosen` chooses, in the order of their rows.
+    pub(crate) fn take(&mut self, is_chosen: impl Fn(&Request) -> bool) -> Vec<Request> {
+        let mut taken = Vec::new();
+        for request in &mut self.rows {
+            taken.extend(request.take_if(|request| is_chosen(request)));
+        }
+        for request in std::mem::take(&mut self.absent) {
+            if is_chosen(&request) {
+                taken.push(request);
+            } else {
+                self.absent.push_back(request);
+            }
+        }
+        taken
+    }
+
+    /// How many are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.iter().flatten().count() + self.absent.len()
+    }
+}

@@ -1,0 +1,176 @@
+//! What have the requests of one tenant taught?
+
+use std::hint::select_unpredictable;
+
+use crate::base::portable_math::{hash, saturating_u32};
+use crate::fused::anchors::Anchors;
+use crate::fused::evidence::Keys;
+use crate::fused::weights::{NUM_SHAPES, VERSION, Weights};
+use crate::memory::tenant;
+
+/// A tenant's changes of the weights that all tenants start from, and his anchors: of one size,
+/// whatever he writes. No other tenant's drafts depend on it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learned {
+    shapes: Box<[f32; NUM_SHAPES]>,
+    tokens: Box<[Set; NUM_SETS]>,
+    pub(crate) anchors: Anchors,
+}
+
+/// What was added to the weight of a token: of the many that a request meets, those stay that changed
+/// most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Change {
+    key: u32,
+    change: f32,
+}
+
+const SET_BITS: u32 = 11;
+const NUM_SETS: usize = 1 << SET_BITS;
+
+/// The places of a key.
+type Set = [Change; 2];
+
+const FREE: Change = Change {
+    key: u32::MAX,
+    change: 0.0,
+};
+
+/// How much a change displaces of another one.
+const DISPLACES: f32 = 0.3;
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self {
+            shapes: vec![0.0; NUM_SHAPES]
+                .try_into()
+                .expect("as long as its type says"),
+            tokens: vec![[FREE; 2]; NUM_SETS]
+                .try_into()
+                .expect("as long as its type says"),
+            anchors: Anchors::default(),
+        }
+    }
+}
+
+impl Learned {
+    pub(crate) fn add(&mut self, key: usize, change: f32) {
+        self.shapes[key] += change;
+    }
+
+    pub(crate) fn add_to_token(&mut self, key: usize, change: f32) {
+        let key = saturating_u32(key);
+        let set = &mut self.tokens[hash::<SET_BITS>(key)];
+        if let Some(known) = set.iter_mut().find(|known| known.key == key) {
+            known.change += change;
+            return;
+        }
+        let [first, second] = set;
+        let least = if first.change.abs() <= second.change.abs() {
+            first
+        } else {
+            second
+        };
+        let displaced = DISPLACES * change.abs();
+        if least.change.abs() <= displaced {
+            *least = Change { key, change };
+        } else {
+            least.change -= displaced.copysign(least.change);
+        }
+    }
+
+    fn of_token(&self, key: usize) -> f32 {
+        let key = saturating_u32(key);
+        let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
+        // Without a branch, which nobody could foretell.
+        let of = |known: &Change| select_unpredictable(known.key == key, known.change, 0.0);
+        of(first) + of(second)
+    }
+
+    /// Adds all changes to `weights`, and begins anew but for the anchors.
+    pub(crate) fn settle(&mut self, weights: &mut Weights) {
+        for (key, change) in self.shapes.iter_mut().enumerate() {
+            weights.add(key, std::mem::take(change));
+        }
+        for known in self.tokens.as_flattened_mut() {
+            if *known != FREE {
+                weights.add(known.key as usize, known.change);
+                *known = FREE;
+            }
+        }
+    }
+}
+
+impl tenant::Learned for Learned {
+    const NUM_BYTES: usize =
+        size_of::<Self>() + 4 * NUM_SHAPES + size_of::<Set>() * NUM_SETS + Anchors::NUM_BYTES;
+
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(VERSION);
+        bytes.extend(self.shapes.iter().flat_map(|change| change.to_le_bytes()));
+        let known = self.tokens.as_flattened().iter();
+        let known: Vec<_> = known.filter(|&&known| known != FREE).collect();
+        bytes.extend(saturating_u32(known.len()).to_le_bytes());
+        for Change { key, change } in known {
+            bytes.extend(key.to_le_bytes());
+            bytes.extend(change.to_le_bytes());
+        }
+        self.anchors.put(bytes);
+    }
+
+    fn take(mut bytes: &[u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        let mut learned = Self::default();
+        if *bytes.split_off_first()? != VERSION {
+            return None;
+        }
+        for change in learned.shapes.iter_mut() {
+            *change = number(bytes)?;
+        }
+        for _ in 0..u32::from_le_bytes(four(bytes)?) {
+            let key = u32::from_le_bytes(four(bytes)?);
+            let change = number(bytes)?;
+            let set = &mut learned.tokens[hash::<SET_BITS>(key)];
+            *set.iter_mut().find(|place| **place == FREE)? = Change { key, change };
+        }
+        learned.anchors = Anchors::take(bytes)?;
+        Some(learned)
+    }
+}
+
+fn four(bytes: &mut &[u8]) -> Option<[u8; 4]> {
+    let four;
+    (four, *bytes) = bytes.split_first_chunk()?;
+    Some(*four)
+}
+
+fn number(bytes: &mut &[u8]) -> Option<f32> {
+    Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
+}
+
+/// The weights of one tenant: what all start from, and his changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) start: &'a Weights,
+    pub(crate) learned: &'a Learned,
+}
+
+impl Known<'_> {
+    /// A weight that is no token's.
+    #[inline]
+    pub(crate) fn get(&self, key: usize) -> f32 {
+        self.start.get(key) + self.learned.shapes[key]
+    }
+
+    #[inline]
+    pub(crate) fn of_token(&self, key: usize) -> f32 {
+        self.start.get(key) + self.learned.of_token(key)
+    }
+
+    /// What an expert's or a candidate's weights add up to.
+    pub(crate) fn sum(&self, keys: &Keys) -> f32 {
+        let shapes = keys.shapes.map(|key| self.get(key));
+        let tokens = keys.tokens.map(|key| self.of_token(key));
+        shapes[0] + shapes[1] + tokens[0] + tokens[1]
+    }
+}

@@ -1,0 +1,50 @@
+//! What does somebody else suggest: a draft model, a grammar, a tool's known arguments?
+
+use crate::fused::evidence::{Evidence, Kind, Matched};
+use crate::fused::source::{DraftSource, Inputs, NodeView};
+
+/// The suggestion, as one expert: what it is worth at which depth and with what confidence is learned
+/// as for any other.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Suggested {
+    /// The node of the suggestion that each asked node is.
+    nodes: Vec<Option<i32>>,
+}
+
+impl DraftSource for Suggested {
+    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+        let Some(suggestion) = inputs.suggestion else {
+            return;
+        };
+        let here = match (node.parent, node.path.last()) {
+            (Some(parent), Some(&token)) => {
+                self.nodes[parent].and_then(|parent| suggestion.child(parent, token))
+            }
+            _ => Some(suggestion.reached),
+        };
+        self.nodes.push(here);
+        let Some(here) = here else { return };
+        let probs = suggestion.tree.probs();
+        let counts = suggestion
+            .children(here)
+            .map(|child| (suggestion.tree.token_ids()[child], probs[child]));
+        let top = suggestion.children(here).map(|child| probs[child]);
+        let top = top.fold(0.0, f32::max);
+        let matched = Matched {
+            kind: Kind::SUGGESTED,
+            order: 1,
+            rank: 0,
+            // What tells certain suggestions from others.
+            num_matches: 1.0 / (1.0 - top).max(1e-4),
+        };
+        evidence.add(matched, None, counts);
+    }
+
+    fn clear(&mut self) {
+        self.nodes.clear();
+    }
+
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,49 @@
+//! What has the caller suggested, and how far has the text followed it?
+
+use crate::base::error::{Error, Result};
+use crate::draft::token_tree::TokenTree;
+
+/// A tree that the caller suggests for what follows the context. It stays for as long as the text
+/// follows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Suggestion {
+    pub(crate) tree: TokenTree,
+    /// The node that the text has come to; -1 for none yet.
+    pub(crate) reached: i32,
+}
+
+impl Suggestion {
+    /// The most nodes of a suggestion: each is looked at for each node of a draft.
+    const MAX_NODES: usize = 1024;
+
+    pub(crate) fn new(tree: TokenTree) -> Result<Self> {
+        let (most, found) = (Self::MAX_NODES, tree.len());
+        if found > most {
+            let reason = format!("has {found} nodes: give at most {most}");
+            return Err(Error::invalid("suggestion", reason));
+        }
+        Ok(Self { tree, reached: -1 })
+    }
+
+    /// The suggestion once `tokens` have followed, if it foretold them.
+    pub(crate) fn after(mut self, tokens: &[u32]) -> Option<Self> {
+        for &token in tokens {
+            self.reached = self.child(self.reached, token)?;
+        }
+        Some(self)
+    }
+
+    /// The nodes below this one.
+    pub(crate) fn children(&self, node: i32) -> impl Iterator<Item = usize> {
+        let parents = self.tree.parents().iter().enumerate();
+        let below = parents.filter(move |&(_, &parent)| parent == node);
+        below.map(|(child, _)| child)
+    }
+
+    pub(crate) fn child(&self, node: i32, token: u32) -> Option<i32> {
+        let child = self
+            .children(node)
+            .find(|&child| self.tree.token_ids()[child] == token)?;
+        i32::try_from(child).ok()
+    }
+}

@@ -1,0 +1,315 @@
+//! `specds.EngineDrafter`: drafts for the batches of a serving engine.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use numpy::ndarray::{Array, IntoDimension};
+use numpy::{IntoPyArray, PyArray, PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use specds::draft::DraftLimits;
+use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
+
+use crate::arrays::{integers, rows_of_integers, width};
+use crate::error::py_err;
+
+/// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
+///
+/// An engine gives whole contexts and says nothing of requests: rows move, are preempted, come back
+/// and end without a word. The session of each row is found by its text, of which there is no
+/// second copy. What an engine gives is no error: a row that cannot be served drafts nothing.
+/// Several ranks that are given the same draft the same. Safe to share by threads.
+///
+/// Args:
+///     config: A JSON object with the keys `datastore` (a path), `snapshot` (a file that
+///         `FusedDrafter.save` wrote, to start from), `memory` (``off``; ``tenants``: where the
+///         engine tells a tenant; ``shared``: all requests are of one tenant), `memory_bytes`,
+///         `effort` (``auto`` is low until the time of a step is told), `recycled`, `min_prob` (of
+///         a node of a chain), `max_context` (tokens of a row), `num_threads`, and `step_cost`
+///         (points ``[tokens, seconds]`` of the engine's step, or ``measured``: by this, drafts are
+///         cut to what pays in a batch of that size). All have defaults.
+///     vocab_size: Of the engine's model: no other tokens are drafted.
+///     tokenizer: The fingerprint of the engine's tokenizer; empty where it is not known.
+///     num_ranks: How many processes draft the same; where there are several, no time is taken.
+///
+/// Raises:
+///     ValueError: A key is unknown or has no usable value, or the datastore is of another
+///         tokenizer.
+///     FormatError: The datastore cannot be read.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
+
+type Chains<'py> = (
+    Bound<'py, PyArray2<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray2<f32>>,
+);
+type Trees<'py> = (
+    Bound<'py, PyArray2<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray3<bool>>,
+);
+
+#[pymethods]
+impl EngineDrafter {
+    #[new]
+    #[pyo3(signature = (config = "{}", *, vocab_size = None, tokenizer = "", num_ranks = 1))]
+    fn new(
+        py: Python<'_>,
+        config: &str,
+        vocab_size: Option<u32>,
+        tokenizer: &str,
+        num_ranks: usize,
+    ) -> PyResult<Self> {
+        let facts = EngineFacts {
+            vocab_size,
+            tokenizer: tokenizer.to_owned(),
+            num_ranks,
+        };
+        let open = || engine::EngineDrafter::open(EngineConfig::from_json(config)?, &facts);
+        Ok(Self(Mutex::new(py.detach(open).map_err(py_err)?)))
+    }
+
+    /// Takes the contexts of all rows, and observes what is new in each.
+    ///
+    /// A row goes on from the session of the same row of the last sync if that one's text is a
+    /// prefix of its context, otherwise from the one with the longest such text that was in the
+    /// batch in one of the last 64 syncs. Those that were in none have ended: their texts go into
+    /// the memory, if there is one. Where a context lacks what the last sync brought, or has other
+    /// tokens for it, that session is abandoned.
+    ///
+    /// Args:
+    ///     contexts: For each row its tokens, or None where it is not to be drafted for in this
+    ///         step. Arrays of type uint32 are not copied.
+    ///     starts: How many tokens of each row come before these, where they are not all.
+    ///     names: The engine's names of the requests, where it has any: then these tell rows apart.
+    ///     tenants: Whose requests they are, where the engine tells; empty where it does not.
+    #[pyo3(signature = (contexts, *, starts = None, names = None, tenants = None))]
+    fn sync(
+        &self,
+        py: Python<'_>,
+        contexts: Vec<Option<Bound<'_, PyAny>>>,
+        starts: Option<Vec<usize>>,
+        names: Option<Vec<String>>,
+        tenants: Option<Vec<String>>,
+    ) {
+        let tokens: Vec<_> = contexts
+            .iter()
+            .map(|context| context.as_ref().map(Tokens::read))
+            .collect();
+        let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
+            Some(Context {
+                tokens: tokens.as_ref()?.as_slice(),
+                start: of_row(starts.as_deref(), row, 0),
+                name: text_of_row(names.as_deref(), row),
+                tenant: text_of_row(tenants.as_deref(), row).unwrap_or(""),
+            })
+        });
+        let contexts: Vec<_> = contexts.collect();
+        py.detach(|| self.lock().sync(&contexts));
+    }
+
+    /// Drafts a chain for each row of the last sync.
+    ///
+    /// Args:
+    ///     k: The most tokens.
+    ///     min_prob: The least probability of a path; by default that of the configuration.
+    ///     budgets: The most tokens of each row, where that is less.
+    ///     min_probs: The least probability for each row.
+    ///
+    /// Returns:
+    ///     Tokens, int64 `(num_rows, k)`, after the last one -1; how many each row has, int64
+    ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, k)`.
+    ///
+    /// Raises:
+    ///     ValueError: `k` is above 4096.
+    #[pyo3(signature = (k, min_prob = None, *, budgets = None, min_probs = None))]
+    fn draft_chains<'py>(
+        &self,
+        py: Python<'py>,
+        k: usize,
+        min_prob: Option<f32>,
+        budgets: Option<Vec<usize>>,
+        min_probs: Option<Vec<f32>>,
+    ) -> PyResult<Chains<'py>> {
+        let k = width(k, "k")?;
+        let packed = py.detach(|| {
+            let mut drafter = self.lock();
+            let min_prob = min_prob.unwrap_or(drafter.config().min_prob);
+            let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
+                min_gain: of_row(min_probs.as_deref(), row, min_prob),
+                is_chain: true,
+                ..DraftLimits::nodes(of_row(budgets.as_deref(), row, k).min(k))
+            });
+            PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()), k)
+        });
+        let rows = packed.lengths.len();
+        let token_ids = shaped(py, (rows, k), packed.token_ids)?;
+        let probs = shaped(py, (rows, k), packed.probs)?;
+        Ok((token_ids, packed.lengths.into_pyarray(py), probs))
+    }
+
+    /// Drafts a tree for each row of the last sync, of exactly `n` nodes.
+    ///
+    /// Node 0 is the last token of the context. What is missing is filled up with children of it
+    /// that have other tokens than the drafted ones.
+    ///
+    /// Args:
+    ///     n: The nodes.
+    ///     budgets: The most drafted nodes of each row, where that is less than ``n - 1``.
+    ///     max_depths: Of the nodes of each row; a child of the context has depth 1.
+    ///     min_gains: The least probability of a node of each row.
+    ///
+    /// Returns:
+    ///     Tokens, int64 `(num_rows, n)`; how many each row has drafted, int64 `(num_rows,)`;
+    ///     whether node j is node i or an ancestor of it, bool `(num_rows, n, n)`.
+    ///
+    /// Raises:
+    ///     ValueError: `n` is above 4096.
+    #[pyo3(signature = (n, *, budgets = None, max_depths = None, min_gains = None))]
+    fn draft_trees<'py>(
+        &self,
+        py: Python<'py>,
+        n: usize,
+        budgets: Option<Vec<usize>>,
+        max_depths: Option<Vec<usize>>,
+        min_gains: Option<Vec<f32>>,
+    ) -> PyResult<Trees<'py>> {
+        let most = width(n, "n")?.saturating_sub(1);
+        let packed = py.detach(|| {
+            let mut drafter = self.lock();
+            let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
+                max_depth: of_row(max_depths.as_deref(), row, usize::MAX),
+                min_gain: of_row(min_gains.as_deref(), row, 0.0),
+                ..DraftLimits::nodes(of_row(budgets.as_deref(), row, most).min(most))
+            });
+            let trees = drafter.draft(&limits.collect::<Vec<_>>());
+            PackedTrees::new(&trees, &drafter.last_tokens(), n)
+        });
+        let rows = packed.lengths.len();
+        let token_ids = shaped(py, (rows, n), packed.token_ids)?;
+        let mask = shaped(py, (rows, n, n), packed.mask)?;
+        Ok((token_ids, packed.lengths.into_pyarray(py), mask))
+    }
+
+    /// Tells how long the step took that the last drafts went into.
+    fn observe_step_time(&self, seconds: f64) {
+        self.lock().observe_step_time(seconds);
+    }
+
+    /// How many of the model's likeliest tokens at each node it uses; 0 where none.
+    #[getter]
+    fn num_predictions(&self) -> usize {
+        self.lock().num_predictions()
+    }
+
+    /// Takes what the model predicts where it verified the last drafts, before `sync`.
+    ///
+    /// Args:
+    ///     predictions: int `(num_rows * num_nodes, k)`, likeliest first.
+    ///     num_nodes: Of each row, the root included.
+    fn observe_predictions(
+        &self,
+        py: Python<'_>,
+        predictions: &Bound<'_, PyAny>,
+        num_nodes: usize,
+    ) -> PyResult<()> {
+        let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
+        py.detach(|| self.lock().observe_predictions(&predictions, num_nodes, k));
+        Ok(())
+    }
+
+    /// Ends the requests of these names: their texts go into the memory.
+    fn end(&self, py: Python<'_>, names: Vec<String>) {
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        py.detach(|| self.lock().end(&names));
+    }
+
+    /// Ends all requests.
+    fn end_all(&self, py: Python<'_>) {
+        py.detach(|| self.lock().end_all());
+    }
+
+    /// What could not be used of what the configuration names.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.lock().warnings().to_vec()
+    }
+
+    /// How many requests are kept: those in the batch, and those that may come back.
+    fn __len__(&self) -> usize {
+        self.lock().num_requests()
+    }
+
+    /// What came of all drafts so far.
+    ///
+    /// Drafts, drafted and accepted tokens under the names of `GenerationStats`; `num_row_steps`,
+    /// rows that went on from a session; how many sessions were `num_opened` and `num_moved` from
+    /// one row to another or back into the batch; `num_refused`, rows that could not be served. What an
+    /// engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = self.lock().counts();
+        let stats = PyDict::new(py);
+        stats.set_item("num_drafts", counts.num_drafts)?;
+        stats.set_item("num_draft_tokens", counts.num_draft_tokens)?;
+        stats.set_item("num_accepted_tokens", counts.num_accepted_tokens)?;
+        stats.set_item("num_emitted_tokens", counts.num_emitted_tokens)?;
+        stats.set_item("num_row_steps", counts.num_row_steps)?;
+        stats.set_item("num_opened", counts.num_opened)?;
+        stats.set_item("num_moved", counts.num_moved)?;
+        stats.set_item("num_refused", counts.num_refused)?;
+        Ok(stats)
+    }
+}
+
+impl EngineDrafter {
+    fn lock(&self) -> MutexGuard<'_, engine::EngineDrafter> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tokens of a context, where they lie if they are of type uint32.
+enum Tokens<'py> {
+    Borrowed(PyReadonlyArray1<'py, u32>),
+    Copied(Vec<u32>),
+}
+
+impl<'py> Tokens<'py> {
+    /// What holds no tokens is an empty context, which is not served.
+    fn read(context: &Bound<'py, PyAny>) -> Self {
+        if let Ok(array) = context.cast::<PyArray1<u32>>()
+            && let Ok(array) = array.try_readonly()
+            && array.as_slice().is_ok()
+        {
+            return Self::Borrowed(array);
+        }
+        Self::Copied(integers(context, "contexts").unwrap_or_default())
+    }
+
+    fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::Borrowed(array) => array.as_slice().unwrap_or_default(),
+            Self::Copied(tokens) => tokens,
+        }
+    }
+}
+
+fn of_row<T: Copy>(values: Option<&[T]>, row: usize, default: T) -> T {
+    values
+        .and_then(|values| values.get(row).copied())
+        .unwrap_or(default)
+}
+
+fn text_of_row(texts: Option<&[String]>, row: usize) -> Option<&str> {
+    texts.and_then(|texts| Some(texts.get(row)?.as_str()))
+}
+
+fn shaped<T: numpy::Element, D: IntoDimension>(
+    py: Python<'_>,
+    shape: D,
+    values: Vec<T>,
+) -> PyResult<Bound<'_, PyArray<T, D::Dim>>> {
+    let array = Array::from_shape_vec(shape.into_dimension(), values);
+    let array = array.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(array.into_pyarray(py))
+}

@@ -1,0 +1,83 @@
+//! `specds._core.pack_rows` and `read_outcomes`: a verification as the device takes and tells it.
+
+use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use specds::draft::{self, PassRow};
+
+use crate::arrays::integers;
+use crate::draft::TokenTree;
+use crate::error::py_err;
+
+/// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes.
+///
+/// Args:
+///     numbers: Shape `(size,)`, of rows of `width` places; those that are left become padding.
+///     width: The places of a row.
+///     token_ids: The last token of each row.
+///     trees: The draft of each row; None where it is empty.
+///     lengths: The tokens of each row before the last one.
+///     forced: What each row emits whatever is chosen, from its next token on; empty where it is free.
+///
+/// Raises:
+///     ValueError: These are not as many as each other, or do not fit.
+#[pyfunction]
+pub(crate) fn pack_rows(
+    mut numbers: PyReadwriteArray1<'_, i64>,
+    width: usize,
+    token_ids: Vec<i64>,
+    trees: Vec<Option<Bound<'_, TokenTree>>>,
+    lengths: Vec<i64>,
+    forced: Vec<Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let num_rows = token_ids.len();
+    if [trees.len(), lengths.len(), forced.len()] != [num_rows; 3] {
+        let message = "token_ids, trees, lengths and forced must have one for each row";
+        return Err(PyValueError::new_err(message));
+    }
+    let forced = forced.iter().map(|ahead| match ahead.len()? {
+        0 => Ok(Vec::new()),
+        _ => integers(ahead, "forced"),
+    });
+    let forced: Vec<Vec<i64>> = forced.collect::<PyResult<_>>()?;
+    let rows = (0..num_rows).map(|row| PassRow {
+        last: token_ids[row],
+        tree: trees[row].as_ref().map(|tree| &tree.get().0),
+        length: lengths[row],
+        forced: &forced[row],
+    });
+    let rows: Vec<_> = rows.collect();
+    draft::pack_rows(numbers.as_slice_mut()?, width, &rows).map_err(py_err)
+}
+
+type Outcome<'py> = (Vec<i64>, Vec<i64>, Bound<'py, PyArray2<i64>>);
+
+/// Reads what `specds.accept.on_device.report` tells of rows of `width` places.
+///
+/// Returns:
+///     For each row its accepted nodes, root to leaf; their tokens and the one after them; and the
+///     likeliest tokens at every place, shape `(width, num_predictions)`.
+///
+/// Raises:
+///     ValueError: It is no such report.
+#[pyfunction]
+pub(crate) fn read_outcomes<'py>(
+    py: Python<'py>,
+    reported: PyReadonlyArray2<'py, i64>,
+    width: usize,
+) -> PyResult<Vec<Outcome<'py>>> {
+    let rows = reported
+        .as_slice()?
+        .chunks_exact(reported.as_array().ncols().max(1));
+    let outcomes = rows.map(|row| {
+        let outcome = draft::read_outcome(row, width).map_err(py_err)?;
+        let k = outcome.predictions.len() / width.max(1);
+        let predictions = outcome
+            .predictions
+            .to_vec()
+            .into_pyarray(py)
+            .reshape([width, k])?;
+        Ok((outcome.nodes, outcome.tokens.to_vec(), predictions))
+    });
+    outcomes.collect()
+}

@@ -1,0 +1,297 @@
+//! Random damage whose checksums are made right again: what reads it answers or refuses, and neither panics nor
+//! asks for more than there is. `make fuzz` tries a thousand times as many inputs (`SPECDS_FUZZ=1000`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, Existing, compact, merge};
+use specds::draft::{DraftLimits, Session};
+use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
+use specds::lookup::Datastore;
+use specds::memory::MemoryOptions;
+use specds::papers::rest::{RestConfig, RestSession};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::files::{PAYLOAD, SECTIONS, Victim, read_all, write_in_place};
+use crate::forgery::forge;
+use crate::random::Random;
+use crate::snapshot::sealed;
+use crate::{build, options, silent, tempdir};
+
+const VOCAB_SIZE: u32 = 12;
+
+/// How many inputs a test tries.
+fn inputs(everyday: u64) -> impl Iterator<Item = Random> {
+    let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
+    (0..everyday * times).map(|seed| Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+/// Changes bytes in one to three of the ways that damage and liars have.
+fn mutate(random: &mut Random, bytes: &mut [u8]) {
+    const WORDS: [u64; 8] = [
+        0,
+        1,
+        255,
+        1 << 31,
+        u32::MAX as u64,
+        1 << 40,
+        1 << 63,
+        u64::MAX,
+    ];
+    let Ok(length @ 1..) = u32::try_from(bytes.len()) else {
+        return;
+    };
+    for _ in 0..=random.below(3) {
+        let start = random.below(length) as usize;
+        let end = bytes.len().min(start + 1 + random.below(64) as usize);
+        let other = random.below(length) as usize;
+        match random.below(6) {
+            0 => bytes[start] ^= 1 << random.below(8),
+            1 => bytes[start..end].fill(0),
+            2 => bytes[start..end].fill(0xff),
+            3 => bytes.copy_within(start..end, other.min(bytes.len() - (end - start))),
+            way => {
+                let width = if way == 4 { 4 } else { 8 };
+                let word = WORDS[random.below(8) as usize].to_le_bytes();
+                if let Some(place) = bytes[start / width * width..].get_mut(..width) {
+                    place.copy_from_slice(&word[..width]);
+                }
+            }
+        }
+    }
+}
+
+fn documents() -> Vec<Vec<u32>> {
+    let mut random = Random(3);
+    let phrases: Vec<_> = (0..9).map(|_| random.tokens(7, 0, VOCAB_SIZE)).collect();
+    (0..90).map(|_| random.phrases(&phrases, 200)).collect()
+}
+
+fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
+    let datastore = Arc::new(datastore);
+    let bounded = |count: u64| assert!(count <= datastore.num_tokens());
+    for length in [1, 2, 3, 9] {
+        let start = random.below(100) as usize;
+        let found = datastore
+            .lookup(&text[start..start + length], 16, 1)
+            .unwrap();
+        bounded(found.count());
+        bounded(datastore.count(&text[start..start + length]).unwrap());
+        datastore.continuations(&found, 10);
+        assert!(datastore.samples(&found, 8, 64).len() <= 64);
+        for position in datastore.positions(&found, 3) {
+            bounded(datastore.document(position).unwrap().tokens.len() as u64);
+        }
+    }
+    let mut sessions: Vec<Box<dyn Session>> = Vec::new();
+    let rest = RestSession::new(Arc::clone(&datastore), RestConfig::default());
+    sessions.push(Box::new(rest.unwrap()));
+    for effort in [Effort::Low, Effort::Normal] {
+        let config = FusedConfig {
+            effort,
+            ..FusedConfig::default()
+        };
+        let drafter = FusedDrafter::new(
+            Some(Arc::clone(&datastore)),
+            None,
+            config,
+            Weights::default(),
+        );
+        sessions.push(Box::new(
+            FusedSession::new(Arc::new(drafter.unwrap()), "").unwrap(),
+        ));
+    }
+    for session in &mut sessions {
+        for tokens in text[..24].chunks(8) {
+            session.observe(tokens, None).unwrap();
+            let tree = session.draft(DraftLimits::nodes(32)).unwrap();
+            assert!(tree.len() <= 32);
+            assert!(tree.token_ids().iter().all(|&token| token < VOCAB_SIZE));
+        }
+    }
+    if random.below(4) == 0 {
+        datastore.warm().unwrap();
+        let _ = datastore.verify();
+    }
+}
+
+/// Writes new datastores from a damaged one: what they name as damaged, they leave as it was.
+fn rewrite(path: &Path, documents: &[Vec<u32>]) {
+    let _ = refit(path, 2000, &mut silent);
+    let beside = path.with_file_name("merged");
+    let _ = merge(&[path], &beside, true);
+    let append = DatastoreOptions {
+        existing: Existing::Append,
+        drop_duplicates: true,
+        ..options(VOCAB_SIZE, VOCAB_SIZE)
+    };
+    let _ = build(path, append, &documents[..2]);
+    let few = CompactOptions {
+        max_shard_tokens: 1 << 20,
+        max_memory: u64::MAX,
+        drop_duplicates: false,
+    };
+    if let Ok(compacted) = compact(path, few, &mut silent) {
+        compacted.verify().unwrap();
+    }
+    let _ = fs::remove_dir_all(beside);
+}
+
+fn copy(from: &BTreeMap<PathBuf, Vec<u8>>, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    for (name, content) in from {
+        fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
+        fs::write(to.join(name), content).unwrap();
+    }
+}
+
+#[test]
+fn datastores() {
+    let documents = documents();
+    let text = documents[4].clone();
+    let victim = Victim::of_shards(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
+    for mut random in inputs(40) {
+        let shard = random.below(3) as usize;
+        let kind = random.below(5) as usize;
+        let name = victim.file(shard, SECTIONS[kind]);
+        let mut content = victim.files[&name].clone();
+        let end = content.len() - 8;
+        mutate(&mut random, &mut content[PAYLOAD..end]);
+        if SECTIONS[kind] == "firsts.bin" {
+            content[PAYLOAD..end]
+                .as_chunks_mut::<4>()
+                .0
+                .sort_by_key(|word| u32::from_le_bytes(*word));
+        }
+        write_in_place(&victim.path().join(&name), &content);
+        let is_sealed = random.below(16) == 0;
+        if is_sealed {
+            forge(&victim, shard, victim.shard(shard));
+        }
+        if let Ok(datastore) = victim.open() {
+            ask(datastore, &mut random, &text);
+        }
+        if is_sealed {
+            rewrite(&victim.path(), &documents);
+            copy(&victim.files, &victim.path());
+        } else {
+            write_in_place(&victim.path().join(&name), &victim.files[&name]);
+        }
+    }
+}
+
+#[test]
+fn snapshots() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("memory");
+    let max_bytes = 1 << 20;
+    let options = MemoryOptions {
+        max_bytes,
+        ..MemoryOptions::new(VOCAB_SIZE)
+    };
+    let memory = Arc::new(Memory::new(options.clone()).unwrap());
+    let drafter = |memory| {
+        let weights = Weights::default();
+        Arc::new(FusedDrafter::new(None, Some(memory), FusedConfig::default(), weights).unwrap())
+    };
+    let draft = |drafter: &Arc<FusedDrafter>| {
+        let mut session = FusedSession::new(Arc::clone(drafter), "ann").unwrap();
+        session.observe(&[1, 2, 1], None).unwrap();
+        assert!(session.draft(DraftLimits::nodes(8)).unwrap().len() <= 8);
+        session.observe(&[2, 1, 2, 3], None).unwrap();
+    };
+    draft(&drafter(Arc::clone(&memory)));
+    let mut random = Random(9);
+    for tenant in ["ann", "bob", "ann", "", "cid"] {
+        memory
+            .insert(tenant, &random.tokens(40, 0, VOCAB_SIZE))
+            .unwrap();
+    }
+    memory.save(&path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for mut random in inputs(700) {
+        let mut bytes = whole.clone();
+        mutate(&mut random, &mut bytes[8..]);
+        if random.below(4) == 0 {
+            bytes.truncate(32 + random.below(400) as usize);
+        }
+        fs::write(&path, sealed(bytes)).unwrap();
+        if let Ok(memory) = Memory::open(&path, options.clone()) {
+            assert!(memory.num_bytes() <= max_bytes);
+            memory.insert("bob", &[1, 2, 3]).unwrap();
+            draft(&drafter(Arc::new(memory)));
+        }
+    }
+}
+
+#[test]
+fn weights() {
+    let whole = Weights::default().to_bytes();
+    let text = documents().swap_remove(0);
+    for mut random in inputs(250) {
+        let mut bytes = whole.clone();
+        let end = bytes.len() - 8;
+        mutate(&mut random, &mut bytes[..end]);
+        let checksum = xxh3_64(&bytes[..end]).to_le_bytes();
+        bytes[end..].copy_from_slice(&checksum);
+        let Ok(weights) = Weights::from_bytes(&bytes) else {
+            continue;
+        };
+        if random.below(8) == 0 {
+            let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights).unwrap();
+            let mut session = FusedSession::new(Arc::new(drafter), "").unwrap();
+            session.observe(&text, None).unwrap();
+            assert!(session.draft(DraftLimits::nodes(8)).unwrap().len() <= 8);
+        }
+    }
+}
+
+#[test]
+fn notes_of_a_killed_build() {
+    let documents = documents();
+    let planned = || DatastoreOptions {
+        max_shard_tokens: 2500,
+        drop_duplicates: true,
+        plan: Some("a corpus".to_owned()),
+        ..options(VOCAB_SIZE, VOCAB_SIZE)
+    };
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("d");
+    let staging = folder.path().join(".d.build");
+    let mut builder = DatastoreBuilder::create(&path, planned()).unwrap();
+    for document in &documents[..40] {
+        builder.add_documents(document, &[document.len()]).unwrap();
+    }
+    let killed = read_all(&staging);
+    drop(builder);
+    for mut random in inputs(10) {
+        copy(&killed, &staging);
+        fs::set_permissions(
+            &staging,
+            std::os::unix::fs::PermissionsExt::from_mode(0o700),
+        )
+        .unwrap();
+        let names: Vec<_> = killed
+            .keys()
+            .filter(|name| !name.ends_with("specds.lock"))
+            .collect();
+        let name = staging.join(names[random.below(u32::try_from(names.len()).unwrap()) as usize]);
+        let mut content = fs::read(&name).unwrap();
+        let start = content
+            .len()
+            .min(if name.ends_with("bin") { PAYLOAD } else { 0 });
+        mutate(&mut random, &mut content[start..]);
+        fs::write(&name, content).unwrap();
+        if let Ok(mut builder) = DatastoreBuilder::create(&path, planned()) {
+            let given = usize::try_from(builder.num_given()).unwrap_or(usize::MAX);
+            for document in documents[..40].iter().skip(given) {
+                let _ = builder.add_documents(document, &[document.len()]);
+            }
+            let _ = builder.finish(&mut silent);
+        }
+        let _ = fs::remove_dir_all(&path);
+        let _ = fs::remove_dir_all(&staging);
+    }
+}
