@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
-from specds._core import TokenTree
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, accept_greedy, walk
+from specds.drafters.session import EMPTY_TREE, Silence
 from specds.stats import GenerationStats
-from specds.verify.packed_runner import PackedRunner
+from specds.verify.static import StaticRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,16 +21,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from specds._core import TokenTree
+    from specds.accept.noise import Noise
     from specds.accept.on_device import Chooser, Decision
     from specds.budget.policy import Budget
     from specds.drafters.session import Session
-    from specds.verify.runner import Runner
+    from specds.verify.generic import Runner
 
     # The accepted nodes of each row, and what the target predicts at all of them.
     _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
-
-_Verified = TypeVar("_Verified")
-_EMPTY_TREE = TokenTree([], [])
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,9 @@ class Row:
         prompt_ids: int64 `(1, prompt_length)`, without padding.
         sampler: Chooses its tokens.
         emitter: Takes them.
+        open: Opens a session with a prompt.
+        known_tokens: Token ids from this one on are not in the drafter's vocabulary.
+        number: Which sequence of the request it is.
         session: Drafts them.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
@@ -67,11 +67,22 @@ class Row:
     prompt_ids: torch.Tensor
     sampler: Sampler
     emitter: Emitter
-    session: Session
+    open: Callable[[Sequence[int]], Session]
+    known_tokens: int
+    number: int = 0
+    session: Session = field(init=False)
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._begin(self.prompt_ids[0].tolist())
+
+    def _begin(self, token_ids: list[int]) -> None:
+        """Opens a session for what follows the last token that the drafter lacks."""
+        if max(token_ids) >= self.known_tokens:
+            unknown = [token >= self.known_tokens for token in reversed(token_ids)]
+            token_ids = token_ids[len(token_ids) - unknown.index(True) :]
+        self.session = self.open(token_ids) if token_ids else Silence()
         self.num_predictions = self.session.num_predictions
 
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
@@ -107,8 +118,14 @@ class Row:
             predictions: What the target predicts at every node; None where it was not asked.
         """
         if predictions is not None and predictions.size:
-            self.session.observe_predictions(_EMPTY_TREE if tree is None else tree, predictions)
-        self.session.observe(self.new, 0 if tree is None else len(tree))
+            self.session.observe_predictions(EMPTY_TREE if tree is None else tree, predictions)
+        if max(self.new) < self.known_tokens and not isinstance(self.session, Silence):
+            self.session.observe(self.new, 0 if tree is None else len(tree))
+        else:
+            # A token that the drafter lacks ends one text, and what follows it begins another.
+            ended, self.session = self.session, Silence()
+            ended.finish()
+            self._begin(self.new)
 
 
 class Decoding:
@@ -121,6 +138,7 @@ class Decoding:
         chooser: Chooses the tokens of all rows alike, where it can; used where the runner decides
             by itself what is accepted.
         clock: Tells the seconds, for the statistics.
+        noise: What samples are drawn by; None where each sampler draws for itself.
     """
 
     def __init__(
@@ -130,37 +148,44 @@ class Decoding:
         budget: Budget,
         chooser: Chooser | None,
         clock: Callable[[], float],
+        noise: Noise | None = None,
     ) -> None:
         self.stats = GenerationStats()
         self._runner = runner
+        self._noise = noise
         # The runner that also accepts, where one does.
-        self._accepts: tuple[PackedRunner, Chooser] | None = None
-        if chooser is not None and isinstance(runner, PackedRunner) and runner.decides:
+        self._accepts: tuple[StaticRunner, Chooser] | None = None
+        if chooser is not None and isinstance(runner, StaticRunner) and runner.accepts:
             self._accepts = runner, chooser
         self._limits = limits
         self._budget = budget
         self._watch = _Stopwatch(self.stats, clock)
+        # What no draft waits for while a device does.
+        self._learn: Callable[[], None] | None = None
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
-        for number, row in enumerate(rows):
-            self._prefill(number, row, chunk_size)
+        self._prefill(rows, chunk_size)
         active = list(rows)
         self._dismiss(active)
         while active:
             self._step(active)
             self._dismiss(active)
+        self._catch_up()
         self._watch.stop()
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
             self.stats.merge_levels(row.session.level_stats)
 
-    def _prefill(self, number: int, row: Row, chunk_size: int | None) -> None:
-        logits = self._runner.prefill(row.prompt_ids, chunk_size, number)
+    def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
+        prompts = [row.prompt_ids for row in rows]
+        logits = [*self._runner.prefill_rows(prompts, chunk_size)[:, None]]
         self._watch.lap("prefill_s")
-        row.accept(logits, None)
+        for row, of_row in zip(rows, logits, strict=True):
+            row.accept(of_row, None)
         self._watch.lap("accept_s")
-        row.observe(None, self._predictions([row], [logits])[0])
+        for row, predictions in zip(rows, self._predictions(rows, logits), strict=True):
+            row.observe(None, predictions)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -174,13 +199,20 @@ class Decoding:
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
             row.observe(tree, None if self._budget.pauses else of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
-        self._budget.record(new, self._watch.since_lap())
+        self._learn = self._budget.record(new, self._watch.since_lap())
+        if self._accepts is None:
+            self._catch_up()
         self._watch.lap("observe_s")
+
+    def _catch_up(self) -> None:
+        """Has the budget learn from the step before, once."""
+        if self._learn is not None:
+            self._learn()
+        self._learn = None
 
     def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Verifies the drafts and follows them here."""
-        verify = partial(self._runner.verify_rows, [row.new[-1] for row in rows])
-        logits = self._within_memory(verify, trees)
+        logits = self._runner.verify_rows([row.new[-1] for row in rows], trees)
         self._watch.lap("forward_s")
         by_row = zip(rows, logits, trees, strict=True)
         paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
@@ -193,23 +225,34 @@ class Decoding:
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         runner, choose = self._accepts  # type: ignore[misc]
-        most = max(row.num_predictions for row in rows)
-        accept = partial(
-            runner.accept_rows,
+        most = 0 if self._budget.pauses else max(row.num_predictions for row in rows)
+        runner.launch(
             [row.new[-1] for row in rows],
-            forced=[row.emitter.forced_ahead for row in rows],
-            request=PassRequest(choose, most, self._limits.known_tokens),
+            trees,
+            [row.emitter.forced_ahead for row in rows],
+            PassRequest(choose, most, self._limits.known_tokens, self._noise_of(rows, trees)),
         )
-        _, decided = self._within_memory(accept, trees)
+        self._catch_up()
+        decided = runner.wait()
         self._watch.lap("forward_s")
         paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
         self._watch.lap("accept_s")
-        runner.keep_rows([len(row.new) for row in rows])
+        kept = zip(paths, rows, strict=True)
+        runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._watch.lap("compact_s")
         return paths, [
             decision.predictions[: 1 if tree is None else 1 + len(tree), : row.num_predictions]
             for row, decision, tree in zip(rows, decided, trees, strict=True)
         ]
+
+    def _noise_of(
+        self, rows: Sequence[Row], trees: Sequence[TokenTree | None]
+    ) -> torch.Tensor | None:
+        if self._noise is None:
+            return None
+        depths = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
+        positions = [len(row.emitter.emitted) for row in rows]
+        return self._noise.ahead([row.number for row in rows], positions, depths + 1)
 
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
@@ -238,28 +281,9 @@ class Decoding:
         trees = self._budget.draft([row.session for row in rows], max_depths)
         for tree in trees:
             if tree is not None:
-                refuse_tokens_beyond(self._limits.vocab_size, int(tree.token_ids.max()))
+                # In Python: between two passes numpy takes 20 us for this.
+                refuse_tokens_beyond(self._limits.vocab_size, max(tree.token_ids.tolist()))
         return trees
-
-    def _within_memory(
-        self, verify: Callable[[list[TokenTree | None]], _Verified], trees: list[TokenTree | None]
-    ) -> _Verified:
-        """What `verify` gives of `trees`, cut where memory does not hold a pass over them."""
-        while True:
-            try:
-                return verify(trees)
-            except torch.OutOfMemoryError:
-                largest = max(0 if tree is None else len(tree) for tree in trees)
-                if largest == 0:
-                    raise
-                most = largest // 2
-                self._budget.limit(most)
-            warnings.warn(
-                f"no memory for drafts of {largest} nodes: going on with {most}", stacklevel=2
-            )
-            for number, tree in enumerate(trees):
-                if tree is not None and len(tree) > most:
-                    trees[number] = tree.prefix(most) if most else None
 
     def _dismiss(self, rows: list[Row]) -> None:
         """Takes finished sequences off the batch, in the order that the runner gives the others."""

@@ -62,6 +62,8 @@ class GenerationStats:
         observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
         total_s: Time of the request from prefill to the last token.
         levels: What the levels of a hierarchy did, by name, the lowest first.
+        verification: How drafts were verified: `fast` or `tree`, or the name of a class.
+        reason: Why not by a faster way that was asked for; empty where it was.
     """
 
     num_drafts: int = 0
@@ -79,6 +81,21 @@ class GenerationStats:
     observe_s: float = 0.0
     total_s: float = 0.0
     levels: dict[str, LevelStats] = field(default_factory=dict)
+    verification: str = ""
+    reason: str = ""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Emitted tokens a second, prefill included; 0.0 where nothing was done."""
+        return self.num_emitted_tokens / self.total_s if self.total_s else 0.0
+
+    def __str__(self) -> str:
+        """The sentence for people: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
+        passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
+        return (
+            f"{self.num_emitted_tokens:,} tokens in {self.total_s:.2f} s, "
+            f"{self.tokens_per_s:.0f}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each"
+        )
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -117,7 +134,13 @@ class GenerationStats:
 
     def to_dict(self) -> dict[str, Any]:
         """All counts, times and derived figures, as plain values."""
-        names = ("mean_acceptance_length", "redundancy", "target_utilization", "shares")
+        names = (
+            "tokens_per_s",
+            "mean_acceptance_length",
+            "redundancy",
+            "target_utilization",
+            "shares",
+        )
         derived = {name: getattr(self, name) for name in names}
         return asdict(self) | derived
 
@@ -140,6 +163,8 @@ class GenerationStats:
             if isinstance(mine, list):
                 pairs = zip_longest(mine, theirs, fillvalue=0)
                 setattr(self, name, [a + b for a, b in pairs])
+            elif isinstance(mine, str):
+                setattr(self, name, theirs or mine)
             elif name != "levels":
                 setattr(self, name, mine + theirs)
         self.merge_levels(other.levels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
@@ -15,8 +14,10 @@ from transformers.generation.logits_process import (
 )
 
 from specds._core import likeliest as likeliest_of_array
+from specds._core import read_outcomes
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from transformers import LogitsProcessorList
 
@@ -37,7 +38,7 @@ def is_rowwise(processors: LogitsProcessorList) -> bool:
 
 
 class Chooser:
-    """Chooses a next token at every place of a pass: the argmax, or an independent sample.
+    """Chooses a next token at every place of a pass: the argmax, or a sample by given noise.
 
     Following such samples is what `walk` does, which draws them one after the other: a draw at a
     place that is not reached is never looked at.
@@ -59,16 +60,25 @@ class Chooser:
         """Whether the choice has no settings, so that one CUDA graph serves all requests."""
         return not self._do_sample
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """The choices, int64 `(num_places,)`, for logits `(num_places, vocab_size)`."""
-        scores = logits.float()
-        if not self._do_sample:
-            return scores.argmax(dim=-1)
+    def __call__(
+        self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The choices, int64 `(num_rows, width)`.
+
+        Args:
+            logits: `(num_rows, width, vocab_size)`.
+            depths: int64 `(num_rows, width)`.
+            noise: For samples, as of `Noise.ahead`: places of one depth share it. There may be
+                fewer rows; those that are left are padding.
+        """
+        if noise is None:
+            return logits.argmax(dim=-1)
+        scores = logits.flatten(0, 1).float()
         nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
         probs = self._processors(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
-        # The least of exponential variables with these rates; `multinomial` would wait for the
-        # device to check its arguments.
-        return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
+        rows = torch.arange(len(depths), device=depths.device).clamp(max=len(noise) - 1)
+        # As `multinomial` does, which would wait for the device to check its arguments.
+        return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
 
 
 class PassRequest(NamedTuple):
@@ -78,11 +88,13 @@ class PassRequest(NamedTuple):
         choose: Chooses the tokens.
         num_predictions: How many of the likeliest tokens to tell at every place; 0 for none.
         known_tokens: These are of the ids below this.
+        noise: For `choose`; None for the argmax.
     """
 
     choose: Chooser
     num_predictions: int = 0
     known_tokens: int = 0
+    noise: torch.Tensor | None = None
 
 
 class Decision(NamedTuple):
@@ -110,7 +122,7 @@ def follow(
 
     Args:
         token_ids: int64 `(num_rows, width)`, the last token of each row and its draft; this and the
-            next three as `specds.verify.batch_inputs.Inputs` holds them.
+            next three as `specds.verify.inputs.Inputs` holds them.
         depths: int64 `(num_rows, width)`, how far a token is from the last one.
         parents: int64 `(num_rows, width)`, places in the row; the last token is its own parent.
         visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
@@ -136,6 +148,8 @@ def follow(
 
 def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> torch.Tensor:
     """The likeliest of the known tokens, `(..., num_predictions)`, or all where they are fewer."""
+    if num_predictions == 0:
+        return torch.empty((*logits.shape[:-1], 0), dtype=torch.int64, device=logits.device)
     known = logits[..., :known_tokens]
     return known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
 
@@ -158,12 +172,6 @@ def report(
     return torch.cat([counts[:, None], path, chosen, predictions.flatten(1)], dim=1)
 
 
-def decisions(reported: torch.Tensor, width: int) -> list[Decision]:
-    """What `report` says of each row of `width` places; waits for the device."""
-    made = []
-    for row in reported.cpu().numpy():
-        path, chosen, rest = np.split(row[1:], [width, 2 * width])
-        count = row[0]
-        nodes = (path[1 : 1 + count] - 1).tolist()
-        made.append(Decision(nodes, chosen[: 1 + count].tolist(), rest.reshape(width, -1)))
-    return made
+def decisions(reported: NDArray[np.int64], width: int) -> list[Decision]:
+    """What `report` says of each row of `width` places."""
+    return [*map(Decision._make, read_outcomes(reported, width))]

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from specds.accept.on_device import is_rowwise
-from specds.accept.rejection import accept_or_redraw, draw
+from specds.accept.rejection import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
+    from specds.accept.noise import Noise
     from specds.drafters.session import Proposal
 
 
@@ -144,6 +145,8 @@ class Sampler:
     ) -> None:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
+        self._noise: tuple[Noise, int] | None = None
+        self._num_calls = 0
         self._is_rowwise = is_rowwise(logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
@@ -157,6 +160,10 @@ class Sampler:
     def is_argmax(self) -> bool:
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
         return not self._do_sample and len(self.logits_processor) == 0 and not self.keeps
+
+    def draw_by(self, noise: Noise, row: int) -> None:
+        """Draws by the noise of a row, and not by what the generator would give next."""
+        self._noise = noise, row
 
     def __call__(
         self, token_ids: torch.Tensor, logits: torch.Tensor, proposal: Proposal | None = None
@@ -176,7 +183,13 @@ class Sampler:
             self.logits.append(row)
         if self._do_sample:
             probs = torch.nn.functional.softmax(scores, dim=-1)[0]
-            return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
+            self._num_calls += 1
+            if proposal is not None:
+                return accept_or_redraw(probs, proposal)
+            if self._noise is None:
+                return draw(probs)
+            noise, number = self._noise
+            return draw_by(probs, noise.at(self._num_calls - 1)[number])
         return int(scores.argmax(dim=-1))
 
     def _processed(self, token_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

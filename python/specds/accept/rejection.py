@@ -31,11 +31,19 @@ def draw(probs: torch.Tensor) -> int:
         token = draw_by_uniforms(probs.flatten().numpy(), _memory.array)
         if token is not None:
             return token
-        odds = (probs.flatten() / _exponentials(uniforms)).numpy()
-        token = int(odds.argmax())
-        if 0 < odds[token] < math.inf:
-            return token
+        return draw_by(probs.flatten(), _exponentials(uniforms))
     return int(torch.multinomial(probs, num_samples=1))
+
+
+def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
+    """The sample of `probs`, `(vocab_size,)`, that `torch.multinomial` draws by exponential noise.
+
+    Raises:
+        RuntimeError: As of `draw`.
+    """
+    odds = probs / noise
+    token = int(odds.argmax())
+    return token if 0 < odds[token] < math.inf else int(torch.multinomial(probs, num_samples=1))
 
 
 def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.best_size import best_size
 from specds.budget.step_cost import MOST_NODES
-from specds.drafters.session import within
+from specds.drafters.session import EMPTY_TREE, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 # Nodes that are drafted at first; more follow where they may pay.
 _LEAST_LOOK = 8
-_EMPTY = TokenTree([], [])
 
 
 class Budget(ABC):
@@ -49,21 +49,23 @@ class Budget(ABC):
             For each sequence a tree, or None where there is nothing to verify.
         """
 
-    @abstractmethod
-    def limit(self, max_nodes: int) -> None:
-        """Drafts at most `max_nodes` nodes from now on: memory does not hold more."""
-
     def prepare(self) -> None:
         """Comes before every draft; it may take a while to measure what a step costs."""
 
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
+    def record(
+        self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
+    ) -> Callable[[], None]:
         """Takes what came of a step, when all its work is done.
 
         Args:
             emitted: The tokens of each sequence; None for one that the step ended: its next tokens
                 are not known.
             learning_s: How long its sessions took to learn from it.
+
+        Returns:
+            Learns from it. The next draft can come first, where a device waits for that.
         """
+        return lambda: None
 
     def step_seconds(self) -> dict[int, float] | None:
         """Seconds of a step by number of nodes verified; None where they were not measured."""
@@ -75,10 +77,13 @@ class FixedBudget(Budget):
 
     Args:
         max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
+        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
+            the time of a step tells nothing of the text; 0 fills nothing.
     """
 
-    def __init__(self, max_nodes: int) -> None:
+    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
         self._max_nodes = max_nodes
+        self._fills_below = fills_below
 
     @property
     def pauses(self) -> bool:
@@ -90,16 +95,16 @@ class FixedBudget(Budget):
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
         most = self._max_nodes
-        return [
-            None
-            if self.pauses or max_depth <= 0
-            else _or_none(within(session.draft(most, max_depth), most, max_depth))
-            for session, max_depth in zip(sessions, max_depths, strict=True)
-        ]
-
-    def limit(self, max_nodes: int) -> None:
-        """As `Budget.limit`."""
-        self._max_nodes = min(self._max_nodes, max_nodes)
+        trees: list[TokenTree | None] = []
+        for session, max_depth in zip(sessions, max_depths, strict=True):
+            if self.pauses or max_depth <= 0:
+                trees.append(None)
+                continue
+            tree = within(session.draft(most, max_depth), most, max_depth)
+            if self._fills_below:
+                tree = _filled(tree, most, self._fills_below)
+            trees.append(_or_none(tree))
+        return trees
 
 
 @dataclass
@@ -116,7 +121,7 @@ class _Drafted:
 
     session: Session
     max_depth: int
-    tree: TokenTree = _EMPTY
+    tree: TokenTree = EMPTY_TREE
     gains: list[float] = field(default_factory=list)
     hope: float = 0.0
 
@@ -146,7 +151,6 @@ class AutoBudget(Budget):
         self._experience = experience
         self._clock = clock
         self._cost: CostModel | None = None
-        self._max_nodes = MOST_NODES
         self._pauses = not experience.is_time_to_draft()
         self._rows: list[_Drafted] = []
         # Of each row: one that has fewer is padded.
@@ -186,10 +190,10 @@ class AutoBudget(Budget):
             # A draft is worth tokens of its own row, and all rows wait for it.
             row.session.set_step_time(cost.seconds(0) / len(self._rows))
         grows = all(row.session.grows for row in self._rows)
-        most = min(self._first_look, self._max_nodes) if grows else self._max_nodes
+        most = min(self._first_look, MOST_NODES) if grows else MOST_NODES
         profit = self._look(cost, most)
-        while most < self._max_nodes and self._is_worth_a_look(cost, most, profit):
-            most = min(4 * most, self._max_nodes)
+        while most < MOST_NODES and self._is_worth_a_look(cost, most, profit):
+            most = min(4 * most, MOST_NODES)
             profit = self._look(cost, most)
         size = self._num_nodes
         trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
@@ -210,7 +214,7 @@ class AutoBudget(Budget):
         trust = self._experience.trust
         # What is less likely seldom pays, wherever it stands.
         least = min(cost.least_worth / trust.most, 1.0)
-        drafts = _draft_all(self._rows, most, least, self._max_nodes)
+        drafts = _draft_all(self._rows, most, least, MOST_NODES)
         for row, draft in zip(self._rows, drafts, strict=True):
             row.take(draft, most, trust)
         gains = [row.gains for row in self._rows]
@@ -231,22 +235,25 @@ class AutoBudget(Budget):
             if size > most
         )
 
-    def limit(self, max_nodes: int) -> None:
-        """As `Budget.limit`."""
-        self._max_nodes = min(self._max_nodes, max_nodes)
-
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
+    def record(
+        self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
+    ) -> Callable[[], None]:
         """As `Budget.record`."""
-        if self._cost is None or not self._rows:
-            return
+        cost, rows, size = self._cost, self._rows, self._num_nodes
+        if cost is None or not rows:
+            return lambda: None
         self._learning_s = learning_s
-        self._cost.record(self._num_nodes, self._clock() - self._start)
-        size = self._num_nodes
-        for row, tokens in zip(self._rows, emitted, strict=True):
-            if len(row.tree) and tokens is not None:
-                if size:
-                    self._experience.verified(sum(row.gains[:size]), len(tokens) - 1)
-                self._experience.trust.learn(row.tree, size, tokens)
+        seconds = self._clock() - self._start
+
+        def learn() -> None:
+            cost.record(size, seconds)
+            for row, tokens in zip(rows, emitted, strict=True):
+                if len(row.tree) and tokens is not None:
+                    if size:
+                        self._experience.verified(sum(row.gains[:size]), len(tokens) - 1)
+                    self._experience.trust.learn(row.tree, size, tokens)
+
+        return learn
 
     def step_seconds(self) -> dict[int, float] | None:
         """As `Budget.step_seconds`."""
@@ -266,6 +273,17 @@ def _draft_all(
             may_grow_to=may_grow_to,
         )
     return [row.session.draft(max_nodes, row.max_depth, min_gain, may_grow_to) for row in rows]
+
+
+def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
+    """The tree with more children of the context, of tokens that have none there yet."""
+    token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
+    taken = {token for token, parent in zip(token_ids, parents, strict=True) if parent == -1}
+    free = (token for token in range(vocab_size) if token not in taken)
+    more = [*islice(free, num_nodes - len(tree))]
+    return TokenTree(
+        [*token_ids, *more], [*parents, *[-1] * len(more)], [*tree.probs, *[0.0] * len(more)]
+    )
 
 
 def _or_none(tree: TokenTree) -> TokenTree | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from bisect import bisect
 from contextlib import suppress
 from itertools import accumulate
@@ -25,17 +24,21 @@ import torch
 import transformers
 
 from specds._core import TokenTree
-from specds.cache_folder import cache_folder
+from specds.cache_folder import cache_folder, keep, read_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import os
+    from collections.abc import Callable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
-    from specds.verify.runner import Runner
+    from specds.verify.generic import Runner
 
-MOST_NODES = 64
-"""The most nodes whose cost is measured, and so the most that an automatic budget verifies."""
+MOST_NODES = 63
+"""The most nodes whose cost is measured, and so the most that an automatic budget verifies.
+
+With the last token they fill tiles of 64, as do the other numbers that are recorded on a GPU.
+"""
 
 _SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
 # Where time runs out, these have been measured first: a line through the most telling ones.
@@ -45,7 +48,9 @@ _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
 # Raised where measuring or what passes take changes, so that what was kept before is not used.
-_VERSION = 4
+_VERSION = 6
+# No file of costs is longer.
+_MOST_BYTES = 4096
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -60,46 +65,55 @@ class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
     Piecewise linear between powers of two, and never less for more nodes: where more of them were
-    faster, fewer could be verified so. Shared by all requests on a model; a step recorded by one
-    thread while another records is lost, which does no harm.
+    faster, fewer could be verified so. Where passes are of few sizes it is a staircase, since nodes
+    that fill one up cost nothing. Shared by all requests on a model; a step recorded by one thread
+    while another records is lost, which does no harm.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
+        steps: The sizes of passes, 0 and `MOST_NODES` among them; empty where they have any.
     """
 
-    def __init__(self, seconds: Mapping[int, float]) -> None:
+    def __init__(self, seconds: Mapping[int, float], steps: Sequence[int] = ()) -> None:
         known = sorted(seconds)
-        at_sizes = np.interp(_SIZES, known, [taken for _, taken in sorted(seconds.items())])
+        self._sizes, self._is_stairs = tuple(steps or _SIZES), bool(steps)
+        at_sizes = np.interp(self._sizes, known, [taken for _, taken in sorted(seconds.items())])
         self._taken: list[float] = at_sizes.tolist()
-        self._least = _never_more_for_fewer(self._taken)
+        self._places = [self._place(number) for number in range(MOST_NODES + 1)]
+        self._set_least()
 
     def curve(self) -> dict[int, float]:
-        """Seconds by number of nodes, at the numbers between which the curve is straight."""
-        return {size: self.seconds(size) for size in _SIZES}
+        """Seconds by number of nodes, at the numbers between which it is straight or flat."""
+        return {size: self.seconds(size) for size in self._sizes}
 
     def seconds(self, num_nodes: int) -> float:
         """Seconds of a step that verifies `num_nodes` nodes of each row."""
-        return _between(self._least, *_place(num_nodes))
+        return _between(self._least, *self._place(num_nodes))
 
     def relative(self, most_nodes: int) -> list[float]:
         """What steps of 0 to `most_nodes` nodes cost, in plain steps: the first is 1."""
-        plain = self._least[0]
-        return [_between(self._least, *place) / plain for place in _PLACES[: 1 + most_nodes]]
+        return self._relative[: 1 + most_nodes]
+
+    def _place(self, num_nodes: int) -> tuple[int, float]:
+        """Where a number of nodes lies: after which of the sizes, and how far to the next."""
+        index = bisect(self._sizes, num_nodes, 1, len(self._sizes) - 1) - 1
+        size, next_size = self._sizes[index : index + 2]
+        share = min((num_nodes - size) / (next_size - size), 1.0)
+        return index, math.ceil(share) if self._is_stairs else share
 
     @property
     def least_worth(self) -> float:
-        """What a node beyond the first costs at least on average, in plain steps."""
+        """What a node beyond the first size costs at least on average, in plain steps."""
         # A first node may cost nothing, as passes of a single token have kernels of their own: that
         # says nothing of the others.
-        plain, first = self.seconds(0), self.seconds(1)
-        costs = self.curve().items()
-        return min((taken - first) / (size - 1) for size, taken in costs if size > 1) / plain
+        (_, plain), (first, taken_by_first), *others = self.curve().items()
+        return min((taken - taken_by_first) / (size - first) for size, taken in others) / plain
 
     def record(self, num_nodes: int, seconds: float) -> None:
         """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
         if not seconds > 0:  # a clock that stood still says nothing
             return
-        index, share = _place(num_nodes)
+        index, share = self._place(num_nodes)
         # Against what steps of this size took, not against the estimate for them: the difference
         # would be found again in each of them, and be learned by all sizes above.
         expected = _between(self._taken, index, share)
@@ -109,25 +123,20 @@ class CostModel:
             math.exp(surprise * (_SHARED_RATE + _LOCAL_RATE * is_from))
             for is_from in (0.0, 1.0 - share, 1.0)
         )
-        factors = [below] * index + [at] + [above] * (len(_SIZES) - 1 - index)
+        factors = [below] * index + [at] + [above] * (len(self._sizes) - 1 - index)
         self._taken = [*map(mul, self._taken, factors)]
+        self._set_least()
+
+    def _set_least(self) -> None:
+        # Here, as this is done while a device works.
         self._least = _never_more_for_fewer(self._taken)
+        plain = self._least[0]
+        self._relative = [_between(self._least, *place) / plain for place in self._places]
 
 
 def _never_more_for_fewer(seconds: list[float]) -> list[float]:
     """The least seconds of each size and of all larger ones."""
     return [*accumulate(reversed(seconds), min)][::-1]
-
-
-def _place(num_nodes: int) -> tuple[int, float]:
-    """Where a number of nodes lies: after which of `_SIZES`, and how far to the next."""
-    index = bisect(_SIZES, num_nodes, 1, len(_SIZES) - 1) - 1
-    size, next_size = _SIZES[index : index + 2]
-    return index, min((num_nodes - size) / (next_size - size), 1.0)
-
-
-# Of whole numbers, which each look at a draft goes through.
-_PLACES = [_place(number) for number in range(MOST_NODES + 1)]
 
 
 def _between(values: list[float], index: int, share: float) -> float:
@@ -157,6 +166,7 @@ class StepCosts:
         self._verification = verification
         self._most_nodes = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
         self._folder = folder
+        self._steps = runner.node_steps
         # What may change between two requests on the same model.
         self._setting = (verification, str(model.device), model.dtype, torch.get_num_threads())
         self._known = _models.setdefault(model, {})
@@ -169,16 +179,16 @@ class StepCosts:
         key = (*self._setting, num_rows, length)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = CostModel(self._measured(num_rows, length))
+            known = self._known[key] = CostModel(self._measured(num_rows, length), self._steps)
         return known
 
     def _measured(self, num_rows: int, length: int) -> dict[int, float]:
-        key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length}"
+        key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length} {self._steps}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
         kept = _read(path)
         if kept is None:
-            kept = measure(self._pass, self._most_nodes)
+            kept = measure(self._pass, self._most_nodes, self._steps or _ORDER)
             _write(path, kept)
         return kept
 
@@ -201,6 +211,7 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 def measure(
     verify: Callable[[int], None],
     most_nodes: int = MOST_NODES,
+    order: Sequence[int] = _ORDER,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
@@ -211,6 +222,7 @@ def measure(
     Args:
         verify: Verifies this number of nodes, and returns when that is done.
         most_nodes: What no pass may be larger than.
+        order: The sizes, those first that are to be measured where time is short.
         clock: Seconds since some moment.
 
     Returns:
@@ -224,7 +236,7 @@ def measure(
         return clock() - start
 
     samples: dict[int, list[float]] = {}
-    left = [size for size in _ORDER if size <= most_nodes]
+    left = [size for size in order if size <= most_nodes]
     deadline = clock() + _MEASURING_S
     while left and (clock() <= deadline or len(samples) < min(3, most_nodes)):
         size = min(left, key=lambda size: sum(samples.get(size, ())))
@@ -269,17 +281,15 @@ def _fingerprint(model: PreTrainedModel) -> str:
 def _read(path: Path) -> dict[int, float] | None:
     """The costs of a file; None where there is none, or one that is damaged."""
     try:
-        kept = {int(size): float(s) for size, s in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        content = json.loads(read_kept(path, _MOST_BYTES) or b"null")
+        kept = {int(size): float(s) for size, s in content.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    is_whole = {0, MOST_NODES} <= set(kept) <= set(_SIZES)
+    is_whole = {0, MOST_NODES} <= set(kept) <= set(range(MOST_NODES + 1))
     return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None
 
 
 def _write(path: Path, seconds: dict[int, float]) -> None:
-    """Writes beside the target and renames. What cannot be kept is measured again next time."""
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    """Keeps them. What cannot be kept is measured again next time."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(seconds))
-        unfinished.replace(path)
+        keep(path, json.dumps(seconds).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -73,16 +72,16 @@ class FusedDrafter:
     What each source says at each node of the tree is mixed by what that kind of evidence has been
     worth, which is learned from what the model accepts, and the tree grows best-first by the
     probability of its paths. A node's probability is calibrated: 1 plus the sum over a tree is the
-    acceptance length to be expected of it. Sessions share what they learn. Safe to share by
-    threads.
+    acceptance length to be expected of it. Sessions of a tenant share what they learn, and nobody
+    else's drafts depend on it. Safe to share by threads.
 
     Args:
         datastore: An open datastore, or the path of one.
         config: Which of all these are used.
         memory: What earlier requests said; every session adds its text when it finishes. By default
             an empty one where there is a datastore, and none where there is not.
-        weights: What `weights` or `specds.fit_weights` returned; by default the datastore's prior,
-            and without one nothing is learned yet.
+        weights: What all tenants start from, as `weights` or `specds.fit_weights` returned it; by
+            default the datastore's prior, and without one nothing is learned yet.
         model_tables: The target model, or its tables: what it predicts after a single token.
 
     Raises:
@@ -130,14 +129,14 @@ class FusedDrafter:
         weights: bytes | None = None,
         **sources: Any,
     ) -> FusedDrafter:
-        """A drafter with the memory and the weights that `save` wrote, or a new one without any.
+        """A drafter with the memory that `save` wrote, or with a new one.
 
         Args:
             path: The file; it need not be there yet.
             datastore: As for the class.
             config: As for the class.
             tokenizer: Which one the tokens are of; needed without a datastore, which knows.
-            weights: What to start from instead of the weights in the file.
+            weights: As for the class.
             **sources: `model_tables`, as for the class.
 
         Raises:
@@ -154,12 +153,20 @@ class FusedDrafter:
             size, name = vocab_size(tokenizer), fingerprint(tokenizer)
         else:
             raise ValueError("a memory is of one tokenizer: give it, or a datastore")
-        memory, kept = Memory(size, tokenizer=name), b""
         if Path(path).exists():
-            memory, kept = Memory.open(path, size, tokenizer=name)
-        if weights is None:
-            weights = _readable(kept, path)
+            memory = Memory.open(path, size, tokenizer=name)
+        else:
+            memory = Memory(size, tokenizer=name)
         return cls(datastore, config, memory, weights, **sources)
+
+    def __repr__(self) -> str:
+        parts = {
+            "datastore": self.datastore and str(self.datastore.path),
+            "memory": self.memory,
+            "model_tables": self.model_tables,
+        }
+        given = [f"{name}={value!r}" for name, value in parts.items() if value is not None]
+        return f"FusedDrafter({', '.join([*given, repr(self.config)])})"
 
     @property
     def vocab_size(self) -> int | None:
@@ -182,7 +189,8 @@ class FusedDrafter:
 
         Args:
             prompt_ids: Its prompt.
-            tenant: Whose earlier requests it drafts from, and whose memory it goes into.
+            tenant: Whose earlier requests it drafts from and learned from, and whose memory it goes
+                into; requests without a tenant are those of one of the empty name.
             predicted_output: What the model is expected to write, such as a text to be edited.
 
         Raises:
@@ -198,24 +206,23 @@ class FusedDrafter:
         """This drafter as `generate` takes it, for sessions with these arguments."""
         return _ForRequest(self, tenant, predicted_output)
 
-    def weights(self) -> bytes:
-        """What was learned so far."""
-        return self._state.weights()
-
-    def prior(self) -> bytes:
-        """What of it holds for other texts too: what drafters of these may start from."""
-        return self._state.prior()
+    def weights(self, tenant: str = "") -> bytes:
+        """What a tenant's requests taught so far: what drafters of other texts may start from."""
+        return self._state.weights(tenant)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes memory and weights to one file, in one step, for `resume`.
+        """Writes the memory to one file, in one step, for `resume`.
+
+        What other processes have kept there meanwhile stays (`merge` of `Memory.save`).
 
         Raises:
+            FormatError: What is at `path` is no snapshot, or is damaged.
             OSError: The file cannot be written; what was at `path` is still there.
-            ValueError: The drafter has no memory.
+            ValueError: The drafter has no memory, or what is at `path` is of another tokenizer.
         """
         if self.memory is None:
             raise ValueError("this drafter has no memory to save: give it one")
-        self.memory.save(path, weights=self.weights())
+        self.memory.save(path, merge=True)
 
     def stats(self) -> dict[str, int]:
         """How many accepted tokens each source drafted, where it drafted any."""
@@ -262,13 +269,3 @@ def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:
     from specds.drafters.model_tables import load_tables
 
     return load_tables(source)
-
-
-def _readable(weights: bytes, path: str | PathLike[str]) -> bytes | None:
-    """The weights of a snapshot; None where they are of another version: the texts are not."""
-    try:
-        FusedState(weights=weights or None)
-    except ValueError as error:
-        warnings.warn(f"{path}: its texts are used, its weights are not: {error}", stacklevel=3)
-        return None
-    return weights or None

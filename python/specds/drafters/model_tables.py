@@ -7,11 +7,10 @@ in the user's cache folder. They may be removed at any time.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import tempfile
 import warnings
 import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from rich.progress import track
 
 from specds import terminal
 from specds._core import ModelTables
-from specds.cache_folder import cache_folder
+from specds.cache_folder import cache_folder, keep, read_kept
 
 if TYPE_CHECKING:
     import os
@@ -35,6 +34,8 @@ _MOST_VALUES = 64
 # Logits and vocabulary rows worked on at a time: 128 MiB of them in single precision.
 _BATCH_ELEMENTS = 1 << 25
 _MOST_TOKENS = 1024
+# What an archive of three arrays takes beside their numbers, and more.
+_MOST_HEADER_BYTES = 4096
 
 
 def load_tables(
@@ -56,8 +57,8 @@ def load_tables(
         raise ValueError(f"k must be positive, got {k}")
     k = min(k, _vocab_size(model))
     path = Path(folder or cache_folder()) / f"tables-{fingerprint(model)}-{k}.npz"
-    found = _read(path)
-    if found is not None and (found.vocab_size, found.k) == (_vocab_size(model), k):
+    found = _read(path, _vocab_size(model), k)
+    if found is not None:
         return found
     tables = compute_tables(model, k)
     try:
@@ -161,30 +162,27 @@ def _vocab_size(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
-def _read(path: Path) -> ModelTables | None:
-    """The tables of a file; None where there is none, or one that is damaged."""
+def _read(path: Path, vocab_size: int, k: int) -> ModelTables | None:
+    """The tables of a file; None where there is none, or one that is damaged or of other sizes."""
+    content = io.BytesIO(read_kept(path, 8 * vocab_size * (k + 1) + _MOST_HEADER_BYTES) or b"")
     try:
-        # An archive with checksums; nothing in it is run.
-        with path.open("rb") as file, np.load(file) as arrays:
-            return ModelTables(arrays["bigram"], arrays["bigram_probs"], arrays["unigram"])
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error):
+        # An archive with checksums; nothing in it is run, and nothing packed is unpacked.
+        if any(part.compress_type for part in zipfile.ZipFile(content).infolist()):
+            return None
+        with np.load(content) as arrays:
+            tables = ModelTables(arrays["bigram"], arrays["bigram_probs"], arrays["unigram"])
+    except Exception:  # a bit may make it encrypted, of another version, of any length
         return None
+    is_ranking = np.array_equal(np.sort(tables.unigram), np.arange(vocab_size))
+    return tables if is_ranking and tables.bigram.shape == (vocab_size, k) else None
 
 
 def _write(path: Path, tables: ModelTables) -> None:
-    """Writes beside the target and renames: who reads sees all of a file or none of it."""
+    content = io.BytesIO()
     arrays: dict[str, Any] = {
         "bigram": tables.bigram.astype(np.int32),
         "bigram_probs": tables.bigram_probs,
         "unigram": tables.unigram.astype(np.int32),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        unfinished = Path(file.name)
-        try:
-            np.savez(file, **arrays)
-            file.close()
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink()
-            raise
+    np.savez(content, **arrays)
+    keep(path, content.getvalue())

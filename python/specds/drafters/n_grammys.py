@@ -43,8 +43,7 @@ class NGrammysConfig:
 class NGrammysDrafter(CoreDrafter):
     """Learning-free drafting as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
 
-    Its rows make a tree, which ``generate(..., verification="batched")`` verifies row by row, as
-    the paper does.
+    Its rows make a tree, which `specds.papers.path_rows` verifies row by row, as the paper does.
 
     Args:
         tables: The target model, or its tables; None will do for the strategy ``context``.

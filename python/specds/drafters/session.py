@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from specds._core import DraftSession
+from specds._core import DraftSession, TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import LogitsProcessorList, PreTrainedModel
 
-    from specds._core import TokenTree
     from specds.stats import LevelStats
 
 
@@ -139,6 +138,24 @@ class Session(ABC):
         """
         return None
 
+    def suggest(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        parents: Sequence[int] | np.ndarray | None = None,
+        probs: Sequence[float] | np.ndarray | None = None,
+    ) -> bool:
+        """Takes a suggestion from outside for what follows the context.
+
+        Args:
+            token_ids: Of a tree, or of a chain where there are no `parents`.
+            parents: As those of a `TokenTree`.
+            probs: How likely each token is held to be after its parent; 1 by default.
+
+        Returns:
+            Whether the session uses suggestions.
+        """
+        return False
+
     def set_step_time(self, step_seconds: float) -> None:
         """Takes how long a plain step of the target takes: what a draft may cost depends on it."""
 
@@ -162,6 +179,21 @@ class Session(ABC):
 
     def finish(self) -> None:
         """Ends the request. Called once, also when generation fails."""
+
+
+EMPTY_TREE = TokenTree([], [])
+"""The draft of no nodes."""
+
+
+class Silence(Session):
+    """Drafts nothing: what a request has while its last token is none of the drafter's."""
+
+    def draft(self, *_: Any, **__: Any) -> TokenTree:
+        """As `Session.draft`: an empty tree."""
+        return EMPTY_TREE
+
+    def observe(self, *_: Any) -> None:
+        """As `Session.observe`."""
 
 
 # The core's sessions have all of these methods and attributes.

@@ -7,9 +7,9 @@ chain of one request), `drafter`. The rule by which a sampled token is accepted 
 it, as `specds.generation` does, and not that.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from specds._lazy import lazy
 from specds.hierarchy.config import ABLATIONS, HierarchyConfig
 from specds.hierarchy.registry import HierarchyName
 
@@ -19,13 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchyName", "HierarchySession"]
 
-_LAZY = {
-    "HierarchyDrafter": "specds.hierarchy.drafter",
-    "HierarchySession": "specds.hierarchy.session",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'specds.hierarchy' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = lazy(__name__, HierarchyDrafter="drafter", HierarchySession="session")

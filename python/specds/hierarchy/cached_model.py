@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from specds.verify.cache import TreeCache
-from specds.verify.masks import MaskBuilder, of_tree
+from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +32,9 @@ class CachedModel:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        config = model.config.get_text_config(decoder=True)
-        takes = inspect.signature(model.forward).parameters
         self.model = model
-        self._keeps_logits = "logits_to_keep" in takes
-        self._cache = TreeCache(config.num_hidden_layers, _FIRST_SLOTS)
-        self._masks = MaskBuilder(config, model.dtype)
+        self._runner = Runner(model, prompt_length=0, max_length=_FIRST_SLOTS, max_nodes=0)
+        self._cache = self._runner.cache
         self._cached: list[int] = []
         self._missing: list[int] = []
         self._tree: TokenTree | None = None
@@ -61,13 +56,12 @@ class CachedModel:
         # A cache takes a tree only once it knows the shapes of the states.
         is_too_much = len(missing) > _MOST_WITH_A_TREE or not self._cached
         if is_too_much and not _is_chain(tree):
-            self._forward(missing, None)
+            self._runner.run(missing, None)
             self._keep(missing, range(len(missing)))
             self._roll_back_to(tokens)
             missing = missing[-1:]
-        logits = self._forward(missing, tree)
         self._missing, self._tree = missing, tree
-        return logits[-1 - len(tree) :]
+        return self._runner.run(missing, tree if len(tree) else None)
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
@@ -79,7 +73,7 @@ class CachedModel:
         self._tree = None
 
     def _keep(self, tokens: list[int], places: Sequence[int]) -> None:
-        self._cache.commit(places)
+        self._cache.commit([places])
         self._cached += tokens
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
@@ -91,41 +85,7 @@ class CachedModel:
         del self._cached[length:]
         self._cache.roll_back(length)
 
-    def _forward(self, tokens: list[int], tree: TokenTree | None) -> torch.Tensor:
-        length, num_new, device = self._cache.length, len(tokens), self.model.device
-        ids, depths, mask = np.array(tokens), np.arange(num_new), None
-        num_nodes = 0 if tree is None else len(tree)
-        if tree is not None and num_nodes:
-            visible, node_depths = of_tree(tree)
-            ids = np.concatenate((ids, tree.token_ids))
-            depths = np.concatenate((depths, num_new - 1 + node_depths[1:]))
-            if not _is_chain(tree):
-                arrays = (_after(num_new, visible), depths)
-                seen, at = (torch.from_numpy(array)[None].to(device) for array in arrays)
-                mask = self._masks.of_row(seen, at, length)
-        inputs = torch.from_numpy(np.stack((ids, length + depths))[:, None])
-        token_ids, positions = inputs.to(device)
-        output = self.model(
-            input_ids=token_ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            return_dict=True,
-            **({"logits_to_keep": 1 + num_nodes} if self._keeps_logits else {}),
-        )
-        logits: torch.Tensor = output.logits[0]
-        return logits
-
 
 def _is_chain(tree: TokenTree) -> bool:
     """Whether every node follows the one before, so that the model's own causal mask will do."""
     return bool((tree.parents == np.arange(-1, len(tree) - 1)).all())
-
-
-def _after(num_new: int, visible: np.ndarray) -> np.ndarray:
-    """Who sees whom where `num_new` tokens, the last of them the root, come before a tree."""
-    size = num_new - 1 + len(visible)
-    whole = np.tri(size, dtype=np.bool_)
-    whole[num_new - 1 :, num_new - 1 :] = visible
-    return whole

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
-from specds.drafters.session import Proposal
+from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.stats import LevelStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EMPTY_TREE = TokenTree([], [])
+
+# How many of a level's likeliest tokens are suggested in each place.
+_NUM_LIKELY = 4
 
 
 class Threshold:
@@ -58,6 +60,7 @@ class Draft:
         samples: Whether they were chosen by chance.
         threshold: What the level that chose them learns from their rejection.
         stats: Where their acceptance is counted.
+        holds_above: Whether the tree is also made of what the levels above suggested.
     """
 
     tree: TokenTree
@@ -65,6 +68,7 @@ class Draft:
     samples: bool = False
     threshold: Threshold = field(default_factory=Threshold)
     stats: LevelStats = field(default_factory=LevelStats)
+    holds_above: bool = False
 
     @classmethod
     def of_chain(
@@ -85,6 +89,22 @@ class Draft:
             place - 1: Proposal(drawn.token_id, drawn.probs)
             for place, drawn in enumerate(self.chosen)
         }
+
+    def suggestion(self) -> tuple[list[int], list[int], list[float]]:
+        """The tokens, and those that were likely in their places: ids, parents, probabilities."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        probs: list[float] = []
+        parent = -1
+        for drawn in self.chosen:
+            likely = drawn.probs.topk(min(_NUM_LIKELY, len(drawn.probs)))
+            row = dict(zip(likely.indices.tolist(), likely.values.tolist(), strict=True))
+            row.setdefault(drawn.token_id, drawn.prob)
+            parents += [parent] * len(row)
+            parent = len(tokens) + [*row].index(drawn.token_id)
+            tokens += row
+            probs += (min(prob, 1.0) for prob in row.values())
+        return tokens, parents, probs
 
     def joined_with(self, branches: TokenTree, max_nodes: int) -> Draft:
         """This draft and the best of the branches of another, at most `max_nodes` nodes.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from specds.drafters.session import within
-from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, by_edge, subtree
+from specds.drafters.session import EMPTY_TREE, within
+from specds.hierarchy.draft import Draft, Drawn, Threshold, by_edge, subtree
 from specds.stats import LevelStats
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class Level(ABC):
             LevelError: This level or one beneath it failed.
         """
 
-    def observe(self, token_ids: Sequence[int]) -> None:  # noqa: B027
-        """Takes the tokens that the target emitted; a level may ignore them."""
+    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:  # noqa: B027
+        """As `Session.observe`; a level may ignore it."""
 
     def finish(self) -> None:  # noqa: B027
         """Ends the request; most levels have nothing to end."""
@@ -85,15 +86,22 @@ class RetrievalLevel(Level):
         self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
     ) -> None:
         super().__init__(name)
-        self._session = session
+        self.session = session
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
         self._context_length = prompt_length
 
-    def branches(self) -> Draft:
-        """What may follow the context, for the target itself."""
-        return self._handed_up(self._of_context())
+    def branches(self, above: Draft) -> Draft:
+        """What may follow the context, for the target itself, by this drafter and the models above.
+
+        The fused drafter takes what those hold to be likely as one more source.
+        """
+        is_used = False
+        if above.chosen:
+            is_used = self._timed(partial(self.session.suggest, *above.suggestion()))
+            self._tree = None
+        return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
     def draft(self, text: Text, most: int) -> Draft:
         """What may follow the tokens on trial."""
@@ -102,24 +110,24 @@ class RetrievalLevel(Level):
         on_trial = text.tokens[self._context_length :]
         tree = None
         if on_trial:
-            tree = self._timed(partial(self._session.draft_after, on_trial, self._max_nodes_up))
+            tree = self._timed(partial(self.session.draft_after, on_trial, self._max_nodes_up))
         if tree is None:
             tree = subtree(self._of_context(), on_trial)
         return self._handed_up(within(tree, self._max_nodes_up, most))
 
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """Takes the tokens that the target emitted."""
+    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
+        """As `Session.observe`."""
         self._tree = None
         self._context_length += len(token_ids)
-        self._timed(partial(self._session.observe, token_ids))
+        self._timed(partial(self.session.observe, token_ids, num_verified))
 
     def finish(self) -> None:
         """Ends the drafter's request."""
-        self._session.finish()
+        self.session.finish()
 
     def _of_context(self) -> TokenTree:
         if self._tree is None:
-            self._tree = self._timed(partial(self._session.draft, self._max_nodes))
+            self._tree = self._timed(partial(self.session.draft, self._max_nodes))
         return self._tree
 
     def _handed_up(self, tree: TokenTree) -> Draft:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from specds.drafters.session import Session
-from specds.hierarchy.draft import EMPTY_TREE, Draft
+from specds.drafters.session import EMPTY_TREE, Session
+from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import Level, LevelError, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
 
@@ -62,6 +62,18 @@ class HierarchySession(Session):
         """The sampled tokens of the last draft, by the node that they follow."""
         return self._draft.proposals
 
+    @property
+    def num_predictions(self) -> int:
+        """What the retrieval uses, where its branches go up to the target."""
+        joined = self._joined()
+        return joined.session.num_predictions if joined else 0
+
+    def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        """As `Session.observe_predictions`, to the retrieval."""
+        joined = self._joined()
+        if joined:
+            joined.session.observe_predictions(tree, predictions)
+
     def join(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on.
 
@@ -90,7 +102,10 @@ class HierarchySession(Session):
             self._parts = []
         self._draft, *branches = self._parts or [Draft(EMPTY_TREE)]
         for retrieved in branches:
-            self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+            if self._text.samples or not retrieved.holds_above:
+                self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+            else:
+                self._draft = retrieved
         return self._draft.tree
 
     def observe(
@@ -102,11 +117,13 @@ class HierarchySession(Session):
         tokens = [int(token) for token in token_ids]
         for draft in self._parts:
             draft.settle(tokens)
+        # Where tokens were joined to it, not the first nodes of the retrieved tree were verified.
+        is_retrieved = bool(self._parts) and self._draft is self._parts[-1]
         self._draft, self._parts = Draft(EMPTY_TREE), []
         self._text.tokens += tokens
         for level in list(self._levels):
             try:
-                level.observe(tokens)
+                level.observe(tokens, num_verified if is_retrieved else None)
             except LevelError as failure:
                 self._leave_out(failure)
 
@@ -119,11 +136,16 @@ class HierarchySession(Session):
         """What the highest level drafts, and the retrieved branches that are to be joined to it."""
         if not chain:
             return []
-        retrieval, top = chain[0], chain[-1]
-        if not self._config.joined or not isinstance(retrieval, RetrievalLevel):
+        retrieval, top = self._joined(), chain[-1]
+        if retrieval is None:
             return [top.draft(self._text, most)]
-        branches = retrieval.branches()
-        return [Draft(EMPTY_TREE) if top is retrieval else top.draft(self._text, most), branches]
+        above = Draft(EMPTY_TREE) if top is retrieval else top.draft(self._text, most)
+        return [above, retrieval.branches(above)]
+
+    def _joined(self) -> RetrievalLevel | None:
+        """The drafter whose branches go up to the target, where one's do."""
+        first = self._levels[0] if self._levels and self._config.joined else None
+        return first if isinstance(first, RetrievalLevel) else None
 
     def _wired(self) -> list[Level]:
         """The levels of this step, the lowest first, each model drafting by the one before it."""

@@ -1,28 +1,28 @@
 """What does the target say of a draft: one forward pass over a token tree, and its KV cache.
 
-Read in this order: `cache`, `masks`, `runner` (the forward pass over a tree, as any model can do
-it), `attention` and `packed_model` (how a model attends otherwise), `packed_runner` (the same for
-many sequences, faster), `graphs` (its passes as CUDA graphs), `batched` (a tree as a batch of
-rows), and `support` (for which models all of this is right). Imports `specds.accept`, since on a
-device acceptance is part of the pass.
+Read in this order: `cache`, `masks`, `generic` (the forward pass over a tree, as any model can do
+it), `attention`, `packed_model` and `lean_forward` (how a model attends otherwise, and passes with
+less between its layers), `inputs` and `static` (rows of a batch in passes of few shapes),
+`recordings` (these as CUDA graphs), and `support` (for which models all of this is right). Imports
+`specds.accept`, since on a device acceptance is part of the pass.
 """
 
-from specds.verify.batched import BatchedRunner
 from specds.verify.cache import TreeCache
+from specds.verify.generic import Runner
 from specds.verify.masks import MaskBuilder
-from specds.verify.packed_runner import PackedRunner
-from specds.verify.runner import Runner
+from specds.verify.recordings import release
 from specds.verify.runners import RUNNERS
+from specds.verify.static import StaticRunner
 from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [
     "RUNNERS",
-    "BatchedRunner",
     "MaskBuilder",
-    "PackedRunner",
     "Runner",
+    "StaticRunner",
     "Support",
     "TreeCache",
     "UnsupportedModelError",
     "check_model",
+    "release",
 ]

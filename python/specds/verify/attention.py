@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import AttentionInterface
 
-from specds.verify.masks import packed
+from specds.verify.tree_attention import tree_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specds.verify.masks import Sight
 
 PACKED = "specds_packed"
 """The name of `attend_packed` among the attention functions of transformers.
@@ -15,8 +21,37 @@ PACKED = "specds_packed"
 No mask function has that name, so that transformers makes no masks of its own for it.
 """
 
+SEEN = "specds_seen"
+"""The attribute in which the modules of a `packed_model` have a `Seen`."""
+
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
-_UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
+_UNKNOWN_TO_KERNEL = ("position_bias", "head_mask")
+_UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
+
+
+class Tree(NamedTuple):
+    """What `tree_attention` must know of a pass over drafts, in place of a mask.
+
+    Attributes:
+        lengths: As it takes them, as the next two.
+        positions: Of the tokens.
+        ancestors: Which tokens see which.
+        sights: How far back each layer sees.
+        scratch: Memory for one call at a time.
+    """
+
+    lengths: torch.Tensor
+    positions: torch.Tensor
+    ancestors: torch.Tensor
+    sights: Sequence[Sight]
+    scratch: torch.Tensor
+
+
+@dataclass
+class Seen:
+    """What the tokens of a model's present pass see, where that is no mask."""
+
+    tree: Tree | None = None
 
 
 class AttentionError(ValueError):
@@ -44,8 +79,8 @@ def attend_packed(
         key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.
         attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
-            as share a head of the keys, one head's tokens after the other's (see `packed`). None
-            where every token sees every slot.
+            as share a head of the keys, one head's tokens after the other's. None where every
+            token sees every slot.
         scaling: Factor of the products; by default one over the root of `head_dim`.
         **kwargs: What else the model says.
 
@@ -55,16 +90,19 @@ def attend_packed(
     Raises:
         AttentionError: The model asks for what is not computed here.
     """
+    seen = module.__dict__.get(SEEN)
+    if seen is not None and seen.tree is not None:
+        _refuse(kwargs, _UNKNOWN_TO_KERNEL, makes_masks=attention_mask is not None)
+        wanted = {"softcap": kwargs.get("softcap"), "sinks": kwargs.get("s_aux"), "scale": scaling}
+        layer: Any = module.layer_idx
+        return attend_tree(seen.tree, layer, query, key, value, **wanted), None
     num_parts, num_heads, num_tokens, head_dim = query.shape
     num_rows, num_key_heads = key.shape[:2]
     group, width = num_heads // num_key_heads, num_parts * num_tokens // num_rows
-    asked = [name for name in _UNKNOWN_HERE if kwargs.get(name) is not None]
-    if asked or (attention_mask is None and width > 1):
-        what = f"with {asked[0]}" if asked else "that makes its own masks"
-        raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
+    _refuse(kwargs, _UNKNOWN_TO_SDPA, makes_masks=attention_mask is None and width > 1)
     if attention_mask is not None and attention_mask.shape[2] != group * width:
         # Layers differ in their heads, and the mask is that of others.
-        attention_mask = packed(attention_mask[:, :, :width], group)
+        attention_mask = attention_mask[:, :, :width].repeat(1, 1, group, 1)
     query = query.transpose(0, 1).reshape(num_key_heads, group, num_rows, width, head_dim)
     query = query.permute(2, 0, 1, 3, 4).reshape(num_rows, num_key_heads, -1, head_dim)
     output = torch.nn.functional.scaled_dot_product_attention(
@@ -75,6 +113,39 @@ def attend_packed(
 
 
 AttentionInterface.register(PACKED, attend_packed)
+
+
+def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool) -> None:
+    found = [name for name in unknown if asked.get(name) is not None]
+    if found or makes_masks:
+        what = f"with {found[0]}" if found else "that makes its own masks"
+        raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
+
+
+def attend_tree(
+    tree: Tree,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    **asked: Any,
+) -> torch.Tensor:
+    """`attend_packed` by the kernel: what it returns, of the tokens of all rows in one part."""
+    by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
+    window, chunk = tree.sights[layer]
+    attended = tree_attention(
+        by_row,
+        key,
+        value,
+        tree.lengths,
+        tree.positions,
+        tree.ancestors,
+        window=window,
+        chunk=chunk,
+        scratch=tree.scratch,
+        **asked,
+    )
+    return attended.flatten(0, 1)[None]
 
 
 def group_size(config: Any) -> int:

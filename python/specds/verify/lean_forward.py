@@ -1,56 +1,62 @@
-"""How do small models pass faster: the arithmetic of their forward, without its Python."""
+"""How do passes take less: the arithmetic of a model's forward, without its Python."""
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.backends import mkl
 from torch.nn.modules.module import _has_any_global_hook
+from transformers.activations import ACT2FN
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
-from specds.verify.attention import attend_packed
+from specds.verify import layer_operations
+from specds.verify.attention import Tree, attend_packed, attend_tree
 from specds.verify.masks import layer_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from transformers import PreTrainedModel
 
     from specds.verify.cache import TreeCache
+    from specds.verify.masks import Masks
 
     _Function = Callable[[torch.Tensor], torch.Tensor]
-    Mask = torch.Tensor | None
+    _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
+    _Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 # Tokens for which a linear layer is computed the other way round: 2 take 0.55 of the time, 5 take
 # 0.7, 8 take 0.9 and 16 more than all (5 million parameters, a processor with AVX-512).
 _FEW = 8
 _HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
+# The share of a device's free memory that copies of weights may take.
+_MOST_COPIED = 0.25
 
 # What the class names of the families known here begin with.
 _FAMILIES: dict[str, ModuleType] = {
+    "Gemma3": modeling_gemma3,
     "Llama": modeling_llama,
     "Mistral": modeling_mistral,
     "Qwen2": modeling_qwen2,
     "Qwen3": modeling_qwen3,
 }
-# What they end with, of the modules whose forward is computed here, and the modules in each of
-# these; of the others in them, the forward is called.
-_PARTS = {
-    "ForCausalLM": {"model", "lm_head"},
-    "Model": {"embed_tokens", "layers", "norm", "rotary_emb"},
-    "DecoderLayer": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
-    "Attention": {"q_proj", "k_proj", "v_proj", "o_proj"},
-    "MLP": {"gate_proj", "up_proj", "down_proj", "act_fn"},
-    "RMSNorm": set[str](),
-}
+# Modules whose forward is called, and, with the layers' numbers, those whose forward is not.
+_CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
+_JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
+_COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
+_COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
+# Activations that `layer_operations.gate` computes, and whether that is by GELU.
+_GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
 def lean_reason(model: PreTrainedModel) -> str | None:
@@ -63,39 +69,28 @@ def lean_reason(model: PreTrainedModel) -> str | None:
         return "hooks are registered for all modules"
     if getattr(model, "_tp_size", None) is not None:
         return "it is spread over several devices"
-    computed = _computed_modules(model)
-    return next((why for part in computed if (why := _part_reason(family, *part))), None)
+    if getattr(model.config, "final_logit_softcapping", None) is not None:
+        return "it caps its logits"
+    return _part_reason(_FAMILIES[family], model)
 
 
-def _computed_modules(model: Any) -> Iterator[tuple[torch.nn.Module, str]]:
-    """All modules whose forward is not called, each after the one that it is found in."""
-    yield model, "ForCausalLM"
-    yield model.model, "Model"
-    yield model.model.norm, "RMSNorm"
-    for layer in model.model.layers:
-        yield layer, "DecoderLayer"
-        yield layer.self_attn, "Attention"
-        yield layer.mlp, "MLP"
-        yield layer.input_layernorm, "RMSNorm"
-        yield layer.post_attention_layernorm, "RMSNorm"
-        for name in _HEAD_NORMS & layer.self_attn._modules.keys():
-            yield layer.self_attn._modules[name], "RMSNorm"
-
-
-def _part_reason(family: str, module: torch.nn.Module, kind: str) -> str | None:
-    expected = getattr(_FAMILIES[family], family + kind)
-    name, parts = expected.__name__, _PARTS[kind]
-    if family == "Qwen3" and kind == "Attention":
-        parts = parts | _HEAD_NORMS
-    if type(module) is not expected:
-        return f"a {type(module).__name__} is where a {name} is expected"
-    weights = {"weight"} if kind == "RMSNorm" else set()
-    if module._modules.keys() != parts or module._parameters.keys() != weights:
+def _part_reason(family: ModuleType, part: torch.nn.Module) -> str | None:
+    """Why a module cannot be computed here, or one in it whose forward is not called."""
+    kind, names = type(part), {*part._modules, *part._parameters}
+    name, inner = kind.__name__, names - _CALLED - _JOINED
+    if kind is torch.nn.ModuleList:
+        inner = names
+    elif kind.__module__ != family.__name__:
+        return f"a {name} is where one of {family.__name__} is expected"
+    elif not inner <= _COMPUTED | {"weight"}:
         return f"a {name} is not made as usual"
     # A forward of the class may have been exchanged for all models, by a library of kernels.
-    if _is_hooked(module) or expected.forward.__module__ != expected.__module__:
+    elif _is_hooked(part) or kind.forward.__module__ != kind.__module__:
         return f"a {name} has hooks or another forward than its own"
-    return f"a {name} is in training mode" if module.training else None
+    if part.training:
+        return f"a {name} is in training mode"
+    parts = (part._modules[of] for of in part._modules if of in inner)
+    return next((why for of in parts if of is not None and (why := _part_reason(family, of))), None)
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:
@@ -103,41 +98,67 @@ def _is_hooked(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
+class _Norm(NamedTuple):
+    """The root mean square norm of a model, and as a function what is fastest without kernels."""
+
+    weight: torch.Tensor
+    eps: float
+    offset: float
+    function: _Function
+
+    @classmethod
+    def of(cls, norm: Any) -> _Norm:
+        weight, is_offset = norm.weight, type(norm) is modeling_gemma3.Gemma3RMSNorm
+        eps = norm.eps if is_offset else norm.variance_epsilon
+        function: _Function = norm
+        # In half precision the models round on the way, as one operation does not. On a CUDA device
+        # it is one kernel instead of eight, and as near to the true numbers.
+        if not is_offset and (weight.dtype == torch.float32 or weight.device.type == "cuda"):
+            normed = torch.nn.functional.rms_norm
+            function = partial(normed, normalized_shape=weight.shape, weight=weight, eps=eps)
+        return cls(weight, eps, float(is_offset), function)
+
+
 class _Layer(NamedTuple):
     """What a decoder layer computes with; to look it up in modules takes as long as to add."""
 
-    input_norm: _Function
-    query: _Function
-    key: _Function
-    value: _Function
-    head_norms: tuple[_Function, _Function] | None
+    input_norm: _Norm
+    query_key_value: _Parts
+    head_norms: tuple[_Norm, _Norm] | None
     output: _Function
-    mlp_norm: _Function
-    gate: _Function
-    up: _Function
+    norm_of_attended: _Norm | None
+    mlp_norm: _Norm
+    gate_up: _Parts
     activation: _Function
+    is_gelu: bool | None
     down: _Function
+    norm_of_mlp: _Norm | None
     attention: Any
     kind: str
 
     @classmethod
-    def of(cls, layer: Any, kind: str) -> _Layer:
+    def of(cls, layer: Any, kind: str, join: Callable[..., _Parts]) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
+        norms = {name: _Norm.of(layer._modules[name]) for name in layer._modules if "norm" in name}
         head_norms = None
         if attention._modules.keys() >= _HEAD_NORMS:
-            head_norms = _norm(attention.q_norm), _norm(attention.k_norm)
+            head_norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
+        # Of two norms around attention the second is of what it adds.
+        after = norms["post_attention_layernorm"]
+        before_mlp = norms.get("pre_feedforward_layernorm")
+        is_known = type(mlp.act_fn) in _GATES and not _is_hooked(mlp.act_fn)
         return cls(
-            input_norm=_norm(layer.input_layernorm),
-            query=_function(attention.q_proj),
-            key=_function(attention.k_proj),
-            value=_function(attention.v_proj),
+            input_norm=norms["input_layernorm"],
+            query_key_value=join(attention.q_proj, attention.k_proj, attention.v_proj),
             head_norms=head_norms,
             output=_function(attention.o_proj),
-            mlp_norm=_norm(layer.post_attention_layernorm),
-            gate=_function(mlp.gate_proj),
-            up=_function(mlp.up_proj),
+            norm_of_attended=None if before_mlp is None else after,
+            mlp_norm=before_mlp or after,
+            gate_up=join(mlp.gate_proj, mlp.up_proj),
             activation=mlp.act_fn,
+            is_gelu=_GATES[type(mlp.act_fn)] if is_known else None,
             down=_function(mlp.down_proj),
+            norm_of_mlp=norms.get("post_feedforward_layernorm"),
             attention=attention,
             kind=kind,
         )
@@ -166,18 +187,42 @@ def _linear_of_few(
     return (product if bias is None else product + bias)[None]
 
 
-def _norm(norm: Any) -> _Function:
-    # In half precision the models round on the way, as one operation does not. On a CUDA device it
-    # is one kernel instead of eight, and as near to the true numbers.
-    weight = norm.weight
-    if weight.dtype != torch.float32 and weight.device.type != "cuda":
-        return norm  # type: ignore[no-any-return]
-    return partial(
-        torch.nn.functional.rms_norm,
-        normalized_shape=weight.shape,
-        weight=weight,
-        eps=norm.variance_epsilon,
-    )
+class _Apart:
+    """Linear layers, or what is in their place, that read the same states."""
+
+    def __init__(self, *modules: torch.nn.Module) -> None:
+        self._functions = [_function(module) for module in modules]
+
+    def __call__(self, states: torch.Tensor) -> list[torch.Tensor]:
+        return [function(states) for function in self._functions]
+
+
+class _Joined:
+    """Linear layers that read the same states, as one over a copy of their weights."""
+
+    def __init__(self, *layers: torch.nn.Linear) -> None:
+        self._layers = layers
+        self._sizes = [layer.out_features for layer in layers]
+        self._weight = torch.cat(tuple(layer.weight for layer in layers))
+        biases = tuple(layer.bias for layer in layers if layer.bias is not None)
+        self._bias = torch.cat(biases) if biases else None
+        self.num_bytes = self._weight.nbytes
+
+    def refresh(self) -> None:
+        """Copies the weights, which may have changed."""
+        torch.cat(tuple(layer.weight for layer in self._layers), out=self._weight)
+        if self._bias is not None:
+            torch.cat(tuple(layer.bias for layer in self._layers), out=self._bias)
+
+    def __call__(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
+        product = torch.nn.functional.linear(states, self._weight, self._bias)
+        return torch.split(product, self._sizes, dim=-1)
+
+
+def _may_be_joined(*modules: torch.nn.Module) -> bool:
+    linear = all(type(module) is torch.nn.Linear and not _is_hooked(module) for module in modules)
+    kinds = {(module.weight.dtype, module.bias is None) for module in modules if linear}
+    return len(kinds) == 1
 
 
 class LeanForward:
@@ -186,25 +231,52 @@ class LeanForward:
     Embedding, projections, activations and rotary angles are the model's own modules, whatever they
     are; what is between them is done here. A pass of a small model is mostly that.
 
+    With kernels a layer of linear projections is nine launches: two norms, four products, and
+    between these rotation with the cache's writes, attention and the gate. For that the projections
+    that read the same states are one product, over a copy of their weights: of a Llama model more
+    than half of what all weights take. It is made where a quarter of the device's free memory holds
+    it (twelve launches elsewhere) and anew in each request, since weights may change between two.
+
     Args:
         model: A model without a `lean_reason`.
+        has_kernels: Whether passes are of a `Tree`, so that Triton's kernels run.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
         decoder = model.model
         self._embed = decoder.embed_tokens
         self._rotary = decoder.rotary_emb
-        self._norm = _norm(decoder.norm)
+        self._norm = _Norm.of(decoder.norm)
         self._head = _function(model.lm_head)
+        self._angles: dict[str, _Angles] = {}
+        self._joined: list[_Joined] = []
+        self._joins = has_kernels and _has_room(decoder.layers, model.device)
         kinds = layer_types(model.config)
+        self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
         made = zip(decoder.layers, kinds, strict=True)
-        self._layers = [_Layer.of(layer, kind) for layer, kind in made]
+        self._layers = [_Layer.of(layer, kind, self._join) for layer, kind in made]
+
+    def _join(self, *modules: Any) -> _Parts:
+        if not (self._joins and _may_be_joined(*modules)):
+            return _Apart(*modules)
+        self._joined.append(_Joined(*modules))
+        return self._joined[-1]
+
+    @property
+    def num_copied_bytes(self) -> int:
+        """Bytes of the copied weights."""
+        return sum(joined.num_bytes for joined in self._joined)
+
+    def refresh(self) -> None:
+        """Comes before each request: takes the weights as they are now."""
+        for joined in self._joined:
+            joined.refresh()
 
     def __call__(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        mask: Mask | dict[str, Mask],
+        seen: Masks | Tree,
         cache: TreeCache,
     ) -> torch.Tensor:
         """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache.
@@ -212,59 +284,120 @@ class LeanForward:
         Args:
             token_ids: int64 `(1, num_tokens)`.
             positions: int64 `(1, num_tokens)`.
-            mask: As `attend_packed` takes it, or one of these per type of layer.
+            seen: A mask as `attend_packed` takes it, one of these per type of layer, or what the
+                kernels must know.
             cache: The states of the tokens before.
         """
-        states = self._embed(token_ids)
-        angles = _angles(self._rotary, states, positions)
+        self._make_angles(cache)
+        residual, delta, inner = self._embed(token_ids), None, None
+        angles = self._angles
+        if not isinstance(seen, Tree):
+            angles = {kind: _at(positions[0], *table) for kind, table in angles.items()}
         for index, layer in enumerate(self._layers):
-            seen = mask[layer.kind] if isinstance(mask, dict) else mask
-            states = states + _attend(layer, index, states, angles, seen, cache)
-            states = states + _transform(layer, states)
-        return self._head(self._norm(states))
+            of_layer = seen[layer.kind] if isinstance(seen, dict) else seen
+            residual, normed = _add_norm(residual, delta, inner, layer.input_norm, seen)
+            attended = _attend(layer, index, normed, angles[layer.kind], of_layer, cache)
+            delta, inner = layer.output(attended), layer.norm_of_attended
+            residual, normed = _add_norm(residual, delta, inner, layer.mlp_norm, seen)
+            delta, inner = _transform(layer, normed, seen), layer.norm_of_mlp
+        _, normed = _add_norm(residual, delta, inner, self._norm, seen)
+        return self._head(normed)
+
+    def _make_angles(self, cache: TreeCache) -> None:
+        """Makes a table of cosines and sines, by position, for all slots that the cache has.
+
+        They are as many until the cache moves, and recordings with it.
+        """
+        if self._angles and len(next(iter(self._angles.values()))[0]) == cache.num_slots:
+            return
+        weight = self._norm.weight
+        positions = torch.arange(cache.num_slots, device=weight.device)[None]
+        for kind in {layer.kind for layer in self._layers}:
+            of_kind = (kind,) if self._by_kind else ()
+            cosines, sines = self._rotary(weight, positions, *of_kind)
+            half = sines.shape[-1] // 2
+            sines = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
+            self._angles[kind] = cosines[0].contiguous(), sines[0].contiguous()
 
 
-def _angles(
-    rotary: torch.nn.Module, states: torch.Tensor, positions: torch.Tensor
+def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
+    """Whether a copy of what may be joined fits in a device's memory."""
+    if device.type != "cuda":
+        return True
+    named = layers.named_parameters()
+    copied = sum(weight.nbytes for name, weight in named if name.split(".")[-2] in _JOINED)
+    return copied <= _MOST_COPIED * torch.cuda.mem_get_info(device)[0]
+
+
+def _at(positions: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> _Angles:
+    return cosines[positions][:, None], sines[positions][:, None]
+
+
+def _add_norm(
+    residual: torch.Tensor,
+    delta: torch.Tensor | None,
+    inner: _Norm | None,
+    norm: _Norm,
+    seen: Masks | Tree,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines for `_rotated`, `(num_tokens, 1, head_dim)`."""
-    cosines, sines = rotary(states, positions)
-    half = sines.shape[-1] // 2
-    sines = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
-    return cosines[0, :, None], sines[0, :, None]
-
-
-def _rotated(states: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Heads `(num_tokens, num_heads, head_dim)` turned by their positions."""
-    cosines, sines = angles
-    return states * cosines + states.roll(states.shape[-1] // 2, -1) * sines
+    """Adds to a layer's states, after an inner norm where there is one; the sum, and it normed."""
+    if isinstance(seen, Tree):
+        inner_weight = None if inner is None else inner.weight
+        made = layer_operations.add_norm(residual, delta, inner_weight, *norm[:3])
+        return made[0], made[1]
+    if delta is not None:
+        residual = residual + (delta if inner is None else inner.function(delta))
+    return residual, norm.function(residual)
 
 
 def _attend(
     layer: _Layer,
     index: int,
-    states: torch.Tensor,
-    angles: tuple[torch.Tensor, torch.Tensor],
-    mask: Mask,
+    normed: torch.Tensor,
+    angles: _Angles,
+    seen: torch.Tensor | Tree | None,
     cache: TreeCache,
 ) -> torch.Tensor:
-    normed = layer.input_norm(states)
-    by_head = (states.shape[1], -1, layer.attention.head_dim)
-    query = layer.query(normed).view(by_head)
-    key = layer.key(normed).view(by_head)
-    value = layer.value(normed).view(by_head)
+    """What the heads have found, `(1, num_tokens, num_heads * head_dim)`."""
+    query, key, value = layer.query_key_value(normed)
+    scaling = layer.attention.scaling
+    if isinstance(seen, Tree):
+        norms = layer.head_norms
+        rotated = layer_operations.rotate_and_store(
+            query,
+            key,
+            value,
+            *((None, None) if norms is None else (norms[0].weight, norms[1].weight)),
+            *angles,
+            seen.lengths,
+            seen.positions,
+            *cache.slots(index),
+            cache.capacity,
+            *(norms[0] if norms else layer.input_norm)[1:3],
+        )
+        query = rotated.transpose(0, 1)[None]
+        attended = attend_tree(seen, index, query, *cache.seen(index), scale=scaling)
+        return attended.flatten(-2)
+    by_head = (normed.shape[1], -1, layer.attention.head_dim)
+    query, key, value = query.view(by_head), key.view(by_head), value.view(by_head)
     if layer.head_norms is not None:
-        query, key = layer.head_norms[0](query), layer.head_norms[1](key)
+        query, key = layer.head_norms[0].function(query), layer.head_norms[1].function(key)
     together = _rotated(torch.cat((query, key), dim=1), angles)
     query, key = together.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
     keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
     query = query.transpose(0, 1)[None]
-    attended, _ = attend_packed(
-        layer.attention, query, keys, values, mask, scaling=layer.attention.scaling
-    )
-    return layer.output(attended.flatten(-2))
+    attended, _ = attend_packed(layer.attention, query, keys, values, seen, scaling=scaling)
+    return attended.flatten(-2)
 
 
-def _transform(layer: _Layer, states: torch.Tensor) -> torch.Tensor:
-    normed = layer.mlp_norm(states)
-    return layer.down(layer.activation(layer.gate(normed)) * layer.up(normed))
+def _rotated(states: torch.Tensor, angles: _Angles) -> torch.Tensor:
+    """Heads `(num_tokens, num_heads, head_dim)` turned by their positions."""
+    cosines, sines = angles
+    return states * cosines + states.roll(states.shape[-1] // 2, -1) * sines
+
+
+def _transform(layer: _Layer, normed: torch.Tensor, seen: Masks | Tree) -> torch.Tensor:
+    gates, ups = layer.gate_up(normed)
+    if isinstance(seen, Tree) and layer.is_gelu is not None:
+        return layer.down(layer_operations.gate(gates, ups, layer.is_gelu))
+    return layer.down(layer.activation(gates) * ups)

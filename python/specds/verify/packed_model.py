@@ -1,4 +1,4 @@
-"""How does a model attend otherwise without being changed: by a twin that shares all it has."""
+"""How does a model attend otherwise without being changed: by another object of the same parts."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedConfig
 
-from specds.verify.attention import PACKED
+from specds.verify.attention import PACKED, SEEN, Seen
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
-def packed_model_of(model: PreTrainedModel) -> PreTrainedModel:
+def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrainedModel:
     """A model of the same modules, weights, buffers and hooks that attends by `attend_packed`.
 
     The choice of attention is a setting of the configuration, which all threads that run a model
-    read. The twin has configurations of its own, and module objects to hold them: everything else
+    read. What is returned has configurations of its own, and module objects to hold them: all else
     is shared, so that it costs no memory, a change of the weights is one of both, and the model
     itself can be run meanwhile. It is made per request (32 layers: 1.5 ms).
+
+    Args:
+        model: The model.
+        seen: Says before each pass what its tokens see; None where all passes have masks.
     """
     made: dict[int, Any] = {}
 
     def shared(module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in made:
-            twin = made[id(module)] = object.__new__(type(module))
-            twin.__dict__.update(module.__dict__)
-            twin.__dict__["_modules"] = {
+            other = made[id(module)] = object.__new__(type(module))
+            other.__dict__.update(module.__dict__)
+            other.__dict__["_modules"] = {
                 name: None if child is None else shared(child)
                 for name, child in module._modules.items()
             }
+            other.__dict__[SEEN] = seen
             # A model that was compiled in place would call the model that it was compiled for.
-            twin.__dict__["_compiled_call_impl"] = None
+            other.__dict__["_compiled_call_impl"] = None
             if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
-                twin.__dict__["config"] = packing(config)
+                other.__dict__["config"] = packing(config)
         return made[id(module)]  # type: ignore[no-any-return]
 
     def packing(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -48,8 +53,8 @@ def packed_model_of(model: PreTrainedModel) -> PreTrainedModel:
     return shared(model)  # type: ignore[return-value]
 
 
-def packed_model_reasons(model: PreTrainedModel) -> list[str]:
-    """Why a model has no twin; empty where it has."""
+def packing_reasons(model: PreTrainedModel) -> list[str]:
+    """Why a model cannot be packed so; empty where it can."""
     if not model._supports_attention_backend:
         return ["its attention cannot be exchanged"]
     # Such a forward is bound to the module that it was made for, and would run that one.

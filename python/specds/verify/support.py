@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -10,39 +11,25 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 import transformers
-from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.logits_process import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from torch.nn.modules.dropout import _DropoutNd
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from specds._core import TokenTree
-from specds.verify.masks import layer_types
-from specds.verify.packed_model import packed_model_reasons
-from specds.verify.runners import AUTO, RUNNERS, runner_class
+from specds.verify.generic import Runner
+from specds.verify.masks import LAYER_TYPES, layer_types, sight_of
+from specds.verify.packed_model import packing_reasons
+from specds.verify.runners import AUTO, RUNNERS, name_of, runner_class
+from specds.verify.tree_attention import kernel_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
-    from transformers.generation.streamers import BaseStreamer
+    from transformers import PreTrainedModel
 
 MIN_TRANSFORMERS = (5, 17)
 """Oldest release whose cache and mask interfaces this package uses."""
 
-# What `generate` itself prepares for every decoder.
-_PREPARED_KWARGS = {
-    "attention_mask",
-    "cache_position",
-    "logits_to_keep",
-    "past_key_values",
-    "position_ids",
-    "use_cache",
-}
-_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _ATTENTION = {"sdpa", "eager"}
 # Scaling that depends on the largest position of a pass, which a tree's deepest node would decide.
 _ROPE_BY_LENGTH = {"dynamic", "longrope"}
@@ -69,8 +56,15 @@ class Support:
     max_error: float | None
 
 
+Verification = str | type[Runner]
+"""How drafts are verified: a name in `specds.verify.RUNNERS`, or a class like these."""
+
+
 def check_model(
-    model: PreTrainedModel, prompt_length: int | None = None, *, verification: str = "tree"
+    model: PreTrainedModel,
+    prompt_length: int | None = None,
+    *,
+    verification: Verification = "tree",
 ) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
@@ -81,12 +75,13 @@ def check_model(
         model: The model to check.
         prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
             shortest window where that is at most 512 tokens: a wrong window shows only past it.
-        verification: How drafts are verified, by a name in `specds.verify.RUNNERS`.
+        verification: How drafts are verified.
 
     Raises:
         ValueError: There is no such way to verify.
+        torch.OutOfMemoryError: Memory is short, which says nothing of the model.
     """
-    _require_name(verification, RUNNERS)
+    require_verification(verification, RUNNERS)
     reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
@@ -94,6 +89,8 @@ def check_model(
         prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
     try:
         error = tree_error(model, prompt_length, verification)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
@@ -114,63 +111,66 @@ def _resolution(dtype: torch.dtype) -> float:
     return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
 
 
-_checked: WeakKeyDictionary[torch.nn.Module, dict[str, Support]] = WeakKeyDictionary()
+# What the numeric check of a model found, by how drafts are verified, and whether it was warned of.
+_checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
 
 def require_support(
-    model: PreTrainedModel, *, verification: str = "tree", self_check: bool = True
-) -> str:
+    model: PreTrainedModel, *, verification: Verification = "tree", self_check: bool = True
+) -> tuple[Verification, str]:
     """Refuses a model on which a draft cannot be verified.
 
     The configuration is looked at in every call; the model is run once in its life for each way to
-    verify, and only with `self_check`.
+    verify, and only with `self_check`: again where that failed without a result.
 
     Returns:
-        The name of the way to verify: `verification`, and for `auto` `fast` where that is right on
-        the model, else `tree`.
+        The way to verify: `verification`, and for `auto` `fast` where that is right on the model,
+        else `tree`; and then why, of which a warning tells once.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
     require_transformers()
+    why = ""
     if verification == AUTO:
-        verification = "tree" if _reasons(model, "fast", self_check) else "fast"
-        if verification == "fast":
-            return verification
+        why = "; ".join(_reasons(model, "fast", self_check))
+        verification = "tree" if why else "fast"
     reasons = _reasons(model, verification, self_check)
     if reasons:
-        what = _WHAT[verification]
+        name = "a token tree" if verification == "tree" else f"drafts by {name_of(verification)!r}"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
+            f"{type(model).__name__} cannot verify {name}: {'; '.join(reasons)}"
         )
-    return verification
+    if why and why not in _warned.setdefault(model, set()):
+        _warned[model].add(why)
+        warnings.warn(
+            f"drafts are verified by 'tree' and not by 'fast', which is faster: {why}", stacklevel=2
+        )
+    return verification, why
 
 
-_WHAT = {"fast": "a packed tree", "tree": "a token tree", "batched": "a batch of rows"}
-
-
-def _reasons(model: PreTrainedModel, verification: str, self_check: bool) -> tuple[str, ...]:
-    reasons = tuple(unsupported_reasons(model, verification))
+def _reasons(model: PreTrainedModel, verification: Verification, self_check: bool) -> Sequence[str]:
+    reasons = unsupported_reasons(model, verification)
     if reasons or not self_check:
         return reasons
     checked = _checked.setdefault(model, {})
-    if verification not in checked:
-        checked[verification] = check_model(model, verification=verification)
-    return checked[verification].reasons
+    found = checked.get(verification) or check_model(model, verification=verification)
+    if found.max_error is not None:  # a pass that failed may not fail the next time
+        checked[verification] = found
+    return found.reasons
 
 
-def require_verification(verification: str) -> None:
+def require_verification(
+    verification: Verification, names: Collection[str] = (AUTO, *RUNNERS)
+) -> None:
     """Refuses a way to verify that there is not.
 
     Raises:
         ValueError: Naming those there are.
     """
-    _require_name(verification, (AUTO, *RUNNERS))
-
-
-def _require_name(verification: str, names: Collection[str]) -> None:
-    if verification not in names:
+    if isinstance(verification, str) and verification not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"verification must be {known}, got {verification!r}")
 
@@ -189,103 +189,16 @@ def require_transformers(version: str = transformers.__version__) -> None:
         )
 
 
-def require_arguments(
-    input_ids: torch.Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, Any]
-) -> list[int]:
-    """Refuses what a request asks of `generate` and a tree cannot do.
-
-    Args:
-        input_ids: The prompts, as `generate` prepared them.
-        generation_config: The configuration, likewise.
-        model_kwargs: What `generate` would hand to the model's forward.
-
-    Returns:
-        How many tokens on the left of each prompt are padding.
-
-    Raises:
-        ValueError: Naming the argument.
-    """
-    mode = generation_config.get_generation_mode()
-    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        raise ValueError(f"generation mode {mode.value!r} cannot be used with drafts of a tree")
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(generation_config, name):
-            raise ValueError(f"{name} cannot be used: rejected nodes have them too")
-    if not generation_config.use_cache:
-        raise ValueError("use_cache must not be False: a tree is verified against a KV cache")
-    if generation_config.cache_implementation not in (None, "dynamic"):
-        raise ValueError(
-            f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
-            "trees need a cache of their own"
-        )
-    if input_ids.numel() == 0:
-        raise ValueError(f"input_ids must not be empty, got shape {tuple(input_ids.shape)}")
-    return _paddings(input_ids, model_kwargs)
-
-
-def _paddings(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> list[int]:
-    mask = model_kwargs.get("attention_mask")
-    if mask is not None and mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
-            f"{tuple(mask.shape)}"
-        )
-    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.dtype)
-    if bool((shown.diff(dim=1) < 0).any()) or not bool((shown[:, -1] == 1).all()):
-        raise ValueError("attention_mask has zeros behind a token: pad prompts on the left")
-    if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
-        raise ValueError("past_key_values cannot be used: trees need a cache of their own")
-    positions = model_kwargs.get("position_ids")
-    counted = (shown.cumsum(dim=1) - 1).clamp(min=0)
-    if positions is not None and not torch.equal(positions.expand_as(counted).cpu(), counted.cpu()):
-        raise ValueError("position_ids must count from 0, as they do by default")
-    for name, value in model_kwargs.items():
-        if value is not None and name not in _PREPARED_KWARGS:
-            raise ValueError(f"{name} cannot be used: only tokens are verified over a tree")
-    return [int(padding) for padding in (shown == 0).sum(dim=1)]
-
-
-# Logits processors that keep a state, or something for each row of a batch.
-_OF_ONE_SEQUENCE = (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-
-
-def require_rowwise(
-    processors: LogitsProcessorList, streamer: BaseStreamer | None, keeps_scores: bool
-) -> None:
-    """Refuses what a request over several sequences asks for and only one can have.
-
-    Raises:
-        ValueError: Naming it.
-    """
-    if streamer is not None:
-        raise ValueError("streamer cannot be used with several prompts: call once per prompt")
-    if keeps_scores:
-        raise ValueError(
-            "output_scores and output_logits cannot be used with several prompts: sequences "
-            "come to different lengths in a step"
-        )
-    for processor in processors:
-        if isinstance(processor, _OF_ONE_SEQUENCE):
-            raise ValueError(
-                f"{type(processor).__name__} cannot be used with several prompts: call once per "
-                "prompt"
-            )
-
-
-def unsupported_reasons(model: PreTrainedModel, verification: str = "tree") -> list[str]:
+def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
     """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
     return [
         *_state_reasons(model, config),
+        *_training_reasons(model, config),
+        *_process_reasons(model, verification),
         *_position_reasons(model, config),
-        *_attention_reasons(model, config),
-        *(_packing_reasons(model, config) if verification != "tree" else ()),
+        *_attention_reasons(config, verification),
+        *(_packing_reasons(model, config, verification) if verification != "tree" else ()),
     ]
 
 
@@ -293,14 +206,46 @@ def _state_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     reasons = []
     if model.config.is_encoder_decoder:
         reasons.append("it is an encoder-decoder model")
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    others = sorted({*layer_types(config)} - LAYER_TYPES)
     if others:
         reasons.append(f"layers of type {', '.join(others)} are no plain attention over a KV cache")
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         reasons.append("its recurrent state cannot drop a rejected branch")
-    if model.training:
-        reasons.append("it is in training mode, where dropout is random: call `model.eval()`")
     return reasons
+
+
+def _training_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
+    if not model.training:
+        return []
+    settings = {**vars(model.config), **vars(config)}
+    random = {name for name in settings if "drop" in name or "jitter" in name}
+    active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
+    if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
+        return ["it is in training mode, where dropout is random: call `model.eval()`"]
+    if any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        return ["it is in training mode with gradient checkpointing, which keeps no KV cache"]
+    return []
+
+
+def num_sharing(model: PreTrainedModel) -> int:
+    """Over how many processes its tensors are spread."""
+    return getattr(model, "_tp_size", None) or 1
+
+
+def _process_reasons(model: PreTrainedModel, verification: Verification) -> list[str]:
+    """Why the processes that share a model may not draft, each by its own clock."""
+    if not torch.distributed.is_available():
+        return []
+    num = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if num_sharing(model) > 1 and verification != "tree":
+        return ["its tensors are spread over processes: use verification='tree'"]
+    if num_sharing(model) not in (1, num):
+        return ["its tensors are spread over some processes, and drafts are shared by all"]
+    shards: Any = is_deepspeed_zero3_enabled
+    if num > 1 and (is_fsdp_managed_module(model) or shards()):
+        return ["its weights are spread over processes, which must run the same passes"]
+    return []
 
 
 def _position_reasons(model: PreTrainedModel, config: Any) -> list[str]:
@@ -318,22 +263,26 @@ def _position_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     return reasons
 
 
-def _attention_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+def _attention_reasons(config: Any, verification: Verification) -> list[str]:
     reasons = []
     implementation = config._attn_implementation
-    if implementation not in _ATTENTION:
+    # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
+    if implementation not in _ATTENTION and verification != "fast":
         reasons.append(
             f"attention {implementation!r} takes no tree mask: load the model with "
             "`attn_implementation='sdpa'` or 'eager'"
         )
+    if getattr(config, "attn_temperature_tuning", False):
+        reasons.append("it scales queries by cache slots, not positions in the tree")
     if "local" in getattr(config, "attention_layers", ()):
         reasons.append("its local attention counts cache slots, not positions in the tree")
     return reasons
 
 
-def _packing_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    reasons = packed_model_reasons(model)
-    if getattr(config, "attn_logit_softcapping", None) is not None:
+def _packing_reasons(model: PreTrainedModel, config: Any, verification: Verification) -> list[str]:
+    reasons = packing_reasons(model)
+    has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
+    if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
         reasons.append("its attention caps logits")
     return [f"{reason}: use verification='tree'" for reason in reasons]
 
@@ -355,16 +304,9 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
 
 
 def _prompt_length(config: Any) -> int:
-    windows = {
-        "sliding_attention": getattr(config, "sliding_window", None),
-        "chunked_attention": getattr(config, "attention_chunk_size", None),
-    }
-    crossed = [
-        window + 3
-        for layer_type in set(layer_types(config))
-        if (window := windows.get(layer_type)) is not None and window <= 512
-    ]
-    return int(max([12, *crossed]))
+    sights = (sight_of(kind, config) for kind in {*layer_types(config)})
+    windows = [sight.window or sight.chunk or 0 for sight in sights]
+    return max([12, *(window + 3 for window in windows if 0 < window <= 512)])
 
 
 # Three branches of three nodes, two of which part after their first. The nodes of a branch stand
@@ -373,7 +315,9 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
 @torch.no_grad()
-def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "tree") -> float:
+def tree_error(
+    model: PreTrainedModel, prompt_length: int, verification: Verification = "tree"
+) -> float:
     """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     num_tokens = prompt_length + 1 + len(_PARENTS)
@@ -384,7 +328,7 @@ def tree_error(model: PreTrainedModel, prompt_length: int, verification: str = "
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = runner_class(verification, model.device)(
+    runner = runner_class(verification)(
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
     try:

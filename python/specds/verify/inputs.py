@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 
-from specds.verify.masks import of_tree
+from specds._core import pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,8 @@ class Inputs(NamedTuple):
         forced: int64 `(num_rows, width)`, what is chosen after a place whatever the logits say; -1
             for the target's own choice.
         lengths: int64 `(num_rows,)`, committed tokens.
-        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
+        ancestors: int64 `(num_rows, width, num_words)`, which tokens of its row each one sees: bit
+            ``i % 64`` of word ``i // 64`` is the token at place `i`.
         numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 
@@ -36,13 +36,8 @@ class Inputs(NamedTuple):
     parents: torch.Tensor
     forced: torch.Tensor
     lengths: torch.Tensor
-    visible: torch.Tensor
+    ancestors: torch.Tensor
     numbers: torch.Tensor
-
-    @staticmethod
-    def size(num_rows: int, width: int) -> int:
-        """How many int64 numbers hold them."""
-        return num_rows * (4 * width + 1) + -(-num_rows * width * width // 8)
 
     @classmethod
     def of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
@@ -50,22 +45,21 @@ class Inputs(NamedTuple):
         num_tokens = num_rows * width
         tokens, depths, parents, forced = numbers[: 4 * num_tokens].view(4, num_rows, width)
         lengths = numbers[4 * num_tokens :][:num_rows]
-        visible = numbers[4 * num_tokens + num_rows :].view(torch.bool)[: num_tokens * width]
-        visible = visible.view(num_rows, width, width)
-        return cls(tokens, depths, parents, forced, lengths, visible, numbers)
+        ancestors = numbers[4 * num_tokens + num_rows :].view(num_rows, width, -1)
+        return cls(tokens, depths, parents, forced, lengths, ancestors, numbers)
 
     @classmethod
     def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
         """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
-        size = cls.size(num_rows, width)
-        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned)
+        size = num_rows * (width * (4 + -(-width // 64)) + 1)
+        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
         return cls.of(numbers, num_rows, width)
 
-    def on(self, device: torch.device) -> Inputs:
-        """The inputs on a device, moved by one copy; on the CPU, these."""
-        if device.type == "cpu":
-            return self
-        return Inputs.of(self.numbers.to(device), *self.token_ids.shape)
+    def visible(self) -> torch.Tensor:
+        """`ancestors` as bool `(num_rows, width, width)`."""
+        bits = torch.arange(64, device=self.ancestors.device)
+        seen = (self.ancestors[..., None] >> bits) & 1
+        return seen.flatten(2)[..., : self.ancestors.shape[1]].bool()
 
     def fill(
         self,
@@ -75,20 +69,4 @@ class Inputs(NamedTuple):
         forced: Sequence[Sequence[int]],
     ) -> None:
         """Writes rows into what lies in the host's memory; rows that are left are padding."""
-        tokens, depths, parents, forced_at, all_lengths, visible = (
-            item.numpy() for item in self[:-1]
-        )
-        tokens[:] = depths[:] = parents[:] = all_lengths[:] = 0
-        forced_at[:] = -1
-        all_lengths[: len(lengths)] = lengths
-        visible[:] = np.eye(tokens.shape[1], dtype=np.bool_)
-        for row, (token_id, tree) in enumerate(zip(token_ids, trees, strict=True)):
-            tokens[row, 0] = token_id
-            if tree is not None:
-                end = 1 + len(tree)
-                tokens[row, 1:end] = tree.token_ids
-                parents[row, 1:end] = 1 + tree.parents
-                visible[row, :end, :end], depths[row, :end] = of_tree(tree)
-            if len(forced[row]):
-                ahead = np.asarray(forced[row], dtype=np.int64)
-                forced_at[row] = np.append(ahead, -1)[np.minimum(depths[row], len(ahead))]
+        pack_rows(self.numbers.numpy(), self.token_ids.shape[1], token_ids, trees, lengths, forced)

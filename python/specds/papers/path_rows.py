@@ -1,4 +1,4 @@
-"""How is a draft checked without a tree mask: as a batch of rows that share one prefix."""
+"""How N-Grammys check a draft: without a tree mask, as a batch of rows that share one prefix."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specds.verify.packed_model import packed_model_of
-from specds.verify.runner import Runner
+from specds.verify.attention import group_size
+from specds.verify.generic import Runner
+from specds.verify.masks import MaskBuilder
+from specds.verify.packed_model import packed_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,17 +20,19 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
 
 
-class BatchedRunner(Runner):
+class PathRows(Runner):
     """`Runner` with each path of the tree as a row of its own: N-Grammys' (k, w + 1) batches.
 
     A row is the last emitted token and one path from the root to a leaf, padded to the longest, so
     a node is computed once for each leaf below it. The states of the context are those of a
-    single row, which all rows read where they are; commits keep the accepted row's.
+    single row, which all rows read where they are; commits keep the accepted row's. To use it, give
+    the class to `specds.generate` as `verification`.
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
-        self._packed_model = packed_model_of(model)
+        self._packed = packed_model(model)
+        self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
 
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
@@ -52,13 +56,14 @@ class BatchedRunner(Runner):
 
     def _forward_rows(self, rows: np.ndarray) -> torch.Tensor:
         num_rows, width = rows.shape
-        depths = np.arange(width)
+        known, depths = self.cache.length, np.arange(width)
+        self.cache.reserve(known + rows.size)
+        self.cache.place(self._count(known, rows.size), known + rows.size)
         visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
-        mask = self._mask_of(visible, np.tile(depths, num_rows))
-        positions = np.broadcast_to(self.cache.length + depths, rows.shape)
-        inputs = torch.from_numpy(np.stack((rows, positions)))
-        token_ids, position_ids = inputs.to(self._model.device)
-        return self._forward(token_ids, position_ids, mask, model=self._packed_model)
+        mask = self._mask(visible, np.tile(depths, num_rows))
+        positions = np.broadcast_to(known + depths, rows.shape)
+        token_ids, position_ids = torch.from_numpy(np.stack((rows, positions))).to(self._device)
+        return self._forward(token_ids, position_ids, mask, model=self._packed)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         if not path:

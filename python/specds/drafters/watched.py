@@ -1,0 +1,113 @@
+"""Who drafted what was emitted: a drafter of which somebody is told, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specds._core import SOURCES, TokenTree
+from specds.drafters.session import EMPTY_TREE, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from specds.drafters.session import Drafter
+
+
+@dataclass(frozen=True)
+class Step:
+    """What came of a draft.
+
+    Attributes:
+        tree: What was verified; of no nodes where nothing was.
+        path: The accepted nodes of it, from the root on.
+        token_ids: What was emitted: the tokens of the path, then the target's own.
+    """
+
+    tree: TokenTree
+    path: list[int]
+    token_ids: list[int]
+
+    @property
+    def sources(self) -> list[str | None]:
+        """What drafted each emitted token; None where it is the target's own."""
+        drafted = [SOURCES[source] for source in self.tree.sources[self.path].tolist()]
+        return [*drafted, *[None] * (len(self.token_ids) - len(drafted))]
+
+
+class Watched:
+    """Drafts what another drafter drafts, and tells what came of each draft.
+
+    Args:
+        drafter: Drafts.
+        tell: Called with each step, the prefill's included, from the thread that decodes.
+    """
+
+    def __init__(self, drafter: Drafter, tell: Callable[[Step], Any]) -> None:
+        self._drafter = drafter
+        self._tell = tell
+
+    @property
+    def vocab_size(self) -> int | None:
+        """As of the drafter."""
+        return self._drafter.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        """As of the drafter."""
+        return getattr(self._drafter, "max_nodes", None)
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
+        """Starts a request."""
+        return WatchedSession(self._drafter.session(prompt_ids), self._tell)
+
+
+class WatchedSession:
+    """A session that tells what came of its drafts; all else is the other's."""
+
+    def __init__(self, session: Session, tell: Callable[[Step], Any]) -> None:
+        self.session = session
+        self._tell = tell
+        self._tree, self._max_depth = EMPTY_TREE, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def draft(
+        self, max_nodes: int, max_depth: int | None = None, *args: Any, **kwargs: Any
+    ) -> TokenTree:
+        """As `Session.draft`."""
+        self._tree = self.session.draft(max_nodes, max_depth, *args, **kwargs)
+        self._max_depth = max_nodes if max_depth is None else max_depth
+        return self._tree
+
+    def observe(
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+    ) -> None:
+        """As `Session.observe`."""
+        self.session.observe(token_ids, num_verified)
+        tree, self._tree = self._tree, EMPTY_TREE
+        if num_verified is None:  # a next prompt of a conversation: nobody emitted it
+            return
+        tree = tree.prefix(num_verified)
+        emitted = [int(token) for token in token_ids]
+        self._tell(Step(tree, right_path(tree, emitted)[: self._max_depth], emitted))
+
+
+Session.register(WatchedSession)
+
+
+def right_path(tree: TokenTree, truth: Sequence[int] | np.ndarray) -> list[int]:
+    """The nodes of the longest path of a tree that the tokens of `truth` follow."""
+    path: list[int] = []
+    node = -1
+    # A child comes after its parent, so one pass follows the only path that can be right.
+    for index, (token, parent) in enumerate(
+        zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True)
+    ):
+        if parent == node and len(path) < len(truth) and token == truth[len(path)]:
+            node = index
+            path.append(node)
+    return path

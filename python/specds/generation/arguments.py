@@ -1,0 +1,181 @@
+"""What may a request ask for? Everything else is refused by name, before anything is generated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.generation import logits_process, stopping_criteria
+from transformers.generation.configuration_utils import GenerationMode
+
+from specds.verify.masks import layer_types
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+    from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+# What `generate` itself prepares for every decoder.
+_PREPARED_KWARGS = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+# Zeros in these say that a token is text, to models that see more than text.
+_TOKEN_TYPES = {"mm_token_type_ids", "token_type_ids"}
+
+
+class UnsupportedRequestError(ValueError):
+    """A request asks for what drafts cannot do; the message names it."""
+
+
+def require_request(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    generation_config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+) -> torch.Tensor:
+    """Refuses what a request asks of `generate` and a tree cannot do.
+
+    Args:
+        model: The target.
+        input_ids: The prompts, as `generate` prepared them.
+        generation_config: The configuration, likewise.
+        model_kwargs: What `generate` would hand to the model's forward.
+
+    Returns:
+        Which tokens of the prompts the model sees, bool of the shape of `input_ids`.
+
+    Raises:
+        UnsupportedRequestError: Naming the argument.
+    """
+    mode = generation_config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        raise UnsupportedRequestError(
+            f"generation mode {mode.value!r} cannot be used with drafts of a tree"
+        )
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name):
+            raise UnsupportedRequestError(f"{name} cannot be used: rejected nodes have them too")
+    if not generation_config.use_cache:
+        raise UnsupportedRequestError(
+            "use_cache must not be False: a tree is verified against a KV cache"
+        )
+    if generation_config.cache_implementation not in (None, "dynamic"):
+        raise UnsupportedRequestError(
+            f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
+            "trees need a cache of their own"
+        )
+    for name, value in model_kwargs.items():
+        if name not in _PREPARED_KWARGS and not _is_empty(model, name, value):
+            raise UnsupportedRequestError(
+                f"{name} cannot be used: only tokens are verified over a tree"
+            )
+    if input_ids.numel() == 0:
+        raise UnsupportedRequestError(
+            f"input_ids must not be empty, got shape {tuple(input_ids.shape)}"
+        )
+    return _shown(model, input_ids, model_kwargs)
+
+
+def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:
+    """Whether an argument says no more than that all is text, as processors of images say it."""
+    if name in _TOKEN_TYPES and hasattr(model.config, "vision_config"):
+        return value is None or not bool(value.any())
+    return value is None or (isinstance(value, dict) and not any(value.values()))
+
+
+def _shown(
+    model: PreTrainedModel, input_ids: torch.Tensor, model_kwargs: dict[str, Any]
+) -> torch.Tensor:
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and mask.shape != input_ids.shape:
+        raise UnsupportedRequestError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(mask.shape)}"
+        )
+    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids)
+    if not bool((shown[:, -1] == 1).all()):
+        raise UnsupportedRequestError(
+            "attention_mask has zeros behind a prompt: pad prompts on the left"
+        )
+    if bool((shown.diff(dim=1) < 0).any()) and _has_windows(model):
+        raise UnsupportedRequestError(
+            "attention_mask has zeros inside a prompt: this model's windows count them"
+        )
+    positions = model_kwargs.get("position_ids")
+    if positions is not None:
+        # What is not shown has no position.
+        counted = shown.cumsum(dim=1) - 1
+        fits = positions.shape[-1] == counted.shape[1]
+        if not fits or bool(((positions.to(counted) != counted) & (shown == 1)).any()):
+            raise UnsupportedRequestError("position_ids must count from 0, as they do by default")
+    return shown == 1
+
+
+def _has_windows(model: PreTrainedModel) -> bool:
+    config = model.config.get_text_config(decoder=True)
+    return set(layer_types(config)) != {"full_attention"}
+
+
+def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
+    """The cache that a caller passed, where it is one that a tree can go on from.
+
+    Args:
+        model: The target.
+        shown: What `require_request` returned.
+        cache: What `generate` would hand to the model's forward as `past_key_values`.
+
+    Raises:
+        UnsupportedRequestError: Naming what is wrong with it.
+    """
+    if not getattr(cache, "_is_user_defined", False):
+        return None
+    reason = None
+    windows = (DynamicLayer, DynamicSlidingWindowLayer)
+    if type(cache) is not DynamicCache or any(type(layer) not in windows for layer in cache.layers):
+        reason = "only a `DynamicCache` can be gone on from"
+    elif len(shown) > 1 or not bool(shown.all()):
+        reason = "of one prompt without padding alone"
+    elif not cache.get_seq_length() < shown.shape[1]:
+        reason = (
+            f"it holds {cache.get_seq_length()} tokens, and input_ids must be these and more, "
+            f"got {shown.shape[1]}"
+        )
+    elif "chunked_attention" in layer_types(model.config.get_text_config(decoder=True)):
+        reason = "this model's attention is chunked"
+    if reason is not None:
+        raise UnsupportedRequestError(f"past_key_values cannot be used: {reason}")
+    return cast("DynamicCache", cache)
+
+
+# Processors that keep a state, or something for each row of a batch.
+_OF_ONE_SEQUENCE = (
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+    logits_process.PrefixConstrainedLogitsProcessor,
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+
+def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
+    """Refuses what cannot be called for each sequence of a batch by itself.
+
+    A class that transformers does not bring may keep a state, or look at all sequences. One that
+    has an attribute `rowwise` which is true says that it does not.
+
+    Raises:
+        UnsupportedRequestError: Naming the class.
+    """
+    for called in (*processors, *criteria):
+        known = type(called).__module__ in (logits_process.__name__, stopping_criteria.__name__)
+        if isinstance(called, _OF_ONE_SEQUENCE) or not (known or getattr(called, "rowwise", False)):
+            raise UnsupportedRequestError(
+                f"{type(called).__name__} cannot be used with several prompts: call once per "
+                "prompt, or give it an attribute `rowwise = True` if it keeps no state and looks "
+                "at each row by itself"
+            )

@@ -1,0 +1,170 @@
+"""A conversation: what was said before is neither read nor indexed again."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from transformers import DynamicCache
+
+from specds._core import DraftSession, Memory
+from specds.drafters.fused import FusedDrafter
+from specds.drafters.session import Session
+from specds.generation.calls import generate
+from specds.generation.request import Options
+from specds.stats import GenerationStats
+from specds.tokenization import vocab_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.generation.streamers import BaseStreamer
+
+    from specds.drafters.session import Drafter
+    from specds.generation.request import Drafts
+
+
+class Chat:
+    """A conversation with a model, by the chat template of its tokenizer.
+
+    Each reply is what `model.generate` would write after the whole conversation. The key-value
+    cache and the drafter's session are kept from turn to turn.
+
+    Args:
+        model: A decoder-only transformers model.
+        tokenizer: Its tokenizer, with a chat template.
+        drafter: As of `generate`; by default one that remembers earlier conversations.
+        messages: What was said already, such as a system prompt: `role` and `content` of each.
+        **settings: As of `generate`; `max_new_tokens` is 1,024 by default.
+
+    Raises:
+        ValueError: The tokenizer has no chat template.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        drafter: Drafts = None,
+        *,
+        messages: Sequence[dict[str, str]] = (),
+        **settings: Any,
+    ) -> None:
+        if not tokenizer.chat_template:
+            raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
+        self.messages = [*messages]
+        """All that was said."""
+        self.stats = GenerationStats()
+        """What all turns together did, and where their time went."""
+        if drafter is None:
+            drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
+        self._model = model
+        self._tokenizer = tokenizer
+        self._drafter = _OneSession(Options.of(drafter).drafter)
+        self._settings = {"max_new_tokens": 1024, **settings}
+        self._token_ids: list[int] = []
+        self._cache = DynamicCache()
+
+    def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
+        """Says `text` and returns the reply, without special tokens.
+
+        A turn that fails leaves the conversation as it was.
+
+        Args:
+            text: What the user says.
+            streamer: As of `generate`: it gets the whole prompt first.
+            **settings: As of `generate`, for this turn.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt: Any = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        ids = prompt["input_ids"].to(self._model.device)
+        self._roll_back(ids[0].tolist())
+        output = generate(
+            self._model,
+            ids,
+            self._drafter,
+            past_key_values=self._cache,
+            streamer=streamer,
+            tokenizer=self._tokenizer,
+            **{**self._settings, **settings},
+        )
+        self.stats.merge(output.stats)
+        self._token_ids = output.sequences[0].tolist()
+        reply: Any = self._tokenizer.decode(
+            self._token_ids[ids.shape[1] :], skip_special_tokens=True
+        )
+        self.messages = [*messages, {"role": "assistant", "content": reply}]
+        return str(reply)
+
+    def clear(self) -> None:
+        """Ends the conversation, which the drafter may remember, and begins another."""
+        self._drafter.close()
+        self.messages, self._token_ids, self._cache = [], [], DynamicCache()
+
+    def _roll_back(self, token_ids: list[int]) -> None:
+        """Keeps the states of what the next prompt begins with; a template may change the past."""
+        pairs = zip(self._token_ids, token_ids[:-1], strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if shared == 0:
+            self._cache = DynamicCache()
+        elif shared < self._cache.get_seq_length():
+            self._cache.crop(shared - self._cache.get_seq_length())
+
+
+class _OneSession:
+    """A drafter whose session stays open, and goes on where the next prompt does."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._kept: _Kept | None = None
+
+    @property
+    def vocab_size(self) -> int | None:
+        return self._drafter.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        return getattr(self._drafter, "max_nodes", None)
+
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
+        prompt = [*prompt_ids]
+        if self._kept is not None:
+            known = self._kept.token_ids
+            if len(known) < len(prompt) and prompt[: len(known)] == known:
+                self._kept.observe(prompt[len(known) :])
+                return self._kept
+        self.close()
+        session = self._drafter.session(prompt)
+        if isinstance(getattr(session, "session", session), DraftSession):  # watched or not
+            self._kept = _Kept(session, prompt)
+        return self._kept or session
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.session.finish()
+        self._kept = None
+
+
+class _Kept:
+    """A session of the core that is not finished where a request is."""
+
+    def __init__(self, session: Session, token_ids: list[int]) -> None:
+        self.session = session
+        self.token_ids = token_ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def observe(self, token_ids: Sequence[int], num_verified: int | None = None) -> None:
+        self.session.observe(token_ids, num_verified)
+        self.token_ids.extend(token_ids)
+
+    def finish(self) -> None:
+        """The conversation goes on."""
+
+
+Session.register(_Kept)

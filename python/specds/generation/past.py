@@ -1,0 +1,35 @@
+"""Which states are known before a request: those in a cache of the caller's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
+
+    from specds.verify.cache import TreeCache
+
+
+def load(past: DynamicCache, cache: TreeCache) -> None:
+    """Copies the states of the only row of `past` into the first row of an empty cache."""
+    length = past.get_seq_length()
+    if length == 0:
+        return
+    layers: list[Any] = past.layers
+    states = {}
+    for index, layer in enumerate(layers):
+        # A window has lost the first states, and no later token sees them.
+        lost = (0, 0, length - layer.keys.shape[2], 0)
+        states[index] = pad(layer.keys, lost), pad(layer.values, lost)
+    cache.write(0, states)
+
+
+def extend(past: DynamicCache, cache: TreeCache) -> DynamicCache:
+    """Appends to `past` the states that `cache` has more, as plain decoding does."""
+    start = past.get_seq_length()
+    layers: list[Any] = cache.committed().layers
+    for index, layer in enumerate(layers):
+        past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)
+    return past

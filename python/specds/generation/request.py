@@ -1,0 +1,326 @@
+"""What is one request: its rows, the runner, the loop over them, and what comes back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from specds._core import Datastore
+from specds.accept.noise import Noise
+from specds.accept.on_device import Chooser
+from specds.accept.on_host import Emitter, Sampler, processors_of_row
+from specds.budget.experience import experience_of
+from specds.budget.policy import AutoBudget, Budget, FixedBudget, require_budget
+from specds.budget.shared import SHARED_NODES, SharedBudget
+from specds.budget.step_cost import MOST_NODES, StepCosts
+from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
+from specds.drafters.fused import FusedDrafter
+from specds.drafters.session import Drafter, RequestRules, Session, node_budget
+from specds.generation.arguments import require_past, require_request, require_rowwise
+from specds.generation.past import extend, load
+from specds.generation.streams import InStep, Released, in_step
+from specds.stats import GenerationStats
+from specds.verify.runners import name_of, runner_class
+from specds.verify.support import (
+    Verification,
+    num_sharing,
+    require_support,
+    require_verification,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import (
+        DynamicCache,
+        GenerationConfig,
+        LogitsProcessorList,
+        PreTrainedModel,
+        StoppingCriteriaList,
+    )
+    from transformers.generation.streamers import BaseStreamer
+
+Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
+"""A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller says of the drafts of a request; see `specds.generate` for each."""
+
+    drafter: Drafter
+    budget: int | Literal["auto"] = "auto"
+    verification: Verification = "auto"
+    self_check: bool = True
+    profile: bool = False
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
+    stream_every: int | None = None
+
+    @classmethod
+    def of(cls, drafter: Drafts, **options: Any) -> Options:
+        """The options, with a drafter made of what is none yet."""
+        if drafter is None or isinstance(drafter, (str, PathLike, Datastore)):
+            drafter = FusedDrafter(drafter)
+        return cls(drafter, **options)
+
+    def __post_init__(self) -> None:
+        if self.forced_ids is not None and len(self.forced_ids) == 0:
+            raise ValueError("forced_ids is empty: give at least one token")
+        require_budget(self.budget)
+        require_verification(self.verification)
+        if self.stream_every is None:
+            return
+        if self.stream_every < 1:
+            raise ValueError(f"stream_every must be at least 1, got {self.stream_every}")
+        if node_budget(self.drafter, self.budget) == "auto":
+            raise ValueError(
+                "stream_every hides how much of a text is drafted, which budget 'auto' shows: give "
+                "budget a number"
+            )
+
+
+@dataclass(frozen=True)
+class GenerationOutput:
+    """What `generate` returns.
+
+    Attributes:
+        sequences: int64 `(num_rows, length)`, the prompts and the emitted tokens; what is shorter
+            than the longest is filled up with the padding token.
+        stats: What the request did and where its time went, all sequences together.
+        drafted_by_row: For each emitted token of each sequence, whether it had been drafted.
+        scores: With `output_scores`, the processed scores `(num_rows, vocab_size)` of each step,
+            which gives each sequence a token; zeros where a sequence is finished.
+        logits: With `output_logits`, the logits `(num_rows, vocab_size)` likewise.
+        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
+            the only sequence: the cache that was passed, where one was.
+        step_seconds: With an automatic budget, the cost of a step as known at the end of the
+            request: seconds by number of nodes verified.
+    """
+
+    sequences: torch.Tensor
+    stats: GenerationStats
+    drafted_by_row: list[list[bool]]
+    scores: tuple[torch.Tensor, ...] | None
+    logits: tuple[torch.Tensor, ...] | None
+    past_key_values: DynamicCache | None
+    step_seconds: dict[int, float] | None
+
+    @property
+    def drafted(self) -> list[bool]:
+        """For each emitted token of the only sequence, whether it had been drafted.
+
+        Raises:
+            ValueError: There are several: see `drafted_by_row`.
+        """
+        if len(self.drafted_by_row) > 1:
+            raise ValueError("there are several sequences: use drafted_by_row")
+        return self.drafted_by_row[0]
+
+
+def run(
+    options: Options,
+    streamer: BaseStreamer | None,
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    prompt_is_put: bool = False,
+    **model_kwargs: Any,
+) -> GenerationOutput:
+    """One request, with everything that transformers prepares for a decoding loop.
+
+    Args:
+        options: Of the drafts.
+        streamer: Gets the prompts and the tokens.
+        model: The target.
+        input_ids: int64 `(num_rows, prompt_length)`.
+        logits_processor: What transformers prepared; this and the rest.
+        stopping_criteria: Likewise.
+        generation_config: Likewise.
+        prompt_is_put: Whether the streamer has the prompts already.
+        **model_kwargs: Likewise.
+    """
+    verification, reason = require_support(
+        model, verification=options.verification, self_check=options.self_check
+    )
+    shown = require_request(model, input_ids, generation_config, model_kwargs)
+    past = require_past(model, shown, model_kwargs.get("past_key_values"))
+    vocab_size = model.config.get_text_config(decoder=True).vocab_size
+    known_tokens = options.drafter.vocab_size or vocab_size
+    refuse_tokens_beyond(vocab_size, known_tokens - 1)
+    if len(input_ids) > 1:
+        require_rowwise(logits_processor, stopping_criteria)
+    forced = _forced_rows(options.forced_ids, len(input_ids), vocab_size)
+    padding = generation_config._pad_token_tensor
+    padding_id = 0 if padding is None else int(padding)
+    if streamer is not None and not prompt_is_put:
+        streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
+    if streamer is not None and options.stream_every is not None:
+        streamer = Released(streamer, options.stream_every)
+    puts = streamer
+    if streamer is not None and len(input_ids) > 1:
+        puts = InStep(streamer, padding_id)
+    rows: list[Row] = []
+    noise = None
+    try:
+        for number in range(len(input_ids)):
+            ids = input_ids[number : number + 1]
+            processors = logits_processor
+            if len(input_ids) > 1:
+                processors = processors_of_row(logits_processor, number)
+            sampler = _sampler(processors, generation_config)
+            emitter = Emitter(ids, stopping_criteria, puts, sampler.scores, forced[number])
+            if isinstance(puts, InStep):
+                puts.rows.append(emitter)
+            prompt_ids = ids[:, shown[number]]
+            # Sessions see a prompt without its padding.
+            max_length = generation_config.max_length - ids.shape[1] + prompt_ids.shape[1]
+            rules = _rules(model, processors, generation_config, max_length)
+            opens = partial(_open, options.drafter, rules)
+            rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
+        limits = Limits(generation_config.max_length, vocab_size, known_tokens)
+        if generation_config.do_sample:
+            noise = Noise(len(rows), vocab_size, input_ids.device)
+        stats, cache, step_seconds = _decode(
+            options, model, verification, rows, noise, limits, past, generation_config
+        )
+        stats.verification, stats.reason = name_of(verification), reason or stats.reason
+    finally:
+        with ExitStack() as finishing:
+            if noise is not None:
+                finishing.callback(noise.close, max(len(row.emitter.emitted) for row in rows))
+            for row in reversed(rows):
+                finishing.callback(row.session.finish)
+    if streamer is not None:
+        streamer.end()  # type: ignore[no-untyped-call]
+    scores, logits = rows[0].sampler.scores, rows[0].sampler.logits
+    return GenerationOutput(
+        # Shorter sequences are filled up as `model.generate` does.
+        sequences=torch.nn.utils.rnn.pad_sequence(
+            [row.emitter.token_ids[0] for row in rows],
+            batch_first=True,
+            padding_value=padding_id,
+        ),
+        stats=stats,
+        drafted_by_row=[row.drafted for row in rows],
+        scores=None if scores is None else in_step([row.sampler.scores or [] for row in rows]),
+        logits=None if logits is None else in_step([row.sampler.logits or [] for row in rows]),
+        past_key_values=cache,
+        step_seconds=step_seconds,
+    )
+
+
+def _sampler(processors: LogitsProcessorList, config: GenerationConfig) -> Sampler:
+    return Sampler(
+        processors,
+        do_sample=config.do_sample,
+        keep_scores=config.return_dict_in_generate and config.output_scores,
+        keep_logits=config.return_dict_in_generate and config.output_logits,
+    )
+
+
+def _rules(
+    model: PreTrainedModel,
+    processors: LogitsProcessorList,
+    config: GenerationConfig,
+    max_length: int,
+) -> RequestRules:
+    eos = config.eos_token_id
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+    return RequestRules(model, processors, config.do_sample, max_length, eos_ids)
+
+
+def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
+    session = drafter.session(token_ids)
+    if not isinstance(session, Session):
+        name = type(session).__name__
+        raise TypeError(f"a drafter's session must be a `specds.drafters.Session`, not {name}")
+    with ExitStack() as on_failure:
+        on_failure.callback(session.finish)
+        session.join(rules)
+        on_failure.pop_all()
+    return session
+
+
+def _decode(
+    options: Options,
+    model: PreTrainedModel,
+    verification: Verification,
+    rows: list[Row],
+    noise: Noise | None,
+    limits: Limits,
+    past: DynamicCache | None,
+    generation_config: GenerationConfig,
+) -> tuple[GenerationStats, DynamicCache | None, dict[int, float] | None]:
+    """Decodes all rows together where the runner can, else one after the other."""
+    stats = GenerationStats()
+    cache = step_seconds = None
+    num_nodes = node_budget(options.drafter, options.budget)
+    runs = runner_class(verification)
+    for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
+        runner = runs(
+            model,
+            prompt_length=max(row.prompt_ids.shape[1] for row in batch),
+            max_length=limits.max_length,
+            max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
+            num_rows=len(batch),
+        )
+        # A single row that is followed on the host draws one number after the other.
+        if noise is not None and (len(rows) > 1 or runner.accepts):
+            for row in batch:
+                row.sampler.draw_by(noise, row.number)
+        try:
+            clock = clock_of(model.device, options.profile)
+            costs = StepCosts(model, runner, name_of(verification))
+            budget: Budget
+            if num_sharing(model) > 1:
+                budget = SharedBudget(SHARED_NODES if num_nodes == "auto" else num_nodes)
+            elif num_nodes == "auto":
+                budget = AutoBudget(costs.now, experience_of(options.drafter))
+            else:
+                fills_below = 0 if options.stream_every is None else limits.vocab_size
+                budget = FixedBudget(num_nodes, fills_below=fills_below)
+            if past is not None:
+                load(past, runner.cache)
+            chooser = _chooser(rows[0], generation_config)
+            decoding = Decoding(runner, limits, budget, chooser, clock, noise)
+            decoding.run(batch, generation_config.prefill_chunk_size)
+            if past is not None:
+                cache = extend(past, runner.cache)
+            elif generation_config.return_dict_in_generate and len(rows) == 1:
+                cache = runner.cache.committed()
+        finally:
+            runner.close()
+        stats.merge(decoding.stats)
+        stats.reason = runner.reason
+        step_seconds = budget.step_seconds()
+    return stats, cache, step_seconds
+
+
+def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:
+    """Chooses the tokens of all rows alike; None where they must be chosen one by one."""
+    if row.sampler.keeps or (config.do_sample and row.session.proposes):
+        return None
+    return Chooser.of(row.sampler.logits_processor, do_sample=config.do_sample)
+
+
+def _forced_rows(
+    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None, num_rows: int, vocab_size: int
+) -> Sequence[Sequence[int] | None]:
+    """What each sequence is forced to emit."""
+    if forced_ids is None:
+        return [None] * num_rows
+    rows: list[Any] = [forced_ids] * num_rows if np.ndim(forced_ids[0]) == 0 else [*forced_ids]
+    if len(rows) != num_rows or not all(len(row) for row in rows):
+        raise ValueError(f"forced_ids must be tokens for each of {num_rows} sequences")
+    unknown = [token for row in rows for token in row if not 0 <= token < vocab_size]
+    if unknown:
+        raise ValueError(f"forced_ids has token {unknown[0]}, the model has {vocab_size}")
+    return rows

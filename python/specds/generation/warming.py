@@ -1,0 +1,126 @@
+"""How does a first request not wait: what it would set up is set up before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import LogitsProcessorList
+
+from specds._core import TokenTree
+from specds.accept.on_device import Chooser, PassRequest
+from specds.budget.step_cost import MOST_NODES, StepCosts
+from specds.generation.request import Options
+from specds.verify import recordings
+from specds.verify.runners import name_of, runner_class
+from specds.verify.static import StaticRunner
+from specds.verify.support import require_support
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from specds.generation.request import Drafts
+    from specds.verify.generic import Runner
+
+# Passes without the attention kernel are recorded for few lengths, of which this is in the first.
+_SHORT_CONTEXT = 256
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What `warm_up` did, and what of it a device holds until `specds.release`.
+
+    Attributes:
+        verification: How drafts are verified on the model.
+        seconds: That it took.
+        num_recordings: Passes that are recorded as CUDA graphs; none on a CPU.
+        cache_bytes: Of the key-value cache that is kept.
+        copied_bytes: Of weights that are copied, so that products of the same states are one.
+    """
+
+    verification: str
+    seconds: float
+    num_recordings: int
+    cache_bytes: int
+    copied_bytes: int
+
+
+@torch.no_grad()
+def warm_up(
+    model: PreTrainedModel,
+    drafter: Drafts = None,
+    max_context: int = 2048,
+    rows: int | Sequence[int] = 1,
+) -> WarmUp:
+    """Does before the first request what it would wait for.
+
+    It checks the model, allocates the key-value cache, records passes of all sizes (on a CUDA
+    device) and measures what a step costs, at each doubling of the context.
+
+    Args:
+        model: The model.
+        drafter: As for `specds.generate`: recordings tell what it wants to know of a pass.
+        max_context: The longest that a sequence will get, its prompt included; longer ones work,
+            and set up more when they come.
+        rows: Sequences of a request, or several such numbers.
+
+    Raises:
+        UnsupportedModelError: A draft cannot be verified on the model.
+    """
+    start = perf_counter()
+    verification, _ = require_support(model, verification="auto")
+    drafter = Options.of(drafter).drafter
+    session = drafter.session([0])
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    choose = Chooser(LogitsProcessorList(), do_sample=False)
+    told = drafter.vocab_size or vocab_size
+    requests = [PassRequest(choose, number, told) for number in {0, session.num_predictions}]
+    session.finish()
+    # The most first: fewer then go into the same cache.
+    for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
+        runs = runner_class(verification)
+        num_together = num_rows if runs.takes_rows else 1
+        runner = runs(
+            model,
+            prompt_length=max_context,
+            max_length=max_context,
+            max_nodes=MOST_NODES,
+            num_rows=num_together,
+        )
+        try:
+            _rehearse(model, runner, name_of(verification), max_context, requests)
+        finally:
+            runner.close()
+    held = recordings.held(model)
+    return WarmUp(name_of(verification), perf_counter() - start, *held)
+
+
+def _rehearse(
+    model: PreTrainedModel,
+    runner: Runner,
+    verification: str,
+    max_context: int,
+    requests: Sequence[PassRequest],
+) -> None:
+    lengths = runner.cache.lengths
+    runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
+    costs = StepCosts(model, runner, verification)
+    length = min(_SHORT_CONTEXT, max_context)
+    while True:
+        # What slots hold that no prompt has filled is zeros, and takes as long.
+        runner.cache.lengths = [length] * len(lengths)
+        costs.now()
+        if isinstance(runner, StaticRunner) and runner.accepts:
+            for num_nodes in runner.node_steps:
+                tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None
+                for request in requests:
+                    drafts = [tree] * len(lengths)
+                    runner.launch([0] * len(drafts), drafts, [()] * len(drafts), request)
+                    runner.wait()
+        if length == max_context:
+            return
+        length = min(2 * length, max_context)

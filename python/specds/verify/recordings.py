@@ -1,0 +1,273 @@
+"""How does a GPU not wait for the host: passes of few shapes, each recorded once and kept."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import chain
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from specds.verify.cache import TreeCache
+from specds.verify.inputs import Inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+    from specds.verify.lean_forward import LeanForward
+
+    Shape = tuple[int, int, int]  # rows, their width, the slots that they see
+    Outputs = tuple[torch.Tensor, torch.Tensor | None]
+
+# Only one recording can be made at a time.
+_recording = Lock()
+
+
+class SharedMemory:
+    """What recordings share that come and go together: they are replayed one after the other.
+
+    Attributes:
+        pool: Of the device's memory. It may not be used again when all that used it are gone.
+        stream: They are made on it, and nothing is computed there: so the workspace that cuBLAS
+            keeps for a stream lies in the pool too, and lives as long as they do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.pool: Any = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class CudaRecording:
+    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
+
+    Args:
+        compute: What to record; it is run a few times.
+        memory: Shared with the recordings that it takes turns with.
+        device: Where the tensors are.
+    """
+
+    def __init__(
+        self, compute: Callable[[], Outputs], memory: SharedMemory, device: torch.device
+    ) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        # What other threads do on the device is no part of it.
+        mode: Any = {"stream": memory.stream, "capture_error_mode": "thread_local"}
+        with _recording, torch.cuda.device(device):
+            # Libraries set themselves up in the first runs, which must not be recorded.
+            for _ in range(2):
+                compute()
+            # A recording that fails does not leave its stream.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(self._graph, memory.pool, **mode),
+            ):
+                self.outputs = compute()
+
+    def replay(self) -> None:
+        """Computes again, from what the tensors hold now, into `outputs`."""
+        self._graph.replay()
+
+
+def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
+    """What records passes on a device; None where there is nothing to gain."""
+    return CudaRecording if device.type == "cuda" else None
+
+
+def event(device: torch.device) -> torch.cuda.Event | None:
+    """Tells when all that was asked of a device so far is done; None where it already is."""
+    if device.type != "cuda":
+        return None
+    with torch.cuda.device(device):
+        made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        made.record()
+    return made
+
+
+class _Pass:
+    """The tensors of a pass of one shape, and its recordings.
+
+    Attributes:
+        host: Its inputs in the host's memory, from where a device can copy by itself.
+        inputs: The same on the device.
+        recordings: The pass, by what of its acceptance is in it.
+    """
+
+    def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
+        # The next request may be made outside of an inference mode that this one is made in.
+        with torch.inference_mode(False):
+            self.host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
+            numbers = torch.zeros_like(self.host.numbers, device=device)
+            self.inputs = Inputs.of(numbers, num_rows, width)
+        self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
+
+
+class Kept:
+    """What the requests of one model hand on: a cache and the passes recorded over it.
+
+    Attributes:
+        seen: All that a pass depends on besides its inputs and the values of weights, as
+            `fingerprint` told it: recordings are right for this.
+        cache: Its slots stay where they are until a request needs more.
+        storage: Where they were when the passes were recorded.
+        passes: By shape, and the slots that a row has.
+        records: Whether passes can be recorded.
+        memory: Of the recordings; None where there is none, or no CUDA device.
+        forward: What computes passes, where it is not the model.
+        scratch: For `tree_attention`; None where masks are made.
+        has_no_kernels: Whether it has failed.
+        reason: Why passes are slower than they might be; empty where they are not.
+    """
+
+    def __init__(self, seen: tuple[Any, ...], num_layers: int) -> None:
+        self.seen = seen
+        self.cache = TreeCache(num_layers, 0)
+        self.storage = self.cache.storage
+        self.passes: dict[tuple[Shape, int], _Pass] = {}
+        self.records = True
+        self.memory: SharedMemory | None = None
+        self.forward: LeanForward | None = None
+        self.scratch: torch.Tensor | None = None
+        self.has_no_kernels = False
+        self.reason = ""
+
+    def slow_down(self, reason: str) -> None:
+        """Notes why passes are slower from now on, and warns of it."""
+        self.reason = "; ".join(filter(None, (self.reason, reason)))
+        warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
+
+    def pass_of(self, shape: Shape, device: torch.device) -> _Pass:
+        """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
+        if self.cache.storage != self.storage:
+            self.passes.clear()
+            self.memory = None
+            self.storage = self.cache.storage
+        key = shape, self.cache.capacity
+        if key not in self.passes:
+            self.passes[key] = _Pass(*shape[:2], device)
+        return self.passes[key]
+
+    def outputs(
+        self,
+        of_shape: _Pass,
+        told: tuple[int, int] | None,
+        compute: Callable[[], Outputs],
+        device: torch.device,
+    ) -> Outputs:
+        """What `compute` gives, by its recording: it is made where there is none.
+
+        Args:
+            of_shape: What it computes from.
+            told: What of the acceptance it computes.
+            compute: The pass.
+            device: Where.
+        """
+        record = recorder(device)
+        if not self.records or record is None:
+            return compute()
+        recording = of_shape.recordings.get(told)
+        if recording is None:
+            try:
+                recording = record(compute, self._memory_on(device), device)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as failure:
+                if isinstance(failure.__context__, torch.OutOfMemoryError):
+                    raise failure.__context__ from None  # what ended the recording
+                self.records = False
+                self.slow_down(f"passes are not recorded as CUDA graphs: {failure}")
+                return compute()
+            of_shape.recordings[told] = recording
+        recording.replay()
+        return recording.outputs
+
+    def _memory_on(self, device: torch.device) -> SharedMemory | None:
+        """What the next recording shares with those that there are."""
+        if device.type != "cuda":
+            return None
+        if self.memory is None or not any(made.recordings for made in self.passes.values()):
+            self.memory = SharedMemory(device)
+        return self.memory
+
+
+# Those that no request uses at present.
+_free: WeakKeyDictionary[torch.nn.Module, list[Kept]] = WeakKeyDictionary()
+_looking = Lock()
+
+
+def take(model: PreTrainedModel, num_layers: int) -> Kept:
+    """What an earlier request left, if it is still right and no other request has it; else new."""
+    seen = fingerprint(model)
+    with _looking:
+        free = [kept for kept in _free.pop(model, []) if kept.seen == seen]
+        kept = free.pop() if free else Kept(seen, num_layers)
+        _free[model] = free
+    return kept
+
+
+def give_back(model: PreTrainedModel, kept: Kept) -> None:
+    """Leaves it to the next request."""
+    with _looking:
+        if model in _free:  # else it was released meanwhile
+            _free[model].append(kept)
+
+
+def release(model: PreTrainedModel) -> None:
+    """Frees what requests of a model have left: key-value cache, CUDA graphs, copied weights.
+
+    The next request makes them anew. Call it too when a model was changed in a way that its modules
+    do not show, such as a global variable that its code reads.
+    """
+    with _looking:
+        _free.pop(model, None)
+
+
+def held(model: PreTrainedModel) -> tuple[int, int, int]:
+    """Recordings that no request of a model uses now, bytes of their caches, of copied weights."""
+    with _looking:
+        free = [*_free.get(model, [])]
+    num_recordings = sum(len(made.recordings) for kept in free for made in kept.passes.values())
+    copied = sum(kept.forward.num_copied_bytes for kept in free if kept.forward is not None)
+    return num_recordings, sum(kept.cache.num_bytes for kept in free), copied
+
+
+def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
+    """All that a recorded pass depends on besides its inputs and the values of the weights."""
+    modules = [
+        (
+            id(module),
+            type(module),
+            "forward" in module.__dict__,
+            tuple(module._forward_hooks),
+            tuple(module._forward_pre_hooks),
+            tuple((name, of) for name, of in vars(module).items() if _is_plain(of)),
+        )
+        for module in model.modules()
+    ]
+    configs = {id(config): config for config in _configs(model)}
+    settings = [repr(config.__dict__) for config in configs.values()]
+    tensors = chain(model.parameters(), model.buffers())
+    weights = [(_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors]
+    every = torch.nn.modules.module
+    hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
+    return tuple(modules), tuple(settings), tuple(weights), hooks
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def _configs(model: PreTrainedModel) -> list[Any]:
+    return [module.config for module in model.modules() if hasattr(module, "config")]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # quantised tensors may be made of several others
+        return id(tensor)

@@ -1,0 +1,281 @@
+"""How are drafts checked fast: rows of a few shapes, packed attention, nothing made anew."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from specds.accept.on_device import decisions, follow, likeliest, report
+from specds.verify import recordings
+from specds.verify.attention import Seen, Tree, group_size
+from specds.verify.generic import Runner
+from specds.verify.inputs import Inputs
+from specds.verify.lean_forward import LeanForward, lean_reason
+from specds.verify.masks import MaskBuilder, layer_types, sight_of
+from specds.verify.packed_model import packed_model
+from specds.verify.tree_attention import kernel_reason, make_scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transformers import PreTrainedModel
+
+    from specds._core import TokenTree
+    from specds.accept.on_device import Decision, PassRequest
+    from specds.verify.cache import TreeCache
+    from specds.verify.masks import Masks
+    from specds.verify.recordings import Outputs, Shape
+
+# With the last token, whole tiles of what multiplies matrices.
+NODES = (0, 7, 15, 31, 63)
+"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few.
+
+Or the most that a request has, if that is between.
+"""
+# What is rounded up is read: of Llama-2-7B, 1,024 slots take as long as 4 % of the weights.
+_SLOTS = (512, 1024, 2048)
+
+
+def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
+    """The smallest of `sizes`, or what `step` times some number adds to the largest, not below."""
+    fitting = next((size for size in sizes if size >= number), None)
+    return -(-(number - sizes[-1]) // step) * step + sizes[-1] if fitting is None else fitting
+
+
+class StaticRunner(Runner):
+    """The static path: several rows in a pass, with an attention that reads each prefix once.
+
+    The model sees the rows as one sequence: only the attention and the cache know whose a token is.
+    One row is a batch of one. A row of its own length has no padding before it, and one that is
+    finished costs no more.
+
+    On a CUDA device passes have few shapes: widths and rows are rounded up; what is added sees
+    itself alone and writes where nothing is. Each is recorded at first use. The cache stays for the
+    model's next request, since the recordings hold its addresses. A pass that cannot be recorded is
+    computed each time, after one warning.
+
+    Where its kernel runs, `tree_attention` reads from the device which tokens see which: no mask is
+    made, and shapes do not depend on lengths. Elsewhere the slots that are seen are rounded up too.
+    """
+
+    takes_rows: ClassVar[bool] = True
+
+    def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        self._records = recordings.recorder(model.device) is not None
+        self.node_steps = NODES if self._records else ()
+        # A number of nodes that was asked for has passes of its own beyond these.
+        self._most_nodes = max(sizes["max_nodes"], NODES[-1])
+        super().__init__(model, **sizes)
+        # On a CPU not: there the rows that are visited cost less than all of them.
+        self.accepts = self._records or self._device.type != "cpu"
+        group = group_size(self._config)
+        self._packed_masks = MaskBuilder(self._config, model.dtype, group)
+        self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
+        self._inputs: dict[tuple[int, int], Inputs] = {}
+        self._compute_logits: Callable[..., torch.Tensor]
+        self._pending: tuple[torch.Tensor, torch.cuda.Event | None, int, int] | None = None
+
+    def _make_cache(self, num_rows: int) -> TreeCache:
+        num_layers = self._config.num_hidden_layers
+        if not self._records:
+            self._kept = recordings.Kept((), num_layers)
+            return super()._make_cache(num_rows)
+        self._kept = recordings.take(self._model, num_layers)
+        try:
+            room = 1 << (num_rows - 1).bit_length()
+            slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
+            self._kept.cache.restart(num_rows, room, slots)
+        except BaseException:
+            self.close()
+            raise
+        return self._kept.cache
+
+    def close(self) -> None:
+        """As `Runner.close`."""
+        if self._records:
+            recordings.give_back(self._model, self._kept)
+
+    def prefill_rows(
+        self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
+    ) -> torch.Tensor:
+        """As `Runner.prefill_rows`."""
+        logits = super().prefill_rows(prompts, chunk_size)
+        # What heads are like is known now. What recordings use is made to last.
+        with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
+            self._prepare()
+        return logits
+
+    def _prepare(self) -> None:
+        """Chooses how passes are computed."""
+        kept = self._kept
+        is_new = kept.scratch is None and not kept.has_no_kernels
+        reason = kernel_reason(self._device, self._model.dtype, self.cache.head_sizes)
+        if is_new and reason is None:
+            kept.scratch = make_scratch(self._device)
+        self._choose()
+        if is_new and kept.scratch is not None:
+            self._try_kernels()
+
+    def _choose(self) -> None:
+        kept = self._kept
+        if lean_reason(self._model) is not None:
+            self._compute_logits = self._by_packed_model()
+            return
+        if kept.forward is None:
+            kept.forward = LeanForward(self._model, has_kernels=kept.scratch is not None)
+        else:
+            kept.forward.refresh()
+        # Operations that are noted for no gradient cost less: a tenth of a pass of a small model.
+        # A recording is written to later on, which what comes of inference mode cannot be.
+        forward = kept.forward
+        self._compute_logits = forward if self._records else torch.inference_mode()(forward)
+
+    def _try_kernels(self) -> None:
+        """Goes on without kernels if they fail in a pass; it commits nothing."""
+        kept, lengths = self._kept, self.cache.lengths
+        num_rows, width, end = self._shape(len(lengths), 1, max(lengths))
+        host = Inputs.on_host(num_rows, width)
+        some = len(lengths)
+        host.fill([0] * some, [None] * some, lengths, [()] * some)
+        try:
+            self._pass(Inputs.of(host.numbers.to(self._device), num_rows, width), end)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as failure:
+            kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
+            kept.has_no_kernels, kept.scratch, kept.forward = True, None, None
+            self._choose()
+
+    @property
+    def reason(self) -> str:
+        """As `Runner.reason`."""
+        return self._kept.reason
+
+    def _by_packed_model(self) -> Callable[..., torch.Tensor]:
+        told = Seen()
+        packed = packed_model(self._model, told)
+
+        def compute(
+            ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, _: TreeCache
+        ) -> torch.Tensor:
+            told.tree = seen if isinstance(seen, Tree) else None
+            mask = None if isinstance(seen, Tree) else seen
+            return self._forward(ids, positions, mask, model=packed)
+
+        return compute
+
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+    ) -> list[torch.Tensor]:
+        """As `Runner.verify_rows`."""
+        logits, _ = self._run(token_ids, trees, [()] * len(trees), None)
+        sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
+        return [row[:size] for row, size in zip(logits, sizes, strict=False)]
+
+    def launch(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        request: PassRequest,
+    ) -> None:
+        """Starts `verify_rows` and the acceptance, and leaves the device to it.
+
+        Args:
+            token_ids: As for `verify_rows`.
+            trees: As for `verify_rows`.
+            forced: What each row emits whatever is chosen, from its next token on; empty where
+                it is free.
+            request: How tokens are chosen, and what else to tell.
+        """
+        logits, reported = self._run(token_ids, trees, forced, request)
+        assert reported is not None
+        on_host = reported.to("cpu", non_blocking=True)
+        done = recordings.event(self._device)
+        self._pending = on_host, done, logits.shape[1], len(trees)
+
+    def wait(self) -> list[Decision]:
+        """What came of the pass that was launched, once it is done."""
+        assert self._pending is not None, "nothing was launched"
+        (reported, done, width, num_rows), self._pending = self._pending, None
+        if done is not None:
+            done.synchronize()
+        return decisions(reported.numpy(), width)[:num_rows]
+
+    def _run(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+        request: PassRequest | None,
+    ) -> Outputs:
+        width = max(1 if tree is None else 1 + len(tree) for tree in trees)
+        lengths = self.cache.lengths
+        shape = self._shape(len(trees), width, max(lengths))
+        if not self._records:
+            host = self._inputs.get(shape[:2])
+            if host is None:
+                host = self._inputs[shape[:2]] = Inputs.on_host(*shape[:2])
+            host.fill(token_ids, trees, lengths, forced)
+            inputs = Inputs.of(host.numbers.to(self._device), *shape[:2])
+            logits = self._pass(inputs, shape[2])
+            return logits, None if request is None else self._accept(inputs, logits, request)
+        of_shape = self._kept.pass_of(shape, self._device)
+        of_shape.host.fill(token_ids, trees, lengths, forced)
+        inputs = of_shape.inputs
+        inputs.numbers.copy_(of_shape.host.numbers, non_blocking=True)
+        # Samples have settings, so they are drawn from the logits of a recording.
+        recorded = request if request is not None and request.choose.is_argmax else None
+
+        def compute() -> Outputs:
+            logits = self._pass(inputs, shape[2])
+            return logits, None if recorded is None else self._accept(inputs, logits, recorded)
+
+        # Greedy choices are the same for all requests, whoever makes them.
+        told = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
+        logits, reported = self._kept.outputs(of_shape, told, compute, self._device)
+        if request is not None and reported is None:
+            reported = self._accept(inputs, logits, request)
+        return logits, reported
+
+    def _shape(self, num_rows: int, width: int, length: int) -> Shape:
+        """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
+        if self._records:
+            num_rows = 1 << (num_rows - 1).bit_length()
+            width = max(1 + min(bucket(width - 1, NODES, 64), self._most_nodes), width)
+        end = length + width
+        if self._records and self._kept.scratch is None:
+            end = bucket(end, _SLOTS, _SLOTS[-1])
+        # Before anything is recorded, so that it is not moved within a recording.
+        self.cache.reserve(end)
+        return num_rows, width, end if self._kept.scratch is None else self.cache.capacity
+
+    def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
+        choices = request.choose(logits, inputs.depths, request.noise)
+        choices = torch.where(inputs.forced < 0, choices, inputs.forced)
+        counts, path = follow(
+            inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
+        )
+        predictions = likeliest(logits, request.num_predictions, request.known_tokens)
+        return report(counts, path, choices, predictions)
+
+    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
+        num_rows, width = inputs.token_ids.shape
+        starts = inputs.lengths[:, None]
+        rows = torch.arange(num_rows, device=starts.device)[:, None] * self.cache.capacity
+        places = rows + starts + torch.arange(width, device=starts.device)
+        self.cache.place(places.flatten(), end, 0, num_rows)
+        positions = starts + inputs.depths
+        seen: Masks | Tree = None
+        if self._kept.scratch is not None:
+            told = inputs.lengths, positions, inputs.ancestors
+            seen = Tree(*told, self._sights, self._kept.scratch)
+        # A single token sees all that there is, which attention does faster without a mask.
+        elif num_rows * width > 1 or self._records or self._packed_masks.has_windows:
+            visible = inputs.visible()
+            seen = self._packed_masks.build(visible, inputs.depths, inputs.lengths, end)
+        ids = inputs.token_ids.view(1, -1)
+        logits = self._compute_logits(ids, positions.view(1, -1), seen, self.cache)
+        return logits.view(num_rows, width, -1)

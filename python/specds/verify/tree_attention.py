@@ -1,0 +1,265 @@
+"""How does a draft attend on a GPU without a mask: one kernel, told the tree in bits."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_HEAD_SIZES = range(16, 257)
+_MOST_QUERIES, _LARGEST_VALUE = 64, 256
+# Programs that a processor of the device is given where splits can make them.
+_PROGRAMS_EACH = 2
+# Slots for which a program of its own is worth the merging.
+_LEAST_SLOTS = 128
+# Of keys, and as much of values, that a program holds in each stage.
+_TILE_BYTES = 16_384
+
+
+def kernel_reason(
+    device: torch.device, dtype: torch.dtype, head_sizes: Collection[int] = ()
+) -> str | None:
+    """Why `tree_attention` cannot run on a device, with heads of these sizes; None where it can."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if dtype not in _DTYPES:
+        return f"it does not compute in {dtype}"
+    if others := [size for size in head_sizes if size not in _HEAD_SIZES]:
+        return f"heads of {others[0]}, of 16 to 256 they may be"
+    if device.type == "cuda":
+        # ROCm's Triton has other ways to hand memory from one program to another; never tried.
+        return None if torch.version.cuda is not None else "the device is not one of CUDA"
+    return None if _is_interpreted() else f"{device.type} is not a CUDA device"
+
+
+def _is_interpreted() -> bool:
+    from triton.runtime.interpreter import (  # type: ignore[import-untyped]
+        InterpretedFunction,
+    )
+
+    from specds.verify import tree_kernel
+
+    return isinstance(tree_kernel.attend, InterpretedFunction)
+
+
+class _Tiles(NamedTuple):
+    """How the work is cut: queries and slots at once, splits of the slots, and how to compile."""
+
+    queries: int
+    slots: int
+    splits: int
+    warps: int
+    stages: int
+
+    @classmethod
+    def of(cls, num_queries: int, num_pairs: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
+        """By shapes alone, not lengths; pairs are of a row and a head of the keys."""
+        size, head = keys.element_size(), _power_of_two(keys.shape[-1])
+        # What fits in registers: float32 is not multiplied by tensor cores.
+        queries = min(max(_power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
+        slots = min(max(_TILE_BYTES // (head * size), 16), 128)
+        num_programs = -(-num_queries // queries) * num_pairs
+        splits = max(_PROGRAMS_EACH * _num_processors(keys.device) // num_programs, 1)
+        splits = min(splits, -(-num_slots // _LEAST_SLOTS))
+        return cls(queries, slots, splits, warps=8 if head > 128 else 4, stages=2)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+@cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def make_scratch(device: torch.device) -> torch.Tensor:
+    """Memory in which the programs of `tree_attention` hand over what they found (H200: 17 MB).
+
+    Calls of any shape may share it that run one after the other, as the layers of a model do. A
+    recording holds its address.
+
+    Returns:
+        float32 `(size,)`, zeros.
+    """
+    size = 1 + _MOST_QUERIES * (_LARGEST_VALUE + 2)
+    return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
+
+
+def tree_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    positions: torch.Tensor,
+    ancestors: torch.Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    scratch: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of rows of drafted nodes over what is cached, the nodes' own states included.
+
+    Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
+    slot ``lengths[row] + j``. What is behind the nodes is not read. Every node sees all of the
+    prefix, and of the nodes those that its bits name. Nothing is read by the host, and neither
+    shapes nor launches depend on the numbers in the tensors, so that a CUDA graph holds a call for
+    all lengths. Slots are split among programs, and what these found is merged by its log-sum-exp
+    (Flash-Decoding), in float32.
+
+    Args:
+        query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Any strides
+            do, here and below, but the last, which has to be 1.
+        keys: `(num_rows, num_key_heads, num_slots, head_dim)`; heads of a group follow each other.
+            With `block_table`, `(num_blocks, num_key_heads, block_size, head_dim)`.
+        values: As `keys`, in all but `head_dim`.
+        lengths: int64 `(num_rows,)`, tokens before the nodes.
+        positions: int64 `(num_rows, width)`, of the nodes.
+        ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
+            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Every node
+            has to see itself.
+        scale: Factor of the products; by default one over the root of `head_dim`.
+        window: A node sees the last so many positions, its own included.
+        chunk: A node sees what is not before the last multiple of this position.
+        softcap: Scores become ``softcap * tanh(score / softcap)``.
+        sinks: `(num_heads,)`, scores that are in the sum of the softmax and have no value.
+        block_table: int32 or int64 `(num_rows, num_blocks_of_row)`, the blocks of each row: slot
+            `i` is slot ``i % block_size`` of block ``i // block_size``.
+        scratch: By `make_scratch`. By default made anew, which is one more launch.
+
+    Returns:
+        `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
+
+    Raises:
+        ValueError: Shapes, strides, dtypes or the device do not fit.
+    """
+    _check(query, keys, values, ancestors, window, chunk)
+    if scratch is None:
+        scratch = make_scratch(query.device)
+    output: torch.Tensor = _tree_attention(
+        query,
+        keys,
+        values,
+        lengths,
+        positions,
+        ancestors,
+        scratch,
+        sinks,
+        block_table,
+        query.shape[-1] ** -0.5 if scale is None else scale,
+        window or 0,
+        chunk or 0,
+        softcap or 0.0,
+    )
+    return output
+
+
+def _check(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    ancestors: torch.Tensor,
+    window: int | None,
+    chunk: int | None,
+) -> None:
+    num_heads, width, head_dim = query.shape[1:]
+    reason = kernel_reason(query.device, query.dtype, (head_dim, values.shape[-1]))
+    if keys.dtype != query.dtype or values.dtype != query.dtype:
+        reason = f"query, keys and values are of {query.dtype}, {keys.dtype}, {values.dtype}"
+    elif reason is not None:
+        pass
+    elif num_heads % keys.shape[1] or keys.shape[-1] != head_dim:
+        reason = f"keys {tuple(keys.shape)} are not for queries {tuple(query.shape)}"
+    elif any(states.stride(-1) != 1 for states in (query, keys, values)):
+        reason = "the last strides are not 1"
+    elif (1 if ancestors.dim() == 2 else ancestors.shape[2]) * 64 < width:
+        reason = f"{width} nodes need {-(-width // 64)} words of ancestors each"
+    elif window and chunk:
+        reason = "a layer has a window or chunks"
+    if reason is not None:
+        raise ValueError(f"no tree attention: {reason}")
+
+
+@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
+def _tree_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    positions: torch.Tensor,
+    ancestors: torch.Tensor,
+    scratch: torch.Tensor,
+    sinks: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    scale: float,
+    window: int,
+    chunk: int,
+    softcap: float,
+) -> torch.Tensor:
+    from specds.verify import tree_kernel
+
+    num_rows, num_heads, width, head_dim = query.shape
+    num_key_heads, group = keys.shape[1], num_heads // keys.shape[1]
+    num_slots = keys.shape[2] * (1 if block_table is None else block_table.shape[1])
+    tiles = _Tiles.of(group * width, num_rows * num_key_heads, num_slots, keys)
+    value_dim = values.shape[-1]
+    output = query.new_empty(num_rows, width, num_heads, value_dim)
+    num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
+    grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
+    tree_kernel.attend[grid](
+        query,
+        keys,
+        values,
+        lengths.contiguous(),
+        positions.contiguous(),
+        ancestors.contiguous(),
+        lengths if sinks is None else sinks.contiguous(),
+        lengths if block_table is None else block_table,
+        output,
+        scratch[num_counters:],
+        scratch[:num_counters].view(torch.int32),
+        scale,
+        width,
+        num_key_heads,
+        *query.stride()[:3],
+        *keys.stride()[:3],
+        *values.stride()[:3],
+        0 if block_table is None else block_table.stride(0),
+        group=group,
+        words=1 if ancestors.dim() == 2 else ancestors.shape[2],
+        head_dim=head_dim,
+        value_dim=value_dim,
+        window=window,
+        chunk=chunk,
+        softcap=softcap,
+        has_sinks=sinks is not None,
+        block_size=0 if block_table is None else keys.shape[2],
+        num_splits=tiles.splits,
+        least_tiles=-(-_LEAST_SLOTS // tiles.slots),
+        tile_queries=tiles.queries,
+        tile_slots=tiles.slots,
+        tile_head=_power_of_two(head_dim),
+        tile_value=_power_of_two(value_dim),
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        enable_fp_fusion=True,  # the default, of which Triton 3.9 warns
+    )
+    return output
+
+
+@_tree_attention.register_fake
+def _(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *_: Any) -> torch.Tensor:
+    num_rows, num_heads, width, _head_dim = query.shape
+    return query.new_empty(num_rows, width, num_heads, values.shape[-1])

@@ -1,0 +1,191 @@
+"""The attention of a draft as one Triton kernel: see `tree_attention`, which alone calls it."""
+
+from __future__ import annotations
+
+# Triton has no types, and its kernels have none.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+# mypy: disallow-untyped-decorators=False
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+
+@triton.jit
+def attend(
+    query,
+    keys,
+    values,
+    lengths,
+    positions,
+    ancestors,
+    sinks,
+    block_table,
+    output,
+    partials,
+    counters,
+    scale,
+    width,
+    num_key_heads,
+    query_row,
+    query_head,
+    query_node,
+    key_block,
+    key_head,
+    key_slot,
+    value_block,
+    value_head,
+    value_slot,
+    table_row,
+    group: tl.constexpr,
+    words: tl.constexpr,
+    head_dim: tl.constexpr,
+    value_dim: tl.constexpr,
+    window: tl.constexpr,
+    chunk: tl.constexpr,
+    softcap: tl.constexpr,
+    has_sinks: tl.constexpr,
+    block_size: tl.constexpr,
+    num_splits: tl.constexpr,
+    least_tiles: tl.constexpr,
+    tile_queries: tl.constexpr,
+    tile_slots: tl.constexpr,
+    tile_head: tl.constexpr,
+    tile_value: tl.constexpr,
+):
+    """One tile of queries over one split of the slots of a row and head of the keys.
+
+    Queries are the nodes of the group's heads, node by node. Slots are those of the prefix and,
+    behind these, of the nodes. A split is so many tiles of slots that all splits together do; of
+    those that have any, the last to end merges what they found. Scores are in powers of two.
+
+    Of Triton's functions only those are used that its interpreter knows whenever it is asked.
+    """
+    tile, split, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, key_head_index = (pair // num_key_heads).to(tl.int64), pair % num_key_heads
+    length = tl.load(lengths + row).to(tl.int32)
+    places = tile * tile_queries + tl.arange(0, tile_queries)
+    node, head = places // group, key_head_index * group + places % group
+    is_query = node < width
+    position = tl.load(positions + row * width + node, mask=is_query, other=2**30).to(tl.int32)
+
+    begin = 0
+    if window > 0:
+        first = position - (window - 1)
+    if chunk > 0:
+        first = position // chunk * chunk
+    if window > 0 or chunk > 0:
+        begin = tl.minimum(tl.maximum(tl.min(first, 0), 0), length) // tile_slots * tile_slots
+    end = length + width
+    num_tiles = (end - begin + tile_slots - 1) // tile_slots
+    tiles_each = tl.maximum((num_tiles + num_splits - 1) // num_splits, least_tiles)
+    num_active = (num_tiles + tiles_each - 1) // tiles_each
+    if split >= num_active:
+        return
+
+    of_head, of_value = tl.arange(0, tile_head), tl.arange(0, tile_value)
+    query_at = row * query_row + head.to(tl.int64) * query_head + node * query_node
+    queries = tl.load(
+        query + query_at[:, None] + of_head[None, :],
+        mask=is_query[:, None] & (of_head < head_dim)[None, :],
+        other=0.0,
+    )
+    highest = tl.full((tile_queries,), float("-inf"), tl.float32)
+    total = tl.full((tile_queries,), 0.0, tl.float32)
+    if has_sinks:
+        # They take part in the sum alone, hence in one split alone.
+        sink = tl.load(sinks + head, mask=is_query, other=float("-inf")).to(tl.float32)
+        highest = tl.where(split == 0, sink * 1.4426950408889634, float("-inf"))
+        total = tl.where(highest > float("-inf"), 1.0, 0.0)
+    found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
+    start = begin + split * tiles_each * tile_slots
+    for slot in range(start, tl.minimum(start + tiles_each * tile_slots, end), tile_slots):
+        slots = slot + tl.arange(0, tile_slots)
+        held = slots < end
+        if block_size > 0:
+            table_at = block_table + row * table_row + slots // block_size
+            block = tl.load(table_at, mask=held, other=0).to(tl.int64)
+            in_block = slots % block_size
+        else:
+            block = row
+            in_block = slots
+        key_at = block * key_block + key_head_index * key_head + in_block * key_slot.to(tl.int64)
+        seen_keys = tl.load(
+            keys + key_at[None, :] + of_head[:, None],
+            mask=held[None, :] & (of_head < head_dim)[:, None],
+            other=0.0,
+        )
+        scores = tl.dot(queries, seen_keys, input_precision="ieee") * scale
+        if softcap > 0:
+            # tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)), which cannot overflow where x > 0.
+            less = tl.exp(tl.abs(scores) * (-2 / softcap))
+            scores = softcap * tl.where(scores > 0, 1 - less, less - 1) / (1 + less)
+        behind = slots - length
+        seen = tl.broadcast_to((behind < 0)[None, :], (tile_queries, tile_slots))
+        position_at = slots
+        if slot + tile_slots > length:
+            of_node = held & (behind >= 0)
+            behind = tl.maximum(behind, 0)
+            word_at = (row * width + node)[:, None] * words + (behind // 64)[None, :]
+            of_both = is_query[:, None] & of_node[None, :]
+            word = tl.load(ancestors + word_at, mask=of_both, other=0)
+            seen = seen | (((word >> (behind % 64).to(tl.int64)[None, :]) & 1) != 0)
+            deeper = tl.load(positions + row * width + behind, mask=of_node, other=0)
+            position_at = tl.where(of_node, deeper.to(tl.int32), slots)
+        if window > 0 or chunk > 0:
+            seen = seen & (position_at[None, :] >= first[:, None])
+        scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        # A query may see nothing here.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        shares = tl.exp2(scores - base[:, None])
+        rescale = tl.exp2(highest - base)
+        value_at = block * value_block + key_head_index * value_head
+        value_at += in_block * value_slot.to(tl.int64)
+        seen_values = tl.load(
+            values + value_at[:, None] + of_value[None, :],
+            mask=held[:, None] & (of_value < value_dim)[None, :],
+            other=0.0,
+        )
+        found = found * rescale[:, None]
+        found += tl.dot(shares.to(seen_values.dtype), seen_values, input_precision="ieee")
+        total = total * rescale + tl.sum(shares, 1)
+        highest = higher
+
+    if num_active > 1:
+        program = pair * tl.num_programs(0) + tile
+        of_split: tl.constexpr = tile_queries * (tile_value + 2)
+        of_query = tl.arange(0, tile_queries)
+        first_partial = partials + (program * num_splits).to(tl.int64) * of_split
+        in_partial = of_query[:, None] * tile_value + of_value[None, :]
+        own = first_partial + split * of_split
+        tl.store(own + in_partial, found)
+        tl.store(own + tile_queries * tile_value + of_query, highest)
+        tl.store(own + tile_queries * (tile_value + 1) + of_query, total)
+        tl.debug_barrier()
+        num_before = tl.atomic_add(counters + program, 1, sem="acq_rel")
+        if num_before < num_active - 1:
+            return
+        tl.store(counters + program, 0)
+        highest = tl.full((tile_queries,), float("-inf"), tl.float32)
+        total = tl.full((tile_queries,), 0.0, tl.float32)
+        found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
+        for other in range(num_active):
+            theirs = first_partial + other * of_split
+            high = tl.load(theirs + tile_queries * tile_value + of_query, cache_modifier=".cg")
+            sum_of = tl.load(
+                theirs + tile_queries * (tile_value + 1) + of_query, cache_modifier=".cg"
+            )
+            higher = tl.maximum(highest, high)
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            rescale, weight = tl.exp2(highest - base), tl.exp2(high - base)
+            found = found * rescale[:, None]
+            found += tl.load(theirs + in_partial, cache_modifier=".cg") * weight[:, None]
+            total = total * rescale + sum_of * weight
+            highest = higher
+
+    found = found / tl.where(total > 0, total, 1.0)[:, None]
+    output_at = (row * width + node) * (num_key_heads * group) + head
+    tl.store(
+        output + output_at[:, None] * value_dim + of_value[None, :],
+        found.to(output.dtype.element_ty),
+        mask=is_query[:, None] & (of_value < value_dim)[None, :],
+    )
