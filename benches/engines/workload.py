@@ -1,0 +1,79 @@
+"""What every engine is given, which `python -m engines.workload` writes, and how it is measured."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+NUM_PROMPTS = 12
+NUM_TOKENS = 128
+WORK = Path(os.environ.get("SPECDS_ENGINE_WORK", "target/engines"))
+DATASTORE = str(WORK / "stdlib.specds")
+
+
+def write():
+    """Needs transformers: engines read what is written."""
+    from specds.demo.held_out import build_stdlib
+    from specds.demo.held_out import prompts as held_out_prompts
+    from specds.loading import load_tokenizer
+
+    tokenizer = load_tokenizer("demo")
+    WORK.mkdir(parents=True, exist_ok=True)
+    build_stdlib(tokenizer, Path(DATASTORE))
+    texts = [prompt.text for prompt in held_out_prompts(NUM_PROMPTS)]
+    token_ids = [tokenizer(text)["input_ids"] for text in texts]
+    (WORK / "prompts.json").write_text(json.dumps(token_ids))
+
+
+def prompts():
+    return json.loads((WORK / "prompts.json").read_text())
+
+
+def model_path():
+    import specds
+
+    return str(Path(specds.__file__).parent / "demo" / "models" / "main")
+
+
+def other_datastore(folder):
+    """A datastore of a tokenizer that is no engine's."""
+    from specds.build import DatastoreBuilder
+
+    about = {"vocab_size": 9, "separator": 9, "tokenizer_fingerprint": "xxh3:other"}
+    with DatastoreBuilder(folder / "other", **about) as builder:
+        builder.add_documents([1, 2], [2])
+        builder.finish()
+    return str(folder / "other")
+
+
+def tokens_a_step(texts, num_row_steps):
+    """The first token of each is the prefill's."""
+    return (sum(map(len, texts)) - len(texts)) / (num_row_steps - len(texts))
+
+
+def measure(ways):
+    """Tells in JSON how the way went that the command line names; without one, which there are.
+
+    A way is how the engine drafts, and a function that opens an engine which does.
+    """
+    if len(sys.argv) == 1:
+        print(json.dumps(list(ways)))
+        return
+    given = prompts()
+    with ways[sys.argv[1]]() as engine:
+        engine.generate(given[:1], max_tokens=4)
+        texts = engine.generate(given)
+        steps = tokens_a_step(texts, engine.num_row_steps)
+        print(
+            json.dumps(
+                {
+                    "tokens_a_step": steps,
+                    "tokens_a_cpu_s": sum(map(len, texts)) / engine.cpu_seconds,
+                }
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    write()

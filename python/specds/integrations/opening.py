@@ -1,0 +1,105 @@
+"""How every engine opens its drafter, and goes on without drafts where one fails."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from specds._core import EngineDrafter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from transformers import PreTrainedTokenizerBase
+
+_log = logging.getLogger("specds")
+_Result = TypeVar("_Result")
+
+
+def open_drafter(
+    options: Mapping[str, Any],
+    *,
+    vocab_size: int | None = None,
+    tokenizer: str | PreTrainedTokenizerBase | None = None,
+    num_ranks: int = 1,
+) -> EngineDrafter:
+    """Opens the drafter of an engine, and logs what of its configuration cannot be used.
+
+    Args:
+        options: What the operator configured, as for `EngineDrafter`.
+        vocab_size: Of the engine's model.
+        tokenizer: The engine's tokenizer, or where it lies; None where there is none.
+        num_ranks: How many processes draft the same.
+
+    Raises:
+        ValueError: A key is unknown or has no usable value, or the datastore is of another
+            tokenizer: then both fingerprints are told.
+        FormatError: The datastore cannot be read.
+    """
+    name = ""
+    if tokenizer is not None and options.get("datastore") is not None:
+        from specds.loading import load_encoder
+        from specds.tokenization import fingerprint
+
+        loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        name = fingerprint(loaded)
+    drafter = EngineDrafter(
+        json.dumps(dict(options)), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
+    )
+    for warning in drafter.warnings:
+        _log.warning("specds: %s", warning)
+    return drafter
+
+
+class StepClock:
+    """Tells a drafter how long the engine's steps take, but for those in which a prompt was read.
+
+    Args:
+        drafter: Who is told.
+    """
+
+    def __init__(self, drafter: EngineDrafter) -> None:
+        self._drafter, self._num_opened = drafter, 0
+        self._ended_at: float | None = None
+
+    def begin(self, *, is_decoding: bool = True) -> None:
+        """After `sync`: the step that the last drafts went into is over."""
+        num_opened = self._drafter.stats()["num_opened"]
+        if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
+            self._drafter.observe_step_time(perf_counter() - self._ended_at)
+        self._num_opened = num_opened
+
+    def end(self) -> None:
+        """After a draft: the engine's step begins."""
+        self._ended_at = perf_counter()
+
+
+class Failures:
+    """What a drafter must not end an engine with.
+
+    Attributes:
+        number: How many calls failed.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def guard(
+        self, call: Callable[..., _Result], otherwise: Callable[..., _Result]
+    ) -> Callable[..., _Result]:
+        """`call`, or `otherwise` of the same arguments where it raises; the first is logged."""
+
+        @functools.wraps(call)
+        def guarded(*args: Any, **kwargs: Any) -> _Result:
+            try:
+                return call(*args, **kwargs)
+            except Exception:
+                self.number += 1
+                if self.number == 1:
+                    _log.exception("specds drafts nothing where this happens; told once")
+                return otherwise(*args, **kwargs)
+
+        return guarded

@@ -1,0 +1,282 @@
+"""SGLang: trees, in place of the corpus of its n-gram speculation.
+
+    SPECDS_CONFIG='{"datastore": "chat.specds"}' python -m sglang.launch_server --model-path MODEL \
+        --speculative-algorithm NGRAM --speculative-num-draft-tokens 16 \
+        --speculative-ngram-max-trie-depth 1024
+
+SGLang calls `register` in each of its processes, by the entry point of this package. Where
+``SPECDS_CONFIG`` is not set, nothing is changed. The algorithm ``SPECDS`` does the same with whole
+prompts and with the target's own predictions at every node.
+
+`python -m specds.integrations.sglang --check` tells whether the installed SGLang fits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specds.integrations.opening import Failures, StepClock, open_drafter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+CONFIG = "SPECDS_CONFIG"
+"""The environment variable with the JSON configuration of `EngineDrafter`."""
+
+_WORKER = "sglang.srt.speculative.ngram_worker"
+
+
+class Corpus:
+    """What SGLang's n-gram worker calls its corpus: it gives trees for the rows of a batch.
+
+    Args:
+        options: The configuration of `EngineDrafter`.
+        num_nodes: Of a tree, the last token of the context included.
+        vocab_size: Of the model.
+        tokenizer: The model's, or where it lies.
+        num_ranks: How many processes draft the same.
+
+    Attributes:
+        drafter: What drafts.
+        failures: What was caught.
+
+    Raises:
+        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        num_nodes: int,
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str | PreTrainedTokenizerBase | None = None,
+        num_ranks: int = 1,
+    ) -> None:
+        if options.get("step_cost") is not None:
+            raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
+        self.num_nodes = num_nodes
+        self.drafter = open_drafter(
+            options, vocab_size=vocab_size, tokenizer=tokenizer, num_ranks=num_ranks
+        )
+        self.failures = Failures()
+        self._guarded = self.failures.guard(self._draft, self._fill)
+        self._clock = StepClock(self.drafter)
+        self._lengths: dict[str, int] = {}
+
+    def batch_get(
+        self,
+        req_ids: Sequence[str],
+        batch_tokens: Sequence[Sequence[int]],
+        total_lens: Sequence[int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Drafts a tree for each row.
+
+        Args:
+            req_ids: The requests.
+            batch_tokens: The last tokens of each context.
+            total_lens: The lengths of the whole contexts.
+
+        Returns:
+            Tokens, int64 `(rows * n,)`, the last token of each context first; whether node j is
+            node i or an ancestor of it, int64 `(rows * n * n,)`.
+        """
+        return self._guarded(req_ids, batch_tokens, total_lens)
+
+    def _draft(
+        self,
+        req_ids: Sequence[str],
+        batch_tokens: Sequence[Sequence[int]],
+        total_lens: Sequence[int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = zip(req_ids, batch_tokens, total_lens, strict=True)
+        news = [self._news(*row) for row in rows]
+        starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
+        self.drafter.sync(news, starts=starts, names=req_ids)
+        self._clock.begin()
+        self._lengths.update(zip(req_ids, total_lens, strict=True))
+        token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
+        # A row without a session has no last token of its own.
+        token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
+        self._clock.end()
+        return token_ids.ravel(), mask.ravel().astype(np.int64)
+
+    def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
+        """The tokens that the drafter does not have; all where it cannot go on from what it has."""
+        new = total - self._lengths.get(req_id, 0)
+        return tokens[-new:] if 0 < new < len(tokens) else tokens
+
+    def _fill(
+        self,
+        req_ids: Sequence[str],
+        batch_tokens: Sequence[Sequence[int]],
+        total_lens: Sequence[int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Trees of nothing but the last tokens and children that no draft names."""
+        n = self.num_nodes
+        token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
+        token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
+        mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
+        mask[:, 0] = 1
+        return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
+
+    def is_known(self, req_id: str) -> bool:
+        """Whether a request goes on: then its last tokens are enough."""
+        return req_id in self._lengths
+
+    def observe_logits(self, logits: Any) -> None:
+        """Takes the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
+        k = self.drafter.num_predictions
+        if k:
+            predictions = logits.topk(k, dim=-1).indices.cpu().numpy()
+            self.drafter.observe_predictions(predictions, self.num_nodes)
+
+    def erase_match_state(self, req_ids: Sequence[str]) -> None:
+        """Ends requests."""
+        self.drafter.end(list(req_ids))
+        for req_id in req_ids:
+            self._lengths.pop(req_id, None)
+
+    def reset(self) -> None:
+        """Ends all requests."""
+        self.drafter.end_all()
+        self._lengths.clear()
+
+    def synchronize(self) -> None:
+        """Waits for nothing: everything is done when a call returns."""
+
+    def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
+        """Learns nothing here: the next `batch_get` tells the same."""
+
+
+def corpus_of(server_args: Any, model_config: Any = None) -> Corpus:
+    """The corpus of a server, from its arguments and the environment.
+
+    Raises:
+        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+    """
+    vocab_size = getattr(model_config, "vocab_size", None)
+    return Corpus(
+        json.loads(os.environ[CONFIG]),
+        server_args.speculative_num_draft_tokens,
+        vocab_size=vocab_size,
+        tokenizer=server_args.tokenizer_path or server_args.model_path,
+        num_ranks=server_args.tp_size,
+    )
+
+
+def register() -> None:
+    """Enters the corpus and the algorithm ``SPECDS``: what the entry point of the plug-in names."""
+    if not os.environ.get(CONFIG):
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    HookRegistry.register(f"{_WORKER}.NgramCorpus", _replacement, HookType.REPLACE)
+    entry = SpeculativeAlgorithm.register("SPECDS", supports_overlap=True, spec_class=_algorithm())
+    entry(lambda server_args: _worker())
+
+
+def _replacement(**arguments: Any) -> Corpus:
+    """Stands where the worker makes its corpus; the server's arguments are global there."""
+    from sglang.srt.runtime_context import get_server_args
+
+    return corpus_of(get_server_args())
+
+
+def _algorithm() -> type:
+    """``SPECDS`` is handled as NGRAM is."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+    class Specds(CustomSpecAlgo):  # type: ignore[misc]
+        def is_ngram(self) -> bool:
+            return True
+
+        def has_draft_kv(self) -> bool:
+            return False
+
+        def handle_server_args(self, server_args: Any) -> None:
+            from sglang.srt.arg_groups.speculative_hook import _handle_ngram
+
+            _handle_ngram(server_args)
+
+        # The scheduler calls these three, and the class of plug-ins lacks them.
+        create_future_map = SpeculativeAlgorithm.create_future_map
+
+        def need_topk(self) -> bool:
+            return False
+
+        def carries_draft_hidden_states(self) -> bool:
+            return False
+
+    return Specds
+
+
+def _worker() -> type:
+    """The n-gram worker with whole contexts and with the target's predictions."""
+    from sglang.srt.speculative import ngram_worker as worker
+
+    class SpecdsWorker(worker.NGRAMWorker):  # type: ignore[misc]
+        def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(server_args, *args, **kwargs)
+            corpus: Corpus = self.ngram_corpus
+            tell = corpus.failures.guard(corpus.observe_logits, lambda _: None)
+            worker.eagle_sample = _telling(worker.eagle_sample, tell)
+
+        def _prepare_draft_tokens(self, batch: Any) -> Any:
+            is_known = self.ngram_corpus.is_known
+            has_new = not all(is_known(request.rid) for request in batch.reqs)
+            self.max_trie_depth = sys.maxsize if has_new else self.draft_token_num
+            return super()._prepare_draft_tokens(batch)
+
+    return SpecdsWorker
+
+
+def _telling(sample: Callable[..., Any], tell: Callable[[Any], None]) -> Callable[..., Any]:
+    """SGLang's acceptance, which tells what the target predicts before it accepts."""
+
+    def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *a: Any, **k: Any) -> Any:
+        tell(logits_output.next_token_logits)
+        return sample(verify_input, batch, logits_output, *a, **k)
+
+    return eagle_sample
+
+
+NEEDED = (
+    (_WORKER, "NGRAMWorker"),
+    (_WORKER, "NgramCorpus"),
+    (_WORKER, "eagle_sample"),
+    ("sglang.srt.plugins.hook_registry", "HookRegistry"),
+    ("sglang.srt.runtime_context", "get_server_args"),
+    ("sglang.srt.speculative.spec_registry", "CustomSpecAlgo"),
+    ("sglang.srt.arg_groups.speculative_hook", "_handle_ngram"),
+)
+"""What `register` and the worker use of SGLang, as modules and names."""
+
+
+def missing() -> list[str]:
+    """What the installed SGLang lacks of `NEEDED`, each as ``module.name: why``."""
+    lacks = []
+    for module, name in NEEDED:
+        try:
+            getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            lacks.append(f"{module}.{name}: {error}")
+    return lacks
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--check"]:
+        sys.exit("usage: python -m specds.integrations.sglang --check")
+    lacks = missing()
+    sys.exit("\n".join(["this SGLang does not fit:", *lacks]) if lacks else None)

@@ -1,0 +1,150 @@
+"""vLLM's V2 model runner: chains in place of its n-gram speculation. It was never run.
+
+    vllm serve MODEL --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8}' \
+        --additional-config '{"specds": {"datastore": "chat.specds"}}'
+
+That runner takes no class of others, so the entry point of this package stands in for what makes
+its speculators. Written against the source of vLLM 0.32.0; tests hold it against tensors of that
+shape. Where the configuration has no ``specds``, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specds.integrations.opening import Failures, open_drafter
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ChainSpeculator:
+    """What the runner asks for drafts once a step; `make_speculator` makes one of its type.
+
+    Args:
+        vllm_config: The engine's; `additional_config["specds"]` is the configuration of
+            `EngineDrafter`.
+        device: Where drafts go.
+        req_states: The runner's tokens and lengths of all requests.
+
+    Attributes:
+        drafter: What drafts.
+        failures: What was caught.
+        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the place of the request: how
+            likely each token is where those before it were accepted, for adaptive verification.
+
+    Raises:
+        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+    """
+
+    supports_mm_inputs = False
+    draft_logits = None
+
+    def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
+        import torch
+
+        config, model = vllm_config.speculative_config, vllm_config.model_config
+        self.num_speculative_steps: int = config.num_speculative_tokens
+        self.enable_adaptive_verification: bool = config.enable_adaptive_verification
+        self.max_length: int = model.max_model_len
+        self.device, self.req_states = device, req_states
+        self.draft_token_confidence_probs = torch.zeros(
+            vllm_config.scheduler_config.max_num_seqs, self.num_speculative_steps, device=device
+        )
+        self.drafter = open_drafter(
+            vllm_config.additional_config["specds"],
+            vocab_size=model.get_vocab_size(),
+            tokenizer=model.tokenizer,
+            num_ranks=vllm_config.parallel_config.tensor_parallel_size,
+        )
+        self.failures = Failures()
+        self._guarded = self.failures.guard(self._propose, lambda batch, last: last)
+        self._lengths: dict[str, int] = {}
+
+    def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
+        """Records no graph."""
+
+    def capture(self) -> None:
+        """Records no graph."""
+
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        last_hidden_states: Any,
+        aux_hidden_states: Any,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        *args: Any,
+        dummy_run: bool = False,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Drafts for the rows of the batch.
+
+        Returns:
+            int64 `(num_reqs, k)`; where a draft is shorter, the last token again.
+        """
+        places = input_batch.idx_mapping[: input_batch.num_reqs]
+        self.draft_token_confidence_probs[places] = 0
+        fill = last_sampled.view(-1)[places, None].expand(-1, self.num_speculative_steps).long()
+        return fill.clone() if dummy_run else self._guarded(input_batch, fill.clone())
+
+    def _propose(self, input_batch: Any, drafts: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        places = input_batch.idx_mapping[: input_batch.num_reqs]
+        names = list(input_batch.req_ids[: input_batch.num_reqs])
+        totals = self.req_states.total_len.gpu[places].tolist()
+        news = [self._news(*row) for row in zip(names, places.tolist(), totals, strict=True)]
+        starts = [total - len(tokens) for total, tokens in zip(totals, news, strict=True)]
+        is_prefilling = input_batch.is_prefilling_np[: len(names)].tolist()
+        rows = zip(news, is_prefilling, strict=True)
+        self.drafter.sync(
+            [None if prefilling else tokens for tokens, prefilling in rows],
+            starts=starts,
+            names=names,
+        )
+        served = zip(names, totals, is_prefilling, strict=True)
+        self._lengths = {name: total for name, total, prefilling in served if not prefilling}
+        budgets = [max(self.max_length - total - 1, 0) for total in totals]
+        token_ids, lengths, probs = self.drafter.draft_chains(
+            self.num_speculative_steps, budgets=budgets
+        )
+        probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
+        steps = torch.arange(self.num_speculative_steps, device=self.device)
+        is_drafted = steps < torch.from_numpy(lengths).to(self.device)[:, None]
+        confidences = torch.from_numpy(probs).to(self.device).where(is_drafted, 0.0)
+        self.draft_token_confidence_probs[places] = confidences
+        return torch.from_numpy(token_ids).to(self.device).where(is_drafted, drafts)
+
+    def _news(self, name: str, place: int, total: int) -> Any:
+        """The tokens that the drafter does not have; all where it cannot go on from what it has."""
+        start = self._lengths.get(name, 0)
+        tokens = self.req_states.all_token_ids.gpu[place]
+        return tokens[start if start < total else 0 : total].cpu().numpy()
+
+
+def make_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
+    """A speculator of the runner's type; the arguments are those of `ChainSpeculator`."""
+    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+    speculator = type("SpecdsSpeculator", (ChainSpeculator, BaseSpeculator), {})
+    return speculator(vllm_config, device, req_states)
+
+
+def register() -> None:
+    """Stands in for what makes speculators: what the entry point of the plug-in names."""
+    try:
+        from vllm.v1.worker.gpu import spec_decode
+    except ImportError:  # a version without that runner
+        return
+    make = spec_decode.init_speculator
+
+    def init_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
+        is_ours = "specds" in (vllm_config.additional_config or {})
+        chosen = make_speculator if is_ours else make
+        return chosen(vllm_config, device, req_states)
+
+    spec_decode.init_speculator = init_speculator

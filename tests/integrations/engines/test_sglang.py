@@ -1,0 +1,136 @@
+"""A real SGLang on a CPU with stand-ins for its kernels: run by `make test-sglang`."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("sglang", exc_type=ImportError)
+
+from engines import workload
+from engines.sglang import Engine, deep
+from specds.integrations import sglang as adapter
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return workload.prompts()
+
+
+@pytest.fixture(scope="module")
+def plain(prompts):
+    with Engine() as engine:
+        return engine.generate(prompts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "effort", "least"), [("NGRAM", "low", 5.2), ("SPECDS", "normal", 5.6)]
+)
+def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(
+    prompts, plain, algorithm, effort, least
+):
+    with deep(algorithm, {"effort": effort}) as engine:
+        assert engine.generate(prompts) == plain
+        steps, stats = engine.num_row_steps, engine.stats
+    assert stats["num_failures"] == 0
+    assert stats["num_opened"] == len(prompts)
+    # The first step of a request begins its session, and the last one is told to nobody.
+    assert stats["num_row_steps"] == steps - 2 * len(prompts)
+    tokens_a_step = workload.tokens_a_step(plain, steps)
+    print(f"\n{algorithm}: {tokens_a_step:.2f} tokens a row step")
+    assert tokens_a_step > least
+
+
+def test_rows_come_and_go_over_chunked_prefill_and_a_shared_cache(prompts):
+    """Prompts share beginnings, texts end by tokens of drafts and at limits, and rows move."""
+    about = {"chunked_prefill_size": 64, "max_running_requests": 16}
+    rows = [[*ids, *ids[: row % 5]] for row in range(3) for ids in prompts]
+    sampling = {"max_tokens": 48, "ignore_eos": False, "stop_token_ids": [13, 30, 200]}
+    with Engine(**about) as engine:
+        expected = engine.generate(rows, **sampling)
+    assert len({*map(len, expected)}) > 2
+    with Engine("SPECDS", options={"memory": "shared"}, **about) as engine:
+        assert engine.generate(rows, **sampling) == expected
+        assert engine.num_cached > 0
+        assert engine.generate(rows, max_tokens=1) == [text[:1] for text in expected]
+        assert engine.stats["num_failures"] == 0
+
+
+def test_requests_that_give_way_to_others_come_back(prompts):
+    """So few places for tokens that not all rows fit until their ends."""
+    about = {"max_total_tokens": 1100, "schedule_conservativeness": 0.1}
+    longest = sorted(prompts, key=len)[:6]
+    with Engine(**about) as engine:
+        expected = engine.generate(longest, max_tokens=200)
+    with Engine("SPECDS", options={}, **about) as engine:
+        assert engine.generate(longest, max_tokens=200) == expected
+        assert engine.stats["num_failures"] == 0
+
+
+@pytest.mark.parametrize("sabotage", ["garbage", "fails"])
+def test_garbage_and_failures_cost_no_text(prompts, plain, sabotage):
+    with Engine("NGRAM", options={}, sabotage=sabotage) as engine:
+        assert engine.generate(prompts[:4]) == plain[:4]
+        assert (engine.stats["num_failures"] > 0) == (sabotage == "fails")
+
+
+def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):
+    (tmp_path / "kept").write_bytes(b"damaged")
+    options = {"memory": "shared", "snapshot": str(tmp_path / "kept")}
+    with Engine("NGRAM", options=options) as engine:
+        assert engine.generate(prompts[:4]) == plain[:4]
+
+
+OPEN = """
+import sys
+from engines.sglang import Engine
+if __name__ == "__main__":
+    Engine("NGRAM", options={"datastore": sys.argv[1]})
+"""
+
+
+def test_a_datastore_of_another_tokenizer_is_refused_at_start(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(OPEN)
+    arguments = [sys.executable, program, workload.other_datastore(tmp_path)]
+    run = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "its fingerprint is xxh3:other, that of the engine's is " in run.stdout + run.stderr
+
+
+def test_this_version_fits():
+    assert adapter.missing() == []
+    check = [sys.executable, "-W", "ignore", "-m", "specds.integrations.sglang", "--check"]
+    assert subprocess.run(check, check=False).returncode == 0
+
+
+def test_links_of_trees_are_those_that_the_engine_derives(prompts):
+    """The engine's own host code, from the mask alone, against the parents."""
+    from sglang.srt.speculative.ngram_worker import _derive_tree_links
+
+    corpus = adapter.Corpus({"datastore": workload.DATASTORE}, 16)
+    names = [str(row) for row in range(len(prompts))]
+    token_ids, mask = corpus.batch_get(names, prompts, [len(ids) for ids in prompts])
+    assert corpus.failures.number == 0
+    next_tokens, next_siblings = _derive_tree_links(mask.astype(bool), len(prompts), 16)
+    trees = token_ids.reshape(-1, 16)
+    masks = mask.reshape(-1, 16, 16).astype(bool)
+    for row in range(len(prompts)):
+        expected = {tuple(trees[row][ancestors]) for ancestors in masks[row]}
+        assert paths_of(next_tokens[row], next_siblings[row], trees[row]) == expected
+
+
+def paths_of(next_tokens, next_siblings, token_ids):
+    """The paths of a tree by its links, from the root on."""
+    paths, waiting = set(), [(0, ())]
+    while waiting:
+        node, above = waiting.pop()
+        path = (*above, token_ids[node])
+        paths.add(path)
+        child = int(next_tokens[node])
+        while child != -1:
+            waiting.append((child, path))
+            child = int(next_siblings[child])
+    return paths

@@ -1,0 +1,337 @@
+"""The adapters against fakes of the shapes that engines give; engines themselves run by make."""
+
+import json
+import logging
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datastores import build
+from specds.integrations import llama_cpp, sglang, tensorrt_llm, vllm, vllm_v2
+
+TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
+
+
+def vllm_config(max_model_len=32, k=4, ranks=1, tokenizer=None, **options):
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=k),
+        model_config=SimpleNamespace(
+            max_model_len=max_model_len, get_vocab_size=lambda: 100, tokenizer=tokenizer
+        ),
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
+        additional_config={"specds": options},
+    )
+
+
+class Runner:
+    """vLLM's batch: padded arrays whose rows are reused, in the dtypes of its runner."""
+
+    def __init__(self, max_num_seqs=64, max_model_len=32):
+        self.tokens = np.full((max_num_seqs, max_model_len), 7, np.int32)
+        self.lengths = np.full(max_num_seqs, 9, np.int32)
+
+    def step(self, proposer, rows):
+        """Each row: its tokens, and how many of them are of this step."""
+        sampled = []
+        for index, (text, number) in enumerate(rows):
+            self.tokens[index, : len(text)] = text
+            self.lengths[index] = len(text)
+            sampled.append(text[len(text) - number :])
+        return proposer.propose(sampled, self.lengths, self.tokens, slot_mappings=None)
+
+
+def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
+    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    proposer.load_model(None)
+    drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT, 4], 1), ([9, 9, 9], 0)])
+    assert drafts[0] == [3, 1, 2, 3]
+    assert drafts[2] == []  # its prompt is being read
+    assert all(type(token) is int for draft in drafts for token in draft)
+    # The first one ends, the second moves up, the third is done with its prompt.
+    drafts = runner.step(proposer, [([6, *TEXT, 4, 1, 2], 2), ([9, 9, 9, 9], 1)])
+    assert drafts[0][:2] == [3, 1]
+    assert drafts[1] == [9, 9, 9, 9]
+    stats = proposer.drafter.stats()
+    assert (stats["num_opened"], stats["num_moved"]) == (3, 1)
+    assert proposer.failures.number == 0
+
+
+def test_vllm_gets_sixty_four_rows_and_preempted_ones_back():
+    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    texts = [[row + 4, *TEXT] for row in range(64)]
+    drafts = runner.step(proposer, [(text, 1) for text in texts])
+    assert drafts == [[3, 1, 2, 3]] * 64
+    runner.step(proposer, [([*text, 3], 1) for text in texts[:60]])
+    runner.step(proposer, [([*text, 3], 0 if row > 59 else 1) for row, text in enumerate(texts)])
+    drafts = runner.step(proposer, [([*text, 3, 1], 1) for text in texts])
+    assert drafts == [[2, 3, 1, 2]] * 64
+    assert proposer.drafter.stats()["num_opened"] == 64
+
+
+def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
+    proposer, runner = vllm.Proposer(vllm_config(max_model_len=12)), Runner(max_model_len=12)
+    lengths = []
+    for end in (8, 9, 10, 11, 12):
+        [draft] = runner.step(proposer, [((TEXT * 2)[:end], 1)])
+        lengths.append(len(draft))
+    assert lengths == [3, 2, 1, 0, 0]
+
+
+def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
+    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    with caplog.at_level(logging.ERROR):
+        for garbage in (None, np.zeros(3), "tokens"):
+            assert proposer.propose([[1], [2]], runner.lengths, garbage) == [[], []]
+    assert proposer.failures.number == 3
+    assert len(caplog.records) == 1
+    runner.tokens[:] = -5
+    assert proposer.propose([[1]], runner.lengths, runner.tokens) == [[]]
+    assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
+
+
+def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
+    with pytest.raises(ValueError, match="no key `min_probability`"):
+        vllm.Proposer(vllm_config(min_probability=0.1))
+    with pytest.raises(ValueError, match="one rank only"):
+        vllm.Proposer(vllm_config(ranks=2, step_cost="measured"))
+    with pytest.raises(ValueError, match="`step_cost` does not fit SGLang"):
+        sglang.Corpus({"step_cost": "measured"}, 8)
+    store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
+    with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is "):
+        llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
+
+
+def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
+    (tmp_path / "kept").write_bytes(b"damaged")
+    settings = {"snapshot": str(tmp_path / "kept"), "memory": "shared"}
+    model = llama_cpp.DraftModel(settings, vocab_size=10)
+    assert "the snapshot is not used" in caplog.text
+    assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
+
+
+def test_llama_cpp_gets_an_array_of_its_own_type():
+    model = llama_cpp.DraftModel({}, 3, max_length=len(TEXT) + 4)
+    buffer = np.array([*TEXT, 3, 1, 2, 3], np.intc)
+    draft = model(buffer[: len(TEXT)], any_keyword=1)
+    assert draft.dtype == np.intc
+    assert draft.tolist() == [3, 1, 2]
+    assert model(buffer[: len(TEXT) + 2]).tolist() == [2]
+    assert model(buffer).tolist() == []
+    assert model(np.zeros(0, np.intc)).tolist() == []
+    assert model(None).tolist() == []
+    assert model.failures.number == 1
+    assert model.drafter.stats()["num_opened"] == 1
+
+
+class TensorRtRequest:
+    """What is asked of TensorRT-LLM's `LlmRequest`."""
+
+    def __init__(self, request_id, tokens, max_new_tokens=20):
+        self.request_id, self.tokens = request_id, tokens
+        self.py_orig_prompt_len, self.py_max_new_tokens = len(tokens), max_new_tokens
+        self.py_draft_tokens = [0]
+
+    def get_tokens(self, beam):
+        assert beam == 0
+        return self.tokens
+
+
+def test_tensorrt_llm_gets_the_drafts_of_requests_that_decode():
+    drafting = tensorrt_llm.ChainDrafting({}, 4)
+    requests = [TensorRtRequest(1, [*TEXT]), TensorRtRequest(2, [*TEXT], max_new_tokens=2)]
+    scheduled = SimpleNamespace(generation_requests=requests, context_requests=[None])
+    drafting.prepare_draft_tokens(scheduled)
+    assert [request.py_draft_tokens for request in requests] == [[3, 1, 2, 3], [3]]
+    requests[0].tokens += [3, 1]
+    requests.reverse()
+    drafting.prepare_draft_tokens(scheduled, resource_manager=None)
+    assert requests[1].py_draft_tokens == [2, 3, 1, 2]
+    assert drafting.drafter.stats()["num_opened"] == 2
+    requests[0].tokens = None
+    drafting.prepare_draft_tokens(scheduled)
+    assert [request.py_draft_tokens for request in requests] == [[], []]
+    assert drafting.failures.number == 1
+
+
+def links(mask):
+    """Of each node its parent, from the mask alone: the deepest of its ancestors."""
+    depths = mask.sum(axis=1)
+    parents = []
+    for node in range(len(mask)):
+        above = [other for other in range(len(mask)) if mask[node, other] and other != node]
+        parents.append(max(above, key=lambda other: depths[other], default=-1))
+    return parents
+
+
+tokens = st.integers(0, 3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(st.lists(tokens, min_size=1, max_size=30), min_size=1, max_size=5),
+    num_nodes=st.integers(1, 16),
+    window=st.integers(1, 40),
+    cuts=st.lists(st.integers(1, 3), max_size=4),
+)
+def test_sglang_gets_trees_of_exactly_n_nodes(rows, num_nodes, window, cuts):
+    corpus = sglang.Corpus({"recycled": False}, num_nodes)
+    names = [f"r{row}" for row in range(len(rows))]
+    lengths = [max(len(row) - sum(cuts), 1) for row in rows]
+    for cut in (0, *cuts):
+        lengths = [min(length + cut, len(row)) for length, row in zip(lengths, rows, strict=True)]
+        contexts = [row[:length] for length, row in zip(lengths, rows, strict=True)]
+        corpus.synchronize()
+        token_ids, mask = corpus.batch_get(names, [c[-window:] for c in contexts], lengths)
+        corpus.batch_put([])
+        assert token_ids.dtype == mask.dtype == np.int64
+        trees = token_ids.reshape(len(rows), num_nodes)
+        masks = mask.reshape(len(rows), num_nodes, num_nodes)
+        for context, tree, tree_mask in zip(contexts, trees, masks, strict=True):
+            check_tree(context, tree, tree_mask)
+    assert corpus.failures.number == 0
+    corpus.erase_match_state(names)
+    assert len(corpus.drafter) == 0
+
+
+def check_tree(context, tree, mask):
+    """It is a tree below the last token whose nodes follow their parents, by the mask alone."""
+    parents = links(mask)
+    assert tree[0] == context[-1]
+    assert parents[0] == -1
+    assert (tree >= 0).all()
+    for node in range(1, len(tree)):
+        assert 0 <= parents[node] < node
+        row = mask[parents[node]].copy()
+        row[node] = 1
+        assert mask[node].tolist() == row.tolist()
+    edges = list(zip(parents, tree.tolist(), strict=True))
+    assert len(set(edges)) == len(edges)
+
+
+def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
+    corpus = sglang.Corpus({}, 5)
+    whole = sglang.Corpus({}, 5)
+    for end in range(4, 9):
+        short = corpus.batch_get(["a"], [TEXT[:end][-4:]], [end])
+        assert short[0].tolist() == whole.batch_get(["a"], [TEXT[:end]], [end])[0].tolist()
+    assert corpus.drafter.stats()["num_opened"] == 1
+    assert corpus.is_known("a")
+    corpus.batch_get(["a"], [TEXT[:3]], [3])  # retracted, and begun again
+    assert corpus.drafter.stats()["num_opened"] == 2
+    corpus.batch_get(["a"], [TEXT[-3:]], [3 + 40])  # more is new than is told
+    assert corpus.drafter.stats()["num_opened"] == 3
+    assert corpus.failures.number == 0
+    token_ids, mask = corpus.batch_get(["a", "b"], [[2], [3]], None)
+    assert corpus.failures.number == 1
+    for last, tree, tree_mask in zip(
+        (2, 3), token_ids.reshape(2, 5), mask.reshape(2, 5, 5), strict=True
+    ):
+        check_tree([last], tree, tree_mask)
+    corpus.reset()
+    assert len(corpus.drafter) == 0
+    assert not corpus.is_known("a")
+
+
+def test_sglang_tells_what_the_target_predicts():
+    torch = pytest.importorskip("torch")
+    corpus = sglang.Corpus({}, 4)
+    corpus.batch_get(["a"], [[1, 2]], [2])
+    logits = torch.zeros(4, 60)
+    logits[0, [40, 41]] = 1.0
+    corpus.observe_logits(logits)
+    trees = corpus.batch_get(["a"], [[1, 2, 9, 2]], [4])[0]
+    assert {40, 41} & set(trees.tolist())
+
+
+def test_the_check_tells_what_the_installed_engine_lacks():
+    run = subprocess.run(
+        [sys.executable, "-m", "specds.integrations.sglang", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lacks = sglang.missing()
+    assert run.returncode == (1 if lacks else 0)
+    assert ("sglang.srt.speculative.ngram_worker.NGRAMWorker" in run.stderr) == bool(lacks)
+
+
+def test_without_a_configuration_the_plug_in_changes_nothing(monkeypatch):
+    monkeypatch.delenv(sglang.CONFIG, raising=False)
+    sglang.register()
+
+
+def test_importing_the_adapters_imports_no_engine():
+    program = (
+        "import sys, specds, specds.integrations.sglang, specds.integrations.vllm,"
+        " specds.integrations.vllm_v2, specds.integrations.llama_cpp,"
+        " specds.integrations.tensorrt_llm;"
+        "print([name for name in ('sglang', 'vllm', 'llama_cpp', 'tensorrt_llm', 'torch',"
+        " 'transformers') if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert json.loads(run.stdout.replace("'", '"')) == []
+
+
+def v2_states(torch, texts, max_model_len=32):
+    tokens = torch.full((8, max_model_len), 7, dtype=torch.int32)
+    lengths = torch.zeros(8, dtype=torch.int32)
+    for place, text in texts.items():
+        tokens[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
+        lengths[place] = len(text)
+    gpu = lambda tensor: SimpleNamespace(gpu=tensor)  # noqa: E731
+    return SimpleNamespace(all_token_ids=gpu(tokens), total_len=gpu(lengths))
+
+
+def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkeypatch):
+    torch = pytest.importorskip("torch")
+    speculators = ModuleType("vllm.v1.worker.gpu.spec_decode.speculator")
+    speculators.BaseSpeculator = type("BaseSpeculator", (), {"num_query_per_req": 1})
+    package = ModuleType("vllm.v1.worker.gpu.spec_decode")
+    package.init_speculator = lambda *_: "theirs"
+    worker = ModuleType("vllm.v1.worker.gpu")
+    worker.spec_decode = package
+    for module in (speculators, package, worker):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    vllm_v2.register()
+    assert package.init_speculator(SimpleNamespace(additional_config={}), "cpu", None) == "theirs"
+
+    config = vllm_config()
+    config.speculative_config.enable_adaptive_verification = True
+    config.scheduler_config = SimpleNamespace(max_num_seqs=8)
+    texts = {5: [*TEXT], 2: [9, 9, 9], 0: [1, 2]}
+    speculator = package.init_speculator(config, torch.device("cpu"), v2_states(torch, texts))
+    assert isinstance(speculator, speculators.BaseSpeculator)
+
+    def propose(places, names, is_prefilling, **about):
+        batch = SimpleNamespace(
+            num_reqs=len(places),
+            req_ids=names,
+            idx_mapping=torch.tensor(places),
+            is_prefilling_np=np.array(is_prefilling),
+        )
+        last = torch.tensor([texts[place][-1] if place in texts else 0 for place in range(8)])
+        ones = torch.ones(len(places), dtype=torch.int32)
+        return speculator.propose(batch, None, {}, None, None, ones, ones, last[:, None], **about)
+
+    drafts = propose([5, 2, 0], ["a", "b", "c"], [False, False, True])
+    assert drafts.dtype == torch.int64
+    assert drafts.tolist() == [[3, 1, 2, 3], [9, 9, 9, 9], [2, 2, 2, 2]]
+    confidences = speculator.draft_token_confidence_probs
+    assert ((confidences[5] > 0) & (confidences[5] <= 1)).all()
+    assert confidences[0].tolist() == [0] * 4
+    texts[5] += [3, 1]
+    speculator.req_states = v2_states(torch, texts)
+    assert propose([5], ["a"], [False]).tolist() == [[2, 3, 1, 2]]
+    assert speculator.drafter.stats()["num_opened"] == 2
+    assert propose([5], ["a"], [False], dummy_run=True).tolist() == [[1] * 4]
+    assert speculator.failures.number == 0
+    speculator.req_states = None
+    assert propose([5], ["a"], [False]).tolist() == [[1] * 4]
+    assert speculator.failures.number == 1

@@ -1,0 +1,381 @@
+"""`EngineDrafter` against plain sessions, over all that engines do to the rows of a batch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datastores import build
+from reference_engine import EngineTwin
+from specds import EngineDrafter, FusedConfig, FusedDrafter
+from specds.drafters import Memory
+
+VOCAB_SIZE = 4
+GARBAGE = VOCAB_SIZE + 3
+tokens = st.integers(0, 2)
+STEPS = ("go on", "move", "leave", "come back", "end", "begin", "take back", "wait", "garbage")
+step = st.tuples(
+    st.sampled_from(STEPS), st.integers(0, 5), st.lists(tokens, min_size=1, max_size=3)
+)
+
+
+class Engine:
+    """Rows as engines have them: a list of contexts, and those that were preempted."""
+
+    def __init__(self):
+        self.rows, self.preempted, self.waiting, self.garbage = [], [], set(), set()
+
+    def do(self, what, row, news):
+        rows, self.waiting, self.garbage = self.rows, set(), set()
+        if what == "begin" or not rows:
+            rows.append(list(news))
+            return
+        row %= len(rows)
+        if what == "move":
+            rows.insert(0, rows.pop(row))
+        elif what == "leave":
+            self.preempted.append(rows.pop(row))
+        elif what == "come back" and self.preempted:
+            rows.insert(row, self.preempted.pop(0))
+        elif what == "end":
+            rows.pop(row)
+        elif what == "take back":
+            rows[row] = rows[row][: max(len(rows[row]) - len(news), 1)]
+        elif what == "wait":
+            self.waiting.add(row)
+        elif what == "garbage":
+            self.garbage.add(row)
+        for row, context in enumerate(rows):
+            if row not in self.waiting | self.garbage and what != "take back":
+                context += news[: 1 + row % 3]
+
+    def contexts(self):
+        return [
+            None if row in self.waiting else [*context, GARBAGE] if row in self.garbage else context
+            for row, context in enumerate(self.rows)
+        ]
+
+
+def drafters(tmp_path, **config):
+    """One for engines, and a plain one of the same sources."""
+    store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
+    ours = EngineDrafter(json.dumps({"datastore": str(store.path), **config}))
+    memory = config.get("memory") == "shared"
+    plain = FusedDrafter(store, FusedConfig(effort="low", memory=memory), Memory(VOCAB_SIZE))
+    return ours, plain
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(step, min_size=1, max_size=25),
+    memory=st.sampled_from(["off", "shared"]),
+    num_threads=st.sampled_from([1, 2]),
+    shapes=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), min_size=1, max_size=3),
+)
+def test_drafts_are_those_of_a_plain_session_a_request(
+    tmp_path, steps, memory, num_threads, shapes
+):
+    ours, plain = drafters(tmp_path, memory=memory, num_threads=num_threads)
+    twin, engine = EngineTwin(plain, VOCAB_SIZE), Engine()
+    for number, (what, row, news) in enumerate(steps):
+        engine.do(what, row, news)
+        contexts = engine.contexts()
+        ours.sync([context and np.array(context, np.uint32) for context in contexts])
+        twin.sync(contexts)
+        is_chain, size = shapes[number % len(shapes)]
+        expected = twin.draft(size, is_chain)
+        if is_chain:
+            token_ids, lengths, probs = ours.draft_chains(size)
+            assert token_ids.shape == probs.shape == (len(contexts), size)
+        else:
+            token_ids, lengths, mask = ours.draft_trees(size + 1)
+            assert mask.shape == (len(contexts), size + 1, size + 1)
+        for row, tree in enumerate(expected):
+            drafted = [] if tree is None else tree.token_ids.tolist()
+            assert lengths[row] == len(drafted)
+            first = 0 if is_chain else 1
+            assert token_ids[row, first : first + len(drafted)].tolist() == drafted
+            if is_chain:
+                assert set(token_ids[row, len(drafted) :].tolist()) <= {-1}
+            elif tree is not None:
+                check_mask(mask[row], token_ids[row], tree)
+    assert ours.stats()["num_opened"] == twin.num_opened
+
+
+def check_mask(mask, token_ids, tree):
+    """A tree below the last token, filled up by other children of it."""
+    n, drafted = len(mask), len(tree)
+    assert mask[1 : drafted + 1, 1 : drafted + 1].tolist() == tree.mask().tolist()
+    assert mask[:, 0].all()
+    assert (mask.sum(axis=1)[drafted + 1 :] == 2).all()
+    assert mask.diagonal().all()
+    assert not np.triu(mask, 1).any()
+    siblings = [token_ids[i] for i in range(1, n) if mask[i].sum() == 2]
+    assert len(set(siblings)) == len(siblings)
+
+
+def test_requests_are_told_apart_by_their_texts(tmp_path):
+    ours, _ = drafters(tmp_path)
+    ours.sync([[0, 1], [1, 2], [2, 0]])
+    ours.sync([[1, 2, 0], [2, 0, 1, 1]])  # the first ended, the others moved up
+    ours.sync([[2, 0, 1, 1, 2], [0, 1, 2], [1, 2, 0, 0]])  # it was preempted only
+    assert ours.stats()["num_opened"] == 3
+    assert ours.stats()["num_moved"] == 5
+    assert len(ours) == 3
+
+
+def test_of_two_texts_that_a_context_goes_on_from_the_longer_is_meant(tmp_path):
+    ours, _ = drafters(tmp_path)
+    ours.sync([[0, 1], [0, 1, 2]])
+    ours.sync([None, None, [0, 1, 2, 1]])
+    ours.sync([None, [0, 1, 2]])
+    assert ours.stats()["num_opened"] == 2
+
+
+def test_what_has_ended_is_remembered_once_and_what_was_taken_back_is_not(tmp_path):
+    ours, plain = drafters(tmp_path, memory="shared")
+    text = [0, 1, 2, 1, 0, 0, 2, 2, 1]
+    ours.sync([text[:4]])
+    ours.sync([text[:6]])
+    ours.sync([[*text[:4], 2]])  # two tokens are taken back
+    ours.sync([[*text[:4], 2, 2]])
+    for _ in range(65):
+        ours.sync([])
+    assert len(ours) == 0
+    ours.sync([text])
+    plain.session(text[:4]).observe(text[4:6])
+    session = plain.session([*text[:4], 2])
+    session.observe([2])
+    session.finish()
+    expected = plain.session(text).draft(6)
+    assert ours.draft_trees(7)[0][0, 1 : len(expected) + 1].tolist() == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("memory", "tenants", "is_remembered"),
+    [
+        ("off", ["ann", "ann"], False),
+        ("tenants", ["ann", "ann"], True),
+        ("tenants", ["ann", "bob"], False),
+        ("tenants", ["", ""], False),
+        ("shared", ["", ""], True),
+    ],
+)
+def test_memory_is_that_of_a_known_tenant(memory, tenants, is_remembered):
+    drafter = EngineDrafter(json.dumps({"memory": memory}), vocab_size=40)
+    first, second = tenants
+    drafter.sync([list(range(30))], names=["a"], tenants=[first])
+    drafter.end(["a"])
+    drafter.sync([[35, 3, 4]], names=["b"], tenants=[second])
+    assert bool(drafter.draft_chains(4)[1][0]) == is_remembered
+
+
+def test_a_request_of_another_tenant_is_another_request():
+    drafter = EngineDrafter('{"memory": "tenants"}', vocab_size=4)
+    drafter.sync([[0, 1]], tenants=["ann"])
+    drafter.sync([[0, 1, 2]], tenants=["bob"])
+    assert drafter.stats()["num_opened"] == 2
+
+
+def test_named_rows_are_the_last_tokens_of_contexts():
+    whole, parts = EngineDrafter(), EngineDrafter()
+    text = [5, 1, 2, 3, 1, 2, 3, 4, 1, 2]
+    for end in range(4, 11):
+        whole.sync([text[:end]])
+        start = 0 if end == 4 else end - 3
+        parts.sync([text[start:end]], starts=[start], names=["r"])
+        assert parts.draft_trees(6)[0].tolist() == whole.draft_trees(6)[0].tolist()
+    assert parts.stats() == whole.stats()
+    parts.sync([[9, 9]], starts=[50], names=["r"])  # a gap: the request is begun again
+    assert parts.stats()["num_opened"] == 2
+    assert len(parts) == 1
+    parts.end(["other", "r"])
+    assert len(parts) == 0
+
+
+@pytest.mark.parametrize(
+    "context", [[], [-1], [1.5], "text", [[1]], [2**40], [VOCAB_SIZE], object()]
+)
+def test_what_is_no_context_of_the_vocabulary_drafts_nothing(tmp_path, context):
+    ours, _ = drafters(tmp_path)
+    ours.sync([[0, 1, 2], context])
+    assert ours.draft_chains(4)[1].tolist()[1] == 0
+    _token_ids, lengths, mask = ours.draft_trees(4)
+    assert lengths[1] == 0
+    assert mask[1].sum(axis=1).tolist() == [1, 2, 2, 2]
+    assert ours.stats()["num_refused"] == 1
+    ours.sync([[0, 1, 2, 1], [0, 1]])
+    assert ours.stats()["num_opened"] == 2
+
+
+def test_rows_have_budgets_depths_and_gains_of_their_own(tmp_path):
+    ours, plain = drafters(tmp_path)
+    text = [0, 1, 2, 1, 0, 1, 2]
+    ours.sync([text] * 4)
+    tree = plain.session(text).draft(8)
+    gain = float(tree.probs[2])
+    shallow, likely = (plain.session(text).draft(8, *limits) for limits in ((1,), (None, gain)))
+    assert len(likely) < 8
+    _, lengths, mask = ours.draft_trees(
+        9, budgets=[8, 3, 8, 8], max_depths=[9, 9, 1, 9], min_gains=[0, 0, 0, gain]
+    )
+    assert lengths.tolist() == [8, 3, len(shallow), len(likely)]
+    assert mask[2].sum() == 9 + 8
+    _chains, lengths, probs = ours.draft_chains(5, budgets=[5, 2, 0, 9], min_probs=[0, 0, 0, 1])
+    assert lengths.tolist() == [5, 2, 0, 0]
+    assert (np.diff(probs[0]) <= 0).all()
+
+
+def test_no_token_beyond_the_engine_s_vocabulary_is_drafted(tmp_path):
+    store = build(tmp_path / "d", [[0, 1, 3, 0, 1, 3]])
+    drafter = EngineDrafter(json.dumps({"datastore": str(store.path)}), vocab_size=3)
+    drafter.sync([[2, 0]])
+    assert drafter.draft_chains(3)[0].tolist() == [[1, -1, -1]]
+
+
+SESSION = """
+import json, sys
+import numpy as np
+from specds import EngineDrafter
+config, num_threads = sys.argv[1], int(sys.argv[2])
+drafter = EngineDrafter(json.dumps({**json.loads(config), "num_threads": num_threads}), num_ranks=2)
+random = np.random.default_rng(1)
+rows = [list(random.integers(0, 4, 9)) for _ in range(17)]
+for step in range(30):
+    drafter.sync([np.array(row, np.uint32) for row in rows])
+    chains = drafter.draft_chains(5)
+    print(chains[0].tolist(), chains[2].tolist())
+    trees = drafter.draft_trees(9)
+    print(trees[0].tolist())
+    drafter.observe_step_time(0.1 / num_threads)
+    for row in rows:
+        row += random.integers(0, 3, 2).tolist()
+    rows.append(rows.pop(step % len(rows)) if step % 3 else [1, 2])
+"""
+
+
+def test_two_processes_that_are_told_the_same_draft_the_same(tmp_path):
+    store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]])
+    config = json.dumps({"datastore": str(store.path), "memory": "shared"})
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", SESSION, config, threads], capture_output=True, check=True
+        ).stdout
+        for threads in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ("[]", "`config` is no JSON object"),
+        ('{"datastor": "x"}', "no key `datastor`: its keys are datastore, snapshot"),
+        ('{"datastore": 1}', "`datastore` is wrong"),
+        ('{"memory": "all"}', "`memory` is wrong.*off"),
+        ('{"memory": "shared"}', "`memory` needs a vocabulary"),
+        ('{"memory_bytes": "1"}', "`memory_bytes` is wrong"),
+        ('{"effort": "high"}', "`effort` must be one of auto, low, normal, not high"),
+        ('{"recycled": 1}', "`recycled` is wrong"),
+        ('{"min_prob": 1.5}', "`min_prob` must lie in 0..=1, not 1.5"),
+        ('{"max_context": 0}', "`max_context` must lie in 1"),
+        ('{"num_threads": 0}', "`num_threads` must lie in 1"),
+        ('{"step_cost": []}', "`step_cost` must be points"),
+        ('{"step_cost": [[1, 2], [1, 3]]}', "`step_cost` must be points"),
+        ('{"step_cost": [[1, 2], [2, 1]]}', "`step_cost` must be points"),
+        ('{"step_cost": [[1, 0]]}', "`step_cost` must be points"),
+        ('{"step_cost": "guessed"}', "`step_cost` is wrong"),
+    ],
+)
+def test_every_key_of_the_configuration_is_checked(config, error):
+    with pytest.raises(ValueError, match=error):
+        EngineDrafter(config)
+
+
+def test_a_datastore_of_another_tokenizer_and_time_on_several_ranks_are_refused(tmp_path):
+    store = build(tmp_path / "d", [[0, 1]], tokenizer_fingerprint="xxh3:ours")
+    config = json.dumps({"datastore": str(store.path)})
+    EngineDrafter(config, tokenizer="xxh3:ours")
+    with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is xxh3:theirs"):
+        EngineDrafter(config, tokenizer="xxh3:theirs")
+    with pytest.raises(FileNotFoundError):
+        EngineDrafter(json.dumps({"datastore": str(tmp_path / "none")}))
+    with pytest.raises(ValueError, match="`step_cost` can be `measured` by one rank only"):
+        EngineDrafter('{"step_cost": "measured"}', num_ranks=2)
+
+
+def test_a_snapshot_is_what_drafts_start_from_and_a_damaged_one_is_a_warning(tmp_path):
+    drafter = FusedDrafter(memory=Memory(40))
+    drafter.session(list(range(30))).finish()
+    drafter.save(tmp_path / "kept")
+    config = json.dumps({"memory": "shared", "snapshot": str(tmp_path / "kept")})
+    ours = EngineDrafter(config, vocab_size=40)
+    ours.sync([[35, 3, 4]])
+    assert ours.draft_chains(2)[0].tolist() == [[5, 6]]
+    assert ours.warnings == []
+    damaged = (tmp_path / "kept").read_bytes()
+    (tmp_path / "kept").write_bytes(damaged[:-9] + b"x" + damaged[-8:])
+    ours = EngineDrafter(config, vocab_size=40)
+    assert "the snapshot is not used" in ours.warnings[0]
+    ours.sync([[35, 3, 4]])
+    assert ours.draft_chains(2)[1].tolist() == [0]
+
+
+def repeats(drafter, num_rows):
+    drafter.sync([[row, 1, 2, 3, 1, 2, 3, 1] for row in range(num_rows)])
+
+
+def test_fewer_nodes_are_drafted_the_larger_the_batch_and_none_where_none_pay():
+    cost = [[1, 1.0], [64, 1.0], [128, 2.0]]
+    lengths = {}
+    for num_rows in (1, 8, 16, 64):
+        drafter = EngineDrafter(json.dumps({"step_cost": cost}))
+        repeats(drafter, num_rows)
+        lengths[num_rows] = drafter.draft_chains(8)[1]
+    assert lengths[1].tolist() == [8]
+    assert lengths[8].sum() in range(8 * 5, 8 * 7 + 1)  # as many as are free
+    assert 0 < lengths[16].sum() < 16 * 4
+    assert lengths[64].sum() == 0
+    free = EngineDrafter('{"step_cost": [[1, 1.0]]}')
+    repeats(free, 64)
+    assert free.draft_chains(8)[1].tolist() == [8] * 64
+
+
+def test_measured_steps_tell_what_drafts_cost():
+    drafter = EngineDrafter('{"step_cost": "measured"}')
+    for step in range(100):
+        repeats(drafter, 1 + step % 8)
+        rows = drafter.draft_chains(4 + step % 5)[1]
+        drafter.observe_step_time(1.0 * (len(rows) + rows.sum()))
+    repeats(drafter, 8)
+    assert drafter.draft_chains(8)[1].tolist() == [0] * 8  # a token costs what it gives
+    for step in range(300):
+        repeats(drafter, 1 + step % 8)
+        rows = drafter.draft_chains(4 + step % 5)[1]
+        drafter.observe_step_time(1.0)
+    repeats(drafter, 8)
+    assert drafter.draft_chains(8)[1].tolist() == [8] * 8
+    for seconds in (0, -1, float("nan"), float("inf")):
+        drafter.observe_step_time(seconds)
+    assert drafter.draft_chains(8)[1].tolist() == [8] * 8
+
+
+def test_predictions_are_recycled():
+    drafter = EngineDrafter()
+    drafter.sync([[1, 2], [3, 4]])
+    assert drafter.draft_trees(3)[1].tolist() == [0, 0]
+    assert drafter.num_predictions == 8
+    drafter.observe_predictions([[7, 8], [9, 9], [9, 9], [5, 6], [9, 9], [9, 9]], 3)
+    drafter.sync([[1, 2, 1, 2], [3, 4, 3, 4]])
+    first, second = drafter.draft_trees(5)[0].tolist()
+    assert {7, 8} <= set(first)
+    assert {5, 6} <= set(second)
+    off = EngineDrafter('{"recycled": false}')
+    assert off.num_predictions == 0
