@@ -9,31 +9,35 @@ Importing this package needs numpy alone; torch and transformers are imported on
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import copyreg
+from typing import TYPE_CHECKING
 
-from specds._core import Datastore, FormatError, __version__
-from specds.drafters import (
-    AdedDrafter,
-    FusedConfig,
-    FusedDrafter,
-    NGrammysDrafter,
-    PromptLookupDrafter,
-    RestDrafter,
-)
+from specds._core import Datastore, EngineDrafter, FormatError, __version__
+from specds._lazy import lazy
 
 if TYPE_CHECKING:
-    from specds.build import BuildOptions, build_datastore
+    from specds.build import BuildOptions, build_datastore, build_from_token_ids
     from specds.corpora import CorpusOptions, open_corpus
-    from specds.generation import custom_generate, generate
+    from specds.drafters import (
+        AdedDrafter,
+        FusedConfig,
+        FusedDrafter,
+        NGrammysDrafter,
+        PromptLookupDrafter,
+        RestDrafter,
+    )
+    from specds.generation import Chat, accelerate, custom_generate, generate
+    from specds.generation.warming import warm_up
     from specds.hierarchy import HierarchyDrafter
-    from specds.verify import check_model
+    from specds.verify import check_model, release
 
 __all__ = [
     "AdedDrafter",
     "BuildOptions",
+    "Chat",
     "CorpusOptions",
     "Datastore",
+    "EngineDrafter",
     "FormatError",
     "FusedConfig",
     "FusedDrafter",
@@ -42,30 +46,47 @@ __all__ = [
     "PromptLookupDrafter",
     "RestDrafter",
     "__version__",
+    "accelerate",
     "build_datastore",
+    "build_from_token_ids",
     "check_model",
     "custom_generate",
     "generate",
     "open_corpus",
+    "release",
+    "warm_up",
 ]
 
-_LAZY = {
-    "BuildOptions": "specds.build",
-    "CorpusOptions": "specds.corpora",
-    "HierarchyDrafter": "specds.hierarchy",
-    "build_datastore": "specds.build",
-    "check_model": "specds.verify",
-    "custom_generate": "specds.generation",
-    "generate": "specds.generation",
-    "open_corpus": "specds.corpora",
-}
+__getattr__ = lazy(
+    __name__,
+    AdedDrafter="drafters",
+    BuildOptions="build",
+    Chat="generation",
+    CorpusOptions="corpora",
+    FusedConfig="drafters",
+    FusedDrafter="drafters",
+    HierarchyDrafter="hierarchy",
+    NGrammysDrafter="drafters",
+    PromptLookupDrafter="drafters",
+    RestDrafter="drafters",
+    accelerate="generation",
+    build_datastore="build",
+    build_from_token_ids="build",
+    check_model="verify",
+    custom_generate="generation",
+    generate="generation",
+    open_corpus="corpora",
+    release="verify",
+    warm_up="generation.warming",
+)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'specds' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-    return value
+def _open(path: str) -> Datastore:
+    return Datastore.open(path)
+
+
+# A datastore is its folder: another process opens it there.
+copyreg.pickle(Datastore, lambda datastore: (_open, (str(datastore.path),)))
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 
@@ -13,3 +14,52 @@ def cache_folder() -> Path:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "specds"
+
+
+def read_kept(path: Path, max_bytes: int) -> bytes | None:
+    """The content of a file that was kept; None where there is none that can be trusted.
+
+    Args:
+        path: The file. Where other users can write its folder, nothing there is believed.
+        max_bytes: The most bytes that it may have: it is not read where it has more.
+    """
+    try:
+        _check_own(path.parent)
+        if not path.is_file() or path.stat().st_size > max_bytes:
+            return None
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Writes a file of the cache.
+
+    Raises:
+        OSError: It cannot be written, or other users can write its folder.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_own(path.parent)
+    write_whole(path, content)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file beside and renames it: who reads sees all of it or none.
+
+    Raises:
+        OSError: It cannot be written; what is at the path stays.
+    """
+    unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(content)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _check_own(folder: Path) -> None:
+    found = folder.stat()
+    if hasattr(os, "geteuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+        raise PermissionError(f"other users can write {folder}, so nothing is kept there")

@@ -26,9 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.progress import Task
+    from rich.status import Status
 
-out = Console()
-err = Console(stderr=True)
+# What comes from files, models or users is text as it is: brackets in it mean nothing.
+_LITERAL = {"markup": False, "emoji": False, "highlight": False}
+out = Console(**_LITERAL)  # type: ignore[arg-type]
+err = Console(stderr=True, **_LITERAL)  # type: ignore[arg-type]
+
+
+def visible(text: str) -> str:
+    """Text whose control characters do nothing to a terminal: they are shown as pictures."""
+    return text.translate(_PICTURES)
+
+
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
 
 
 def print_json(value: Any) -> None:
@@ -46,6 +57,11 @@ def note(message: str) -> None:
     err.print(Text.assemble(("note", "bold cyan"), ": ", message), soft_wrap=True)
 
 
+def waiting(message: str) -> Status:
+    """Shows on standard error, as long as it is entered, what is waited for."""
+    return err.status(Text(message))
+
+
 class _Rate(ProgressColumn):
     """What a stage has given so far, and how fast it goes."""
 
@@ -53,7 +69,8 @@ class _Rate(ProgressColumn):
         tokens = task.fields.get("tokens")
         if tokens and task.elapsed:
             rate = quantity(tokens / task.elapsed)
-            shown = f"{task.fields['documents']:,} documents, {quantity(tokens)} tokens, {rate}/s"
+            documents = counted(task.fields["documents"], "document")
+            shown = f"{documents}, {quantity(tokens)} tokens, {rate}/s"
         elif task.speed and task.fields["unit"]:
             shown = f"{quantity(task.speed)}{task.fields['unit']}/s"
         else:
@@ -72,7 +89,7 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
     """
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         TaskProgressColumn(),
         _Rate(table_column=Column(no_wrap=True)),
@@ -101,7 +118,7 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
     """Shows a bar on standard error; yields what a benchmark reports each request to."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         TaskProgressColumn(),
         TimeRemainingColumn(),
@@ -123,7 +140,8 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
     try:
         yield show
     finally:
-        bars.stop()
+        if bars.tasks:  # one that never started would end in an empty line
+            bars.stop()
 
 
 _REFRESH_S = 0.1
@@ -136,6 +154,11 @@ def quantity(value: float) -> str:
             return f"{value:.3g} {prefix}".rstrip() if prefix else f"{value:.3g}"
         value /= 1000
     return f"{value:.3g} T"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: ``1 token``, ``2,000 tokens``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    import numpy as np
     from transformers import PreTrainedTokenizerBase
 
     from specds._core import Datastore
@@ -19,6 +21,110 @@ if TYPE_CHECKING:
 
 class TokenizerError(ValueError):
     """A tokenizer is not the one that a datastore was built with."""
+
+
+_AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""The classes whose tokens transformers takes from `tokenizer.json` and nothing else."""
+
+
+@dataclass(frozen=True)
+class FastTokenizer:
+    """A tokenizer of transformers as far as text needs it, read without transformers and torch.
+
+    Attributes:
+        name_or_path: The folder that it was read from.
+        backend_tokenizer: A `tokenizers.Tokenizer`.
+        eos_token_id: The token that ends a text, if there is one.
+        chat_template: How a conversation is written, if that is known.
+    """
+
+    name_or_path: str
+    backend_tokenizer: Any
+    eos_token_id: int | None
+    chat_template: str | None
+    is_fast = True
+
+    @classmethod
+    def read(cls, folder: Path) -> FastTokenizer | None:
+        """Reads a tokenizer; None where transformers would not take the file as it is.
+
+        Raises:
+            ImportError: tokenizers is not installed.
+        """
+        paths = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
+        if not all(path.is_file() for path in paths) or (folder / "tekken.json").exists():
+            return None
+        config = json.loads(paths[1].read_text(encoding="utf-8"))
+        altered = any(config.get(key) for key in ("auto_map", "fix_mistral_regex"))
+        if config.get("tokenizer_class") not in _AS_IT_LIES or altered:
+            return None
+        import tokenizers
+
+        backend = tokenizers.Tokenizer.from_file(str(paths[0]))
+        if not _has_all_special_tokens(backend, folder, config):
+            return None
+        backend.no_truncation()
+        backend.no_padding()
+        template, eos = folder / "chat_template.jinja", _contents(config.get("eos_token"))
+        return cls(
+            str(folder),
+            backend,
+            backend.token_to_id(eos.pop()) if eos else None,
+            template.read_text("utf-8") if template.is_file() else config.get("chat_template"),
+        )
+
+    def get_vocab(self) -> dict[str, int]:
+        """All tokens, added ones included, and their ids."""
+        vocab: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
+        return vocab
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The tokens of a text."""
+        ids: list[int] = self.backend_tokenizer.encode(
+            text, add_special_tokens=add_special_tokens
+        ).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
+
+    def apply_chat_template(self, messages: Any, *, tokenize: bool) -> Any:
+        """How the model sees a conversation: transformers' own work."""
+        return self._whole.apply_chat_template(messages, tokenize=tokenize)
+
+    @cached_property
+    def _whole(self) -> PreTrainedTokenizerBase:
+        from transformers import AutoTokenizer
+
+        whole: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.name_or_path)
+        return whole
+
+
+def _contents(token: Any) -> set[str]:
+    """What special tokens say, however they are written down: alone, listed, or with settings."""
+    if isinstance(token, dict):
+        token = [token["content"]] if "content" in token else [*token.values()]
+    if isinstance(token, list):
+        return set().union(*map(_contents, token))
+    return {token} if isinstance(token, str) else set()
+
+
+def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) -> bool:
+    """Whether no other file names a token that transformers would still add to the tokenizer's."""
+    import tokenizers
+
+    known = backend.get_added_tokens_decoder()
+    named = {key: config[key] for key in config if key.endswith(("_token", "special_tokens"))}
+    other = folder / "special_tokens_map.json"
+    if other.is_file():
+        named |= json.loads(other.read_text(encoding="utf-8"))
+    added = {
+        (int(number), repr(tokenizers.AddedToken(**token)))
+        for number, token in (config.get("added_tokens_decoder") or {}).items()
+    }
+    contents = {token.content for token in known.values()}
+    return _contents(named) <= contents and added <= {(n, repr(t)) for n, t in known.items()}
 
 
 def vocab_size(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -55,6 +161,8 @@ def encode_batch(
         All token ids, `uint32` of shape `(num_tokens,)`, and the number of tokens of each
         document, `int64` of shape `(num_documents,)`.
     """
+    import numpy as np  # the command line's help does without it
+
     if getattr(tokenizer, "is_fast", False):
         encodings = tokenizer.backend_tokenizer.encode_batch_fast(
             list(texts), add_special_tokens=False

@@ -1,4 +1,4 @@
-"""What both benchmarks share: the options of a cell, what they name, and how rows are shown.
+"""What both benchmarks share: what their options name, and how rows are shown.
 
 A benchmark is an engine that turns options into a document of plain values: what was measured on
 what, and `rows`. A row is one group of transcripts and one cell: a drafter, a datastore, a budget.
@@ -8,9 +8,13 @@ from it alone.
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from specds.bench.options import Options
     from specds.bench.transcripts import Transcript
 
 Row = dict[str, Any]
@@ -41,47 +46,30 @@ def silent(_name: str, _total: int) -> None:
     """Shows no progress."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What both benchmarks are asked for.
+def circumstances() -> Document:
+    """When, where and by which command: `date`, `machine`, `command`."""
+    now = datetime.now().astimezone()
+    cores = f"{os.cpu_count()} cores"
+    return {
+        "date": f"{now:%Y-%m-%d %H:%M %Z}",
+        "machine": f"{platform.machine()} {platform.system()}, {cores}",
+        "command": shlex.join(["specds", *sys.argv[1:]]),
+    }
 
-    Attributes:
-        transcripts: Files of recorded answers.
-        drafters: Their names; each runs at each budget.
-        budgets: The most nodes of a draft; `bench generate` takes ``auto`` as well.
-        datastores: Paths; a drafter that takes one runs with each of them.
-        tokenizer: The name of that of the transcripts; None is the model's or the datastore's.
-        model: The name of the target.
-        limit: The most requests of a file.
-        seed: Of what is drawn: an order, samples, the demo's prompts.
-        warm_memory: Whether one drafter serves all requests and keeps what they taught it.
-        weights: A file of weights that the fused drafter starts from, or ``none``; None is the
-            datastore's prior.
-    """
 
-    transcripts: Sequence[Path] = ()
-    drafters: Sequence[str] = ("fused",)
-    budgets: Sequence[int | Literal["auto"]] = ()
-    datastores: Sequence[Path] = ()
-    tokenizer: str | None = None
-    model: str | None = None
-    limit: int | None = None
-    seed: int = 0
-    warm_memory: bool = True
-    weights: str | None = None
+def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
+    """Opens them and reads them into memory: the first drafts would else wait for the disk."""
+    datastores = [Datastore.open(path) for path in paths]
+    for datastore in datastores:
+        datastore.warm()
+    return datastores
 
-    def open_datastores(self) -> list[Datastore]:
-        """Opens them and reads them into memory: the first drafts would else wait for the disk."""
-        datastores = [Datastore.open(path) for path in self.datastores]
-        for datastore in datastores:
-            datastore.warm()
-        return datastores
 
-    def read(self, tokenizer: PreTrainedTokenizerBase) -> list[Transcript]:
-        """Reads the transcripts, and refuses files that the rows could not tell apart."""
-        recorded = read_files(self.transcripts, tokenizer, self.limit)
-        check_groups(recorded, len(self.transcripts))
-        return recorded
+def read_transcripts(options: Options, tokenizer: PreTrainedTokenizerBase) -> list[Transcript]:
+    """Reads the transcripts, and refuses files that the rows could not tell apart."""
+    recorded = read_files(options.transcripts, tokenizer, options.limit)
+    check_groups(recorded, len(options.transcripts))
+    return recorded
 
 
 def tokenizer_of(

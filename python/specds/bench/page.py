@@ -1,112 +1,154 @@
-"""The pages of both benchmarks: a title, a sentence, figures, and a table of the rows."""
+"""The pages of both benchmarks: a headline, plots with captions, an answer told, and a table."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from html import escape
-from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from specds.bench.harness import folder_name, name_of
+from specds.bench.svg import Style
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from specds.bench.harness import Columns, Row
+    from specds.bench.harness import Columns, Document, Row
+    from specds.bench.svg import Styles
 
-Series = dict[str, tuple[list[Any], list[Any]]]
-"""The x and y values of each line by its name."""
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot.
+
+    Attributes:
+        name: Its id on the page.
+        title: What it is.
+        caption: What one sees in it.
+        drawn: HTML.
+    """
+
+    name: str
+    title: str
+    caption: str
+    drawn: str
 
 
 def page_of(
     title: str,
+    headline: str,
     about: str,
-    figures: Iterable[tuple[str, Any]],
-    rows: Sequence[Row],
+    document: Document,
+    figures: Iterable[Figure],
     columns: Columns,
+    stories: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """A page that needs nothing else: the plotting library's script is within.
+    """A page that needs nothing else.
 
     Args:
         title: Of the page.
-        about: What was measured on what, in a sentence.
-        figures: The id and the figure of each plot.
-        rows: Of the table.
+        headline: What came out, in a sentence.
+        about: What was measured on what.
+        document: Of the benchmark.
+        figures: Plots.
         columns: Of the table.
+        stories: Recorded answers as `story` tells them.
     """
-    parts = [f"<p>{escape(about)}</p>"]
-    for number, (name, figure) in enumerate(figures):
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name))
-    return _PAGE.format(title=title, body="\n".join([*parts, _table(rows, columns)]))
+    plots = "\n".join(
+        f'<figure id="{figure.name}"><h2>{escape(figure.title)}</h2>{figure.drawn}'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+        for figure in figures
+    )
+    run = f"{document['date']}, {document['machine']}"
+    parts = [
+        f'<h1>{escape(title)}</h1><p class="headline">{escape(headline)}</p>',
+        f'<p class="faint">{escape(about)}<br>{escape(run)}</p>',
+        f'<pre class="panel">{escape(document["command"])}</pre>',
+        _story_place() if stories else "",
+        plots,
+        f"<h2>All figures</h2>{_table(document['rows'], columns)}",
+        f"<script>{_asset('sort.js')}</script>",
+    ]
+    if stories:
+        # As JSON in a script, `<` would end it where a text says so.
+        told = json.dumps(stories).replace("<", "\\u003c")
+        scripts = "".join(map(_asset, ("tree.js", "story.js", "stories.js")))
+        parts.append(f"<script>const stories = {told};\n{scripts}</script>")
+    return _PAGE.format(title=escape(title), style=_asset("style.css"), body="\n".join(parts))
 
 
-def require_plotly() -> Any:
-    """The plotting library.
+def styles_of(rows: Sequence[Row], names: Iterable[tuple[str, Row]]) -> Styles:
+    """One colour a drafter and one dash a datastore, for the lines of these rows.
 
-    Raises:
-        ImportError: It is not installed.
+    Args:
+        rows: All rows of the page.
+        names: What lines are called, with a row of each.
     """
-    try:
-        return import_module("plotly.graph_objects")
-    except ImportError as error:
-        raise ImportError("--html needs plotly: pip install 'specds[bench]'") from error
-
-
-def line_plot(
-    title: str,
-    x: str,
-    y: str,
-    series: Series,
-    colors: Mapping[str, str] | None = None,
-    **layout: Any,
-) -> Any:
-    """A line through the points of each name."""
-    graphs = require_plotly()
-    lines = [
-        graphs.Scatter(
-            x=xs, y=ys, name=name, mode="lines+markers", line={"color": (colors or {}).get(name)}
+    drafters = list(dict.fromkeys(map(name_of, rows)))
+    datastores = list(dict.fromkeys(row["datastore"] for row in rows if row["datastore"]))
+    return {
+        name: Style(
+            drafters.index(name_of(row)),
+            datastores.index(row["datastore"]) if row["datastore"] else 0,
         )
-        for name, (xs, ys) in series.items()
-    ]
-    return graphs.Figure(lines).update_layout(title=title, xaxis_title=x, yaxis_title=y, **layout)
-
-
-def share_bars(title: str, shares: Mapping[str, Mapping[str, float]]) -> Any:
-    """A bar for each name, made of shares of one."""
-    graphs = require_plotly()
-    parts = list(dict.fromkeys(part for share in shares.values() for part in share))
-    bars = [
-        graphs.Bar(name=part, x=list(shares), y=[share.get(part, 0) for share in shares.values()])
-        for part in parts
-    ]
-    return graphs.Figure(bars).update_layout(title=title, barmode="stack", yaxis_tickformat=".0%")
+        for name, row in names
+    }
 
 
 def _table(rows: Sequence[Row], columns: Columns) -> str:
-    """All rows as a table; what is null is left empty."""
-    head = "".join(f"<th>{title}</th>" for _, title, _ in columns)
-    lines = [
-        "".join(
-            f"<td>{'' if row[name] is None else escape(shown(row[name]))}</td>"
-            for name, _, shown in columns
-        )
-        for row in rows
-    ]
+    """All rows as a table that can be sorted; what is null is left empty."""
+    head = "".join(
+        f'<th class="{_class(form)}" title="{escape(name)}"><button>{escape(title)}</button></th>'
+        for name, title, form in columns
+    )
+    lines = ["".join(_cell(row[name], form) for name, _, form in columns) for row in rows]
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _class(form: Any) -> str:
+    return "name" if form in (str, folder_name) else ""
+
+
+def _cell(value: Any, form: Any) -> str:
+    if value is None:
+        return "<td></td>"
+    return f'<td class="{_class(form)}" data-of="{escape(str(value))}">{escape(form(value))}</td>'
+
+
+def _story_place() -> str:
+    return (
+        "<h2>Answers, step by step</h2>"
+        '<p class="faint">Each colour is what drafted the words; plain ones are the model\'s own. '
+        "The step chosen shows the whole draft, what of it was accepted, and where its context "
+        "occurs in the datastore.</p>"
+        '<p><label>Answer <select id="which"></select></label></p>'
+        '<div class="legend" id="sources"></div><pre class="panel text" id="said"></pre>'
+        '<p><label>Step <output id="at"></output></label>'
+        '<input type="range" id="step" min="0" value="0" aria-label="step"></p>'
+        '<div class="panel scroll" id="tree"></div><div id="why"></div>'
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("specds.bench") / "assets" / name).read_text(encoding="utf-8")
 
 
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font-family: sans-serif; margin: 2em auto; max-width: 70em; }}
-table {{ border-collapse: collapse; font-size: 0.8em; }}
-td, th {{ border-bottom: 1px solid #ccc; padding: 0.2em 0.6em; text-align: right; }}
-td:nth-child(-n+3), th:nth-child(-n+3) {{ text-align: left; }}
+{style}
 </style>
 </head>
 <body>
-<h1>{title}</h1>
 {body}
 </body>
 </html>

@@ -5,12 +5,17 @@ goes on), `local`, `ray` (the same on a cluster), `build`, `estimate`.
 Imports `specds.corpora` and what lies below it.
 """
 
+from typing import TYPE_CHECKING
+
 from specds._core import DatastoreBuilder, compact, merge
-from specds.build.build import build_datastore
-from specds.build.estimate import BuildEstimate, estimate_build
-from specds.build.local import open_builder
-from specds.build.options import BuildOptions
-from specds.build.report import BuildReport, Progress
+from specds._lazy import lazy
+
+if TYPE_CHECKING:
+    from specds.build.build import build_datastore, build_from_token_ids
+    from specds.build.estimate import BuildEstimate, estimate_build
+    from specds.build.local import open_builder
+    from specds.build.options import BuildOptions
+    from specds.build.report import BuildReport, Progress
 
 __all__ = [
     "BuildEstimate",
@@ -19,8 +24,21 @@ __all__ = [
     "DatastoreBuilder",
     "Progress",
     "build_datastore",
+    "build_from_token_ids",
     "compact",
     "estimate_build",
     "merge",
     "open_builder",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    BuildEstimate="estimate",
+    BuildOptions="options",
+    BuildReport="report",
+    Progress="report",
+    build_datastore="build",
+    build_from_token_ids="build",
+    estimate_build="estimate",
+    open_builder="local",
+)

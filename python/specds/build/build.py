@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specds.build.local import open_builder, tokenise
+import numpy as np
+
+from specds._core import DatastoreBuilder
+from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
 from specds.build.report import BuildReport, Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
 
+    from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
 
+    from specds._core import Datastore
     from specds.build.report import Progress
     from specds.corpora import Corpus
 
@@ -57,6 +63,44 @@ def build_datastore(
         tokenised = Clock.now()
         datastore = builder.finish(progress)
     return BuildReport.of(out, datastore, read, num_taken_up, started, tokenised)
+
+
+def build_from_token_ids(
+    documents: Iterable[ArrayLike],
+    out: str | PathLike[str],
+    options: BuildOptions | None = None,
+    *,
+    vocab_size: int,
+    separator: int | None = None,
+    tokenizer_name: str = "",
+    tokenizer_fingerprint: str = "",
+) -> Datastore:
+    """Builds a datastore of documents that are tokens already; needs no tokenizer, nor torch.
+
+    Args:
+        documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.
+        out: The folder to make.
+        options: How to build.
+        vocab_size: One more than the largest token id.
+        separator: Stands between documents; by default an id that no document can have.
+        tokenizer_name: What the tokens are of, for people.
+        tokenizer_fingerprint: As of `specds.tokenization.fingerprint`, for what checks it.
+
+    Raises:
+        FileExistsError: `out` exists and may not be there.
+        ValueError: There are no tokens, or one is outside the vocabulary.
+    """
+    with DatastoreBuilder(
+        out,
+        vocab_size=vocab_size,
+        separator=vocab_size if separator is None else separator,
+        tokenizer_name=tokenizer_name,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        **(options or BuildOptions()).for_core(*FOR_BUILDER),
+    ) as builder:
+        for document in documents:
+            builder.add_documents(document, [len(np.asarray(document))])
+        return builder.finish()
 
 
 def _silent(stage: str, done: int, total: int | None, **counts: int) -> None:

@@ -29,10 +29,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-_FOR_BUILDER = (
+FOR_BUILDER = (
     *("append", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
     *("max_tokens", "overwrite", "prior_tokens"),
 )
+"""The options that the core's builder takes."""
 
 
 def open_builder(
@@ -53,7 +54,7 @@ def open_builder(
         tokenizer_fingerprint=fingerprint(tokenizer),
         corpus=[corpus.name],
         plan=json.dumps({"corpus": corpus.name}),
-        **options.for_core(*_FOR_BUILDER),
+        **options.for_core(*FOR_BUILDER),
     )
 
 

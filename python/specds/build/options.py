@@ -40,9 +40,11 @@ class BuildOptions:
     ray_address: str | None = None
 
     def sorting_memory(self) -> int:
-        """Bytes that sorting may take."""
+        """Bytes that sorting may take; 4 GiB where the system does not say what it has."""
         if self.max_memory is not None:
             return self.max_memory
+        if not hasattr(os, "sysconf"):
+            return 4 << 30
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
     def for_core(self, *names: str) -> dict[str, Any]:

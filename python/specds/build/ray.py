@@ -24,6 +24,7 @@ from specds._core import merge
 from specds.build.local import open_builder, tokenise
 from specds.build.report import BuildReport, Clock, Reading
 from specds.corpora.document import Corpus, CorpusError, imported
+from specds.corpora.files import digest
 from specds.tokenization import fingerprint
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _Groups:
         self._num_groups = self._take_up(
             {
                 "corpus": corpus.name,
-                "parts": len(corpus.parts),
+                "parts": digest(part.state for part in corpus.parts),
                 "tokenizer": fingerprint(tokenizer),
                 "options": [
                     *(options.drop_duplicates, options.max_documents, options.max_tokens),
@@ -154,8 +155,12 @@ class _Groups:
             _stop(self._folder).unlink(missing_ok=True)
             if noted["plan"] == plan:
                 return int(noted["groups"])
+        if self._folder.is_symlink() or (self._folder.exists() and not path.is_file()):
+            raise FileExistsError(
+                f"{self._folder} is in the way: it was not left by a build: move it away"
+            )
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
+        self._folder.mkdir(mode=0o700)
         num_groups = min(len(self._corpus.parts), most)
         _write(path, {"plan": plan, "groups": num_groups})
         return num_groups

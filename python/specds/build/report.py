@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections import Counter
@@ -193,5 +192,9 @@ class Clock:
 
 def peak_memory_bytes() -> int:
     """The largest resident set size of this process so far, in bytes."""
+    try:
+        import resource
+    except ImportError:  # of Unix alone
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts kilobytes

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specds.build.report import Reading
-from specds.corpora import Document
+from specds.corpora import CorpusError, Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,11 @@ def documents_left(
         num_given: How many documents to leave out. Parts with none but such are not read at all.
         read: Empty; counts everything up to here, what is not read again too.
         report: Called now and then while documents are passed over.
+
+    Raises:
+        CorpusError: Documents are to be left out, but a part is no longer what it was.
     """
+    _check_same(corpus, Path(folder, "states.json"), num_given)
     path = Path(folder, "parts.jsonl")
     ended = [noted for noted in _notes(path) if noted.num_read <= num_given]
     if ended:
@@ -49,6 +53,21 @@ def documents_left(
                     report()
             notes.write(_line(read))
             notes.flush()
+
+
+def _check_same(corpus: Corpus, path: Path, num_given: int) -> None:
+    states = [part.state for part in corpus.parts]
+    if num_given:
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            noted = None
+        if noted != states:
+            raise CorpusError(
+                f"{corpus.name} has changed since its build was stopped: put it back as it was, or "
+                f"remove {path.parent} to begin again"
+            )
+    path.write_text(json.dumps(states), encoding="utf-8")
 
 
 def _line(read: Reading) -> str:

@@ -8,37 +8,42 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
 from specds import terminal
 from specds._core import __version__
-from specds.cli import bench, build, fit, inspect, run
+from specds._lazy import EXTRAS, advice
+from specds.cli import bench, build, export, fit, inspect, run
+from specds.cli.help import Command, Group
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="specds",
     help="Faster language models with the same text: drafts looked up, verified as a tree.",
+    cls=Group,
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (
-    *(build.build, build.add, build.merge, build.compact, fit.fit),
-    *(inspect.info, inspect.verify, inspect.lookup),
-    *(run.generate, run.demo),
-):
-    app.command()(command)
-app.add_typer(bench.app)
+_COMMANDS = {
+    "Text": (run.generate, run.chat, run.demo, export.export_generate),
+    "Datastores": (build.build, build.add, build.merge, build.compact, fit.fit),
+    "Questions": (inspect.info, inspect.verify, inspect.lookup, inspect.view),
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(command)
+app.add_typer(bench.app, rich_help_panel="Questions")
 
 
 @app.callback(invoke_without_command=True)
 def _options(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.")
+        bool, typer.Option("--version", "-V", help="Print the version and exit.")
     ] = False,
 ) -> None:
     if show_version:
@@ -52,6 +57,9 @@ _INTERRUPTED = 130
 def main() -> None:
     """Runs the command; an error is one line, exit code 2 for usage and 1 for failure."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # of any encoding, and none where it is closed
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -62,7 +70,9 @@ def main() -> None:
         message = show() if show else _one_line(error)
         if message:  # where help was shown instead, there is none
             terminal.fail(message)
-        code = 2 if show else 1
+            code = 2 if show else 1
+        else:
+            code = 0
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
         terminal.fail("interrupted")
     sys.exit(code or 0)
@@ -71,6 +81,8 @@ def main() -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.errno:
         return f"{error.filename}: {os.strerror(error.errno).lower()}"
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        return advice(error.name)
     text = " ".join(str(error).split())
     expected = isinstance(error, (ValueError, OSError, ImportError)) and text
     return text if expected else f"{type(error).__name__}: {text}"

@@ -9,28 +9,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from specds.drafters import DrafterName
-from specds.hierarchy.registry import drafter_name
-
 if TYPE_CHECKING:
+    from specds._core import Datastore
+    from specds.drafters import DrafterName
     from specds.hierarchy.registry import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
-DatastorePath = Annotated[Path, typer.Argument(help="A folder made by `specds build`.")]
+DatastorePath = Annotated[
+    Path, typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`.")
+]
 
+_MOST = (1 << 63) - 1
+_MOST_NODES = 4096
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def size(text: str | int) -> int:
     """A number of bytes or tokens: ``4000000``, ``2.5M``, ``8GB``, ``8GiB``."""
+    if str(text).strip().startswith("-"):
+        raise typer.BadParameter(f"`{text}` is too small: at least 0")
     match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", str(text), re.IGNORECASE)
     try:
         number, unit, binary = match.groups() if match else ("", "", "")
         scale = (_BINARY if binary else _UNITS)[unit.lower()]
-        return int(float(number) * scale)
+        value = int(float(number) * scale)
     except (KeyError, ValueError):
         raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
+    if value > _MOST:
+        raise typer.BadParameter(f"`{text}` is too large: at most 2^63 - 1")
+    return value
 
 
 def budget(text: str | int) -> int | Literal["auto"]:
@@ -41,8 +49,10 @@ def budget(text: str | int) -> int | Literal["auto"]:
         number = int(text)
     except ValueError:
         number = -1
-    if number < 0:
-        raise typer.BadParameter(f"`{text}` is no budget: try auto, or a number of nodes from 0 on")
+    if not 0 <= number <= _MOST_NODES:
+        raise typer.BadParameter(
+            f"`{text}` is no budget: try auto, or a number of nodes from 0 to {_MOST_NODES:,}"
+        )
     return number
 
 
@@ -51,6 +61,7 @@ Budget = Annotated[
     typer.Option(
         parser=budget,
         metavar="auto|NODES",
+        rich_help_panel="Drafting",
         help="Nodes of a draft that are verified. `auto`: what the drafter's paper says; else in "
         "each step what pays, by the measured time of a step.",
     ),
@@ -60,14 +71,18 @@ Budget = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
+        metavar="FILE",
+        rich_help_panel="Drafting",
         help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
-        "[default: what is kept with the datastore]"
+        "[default: what is kept with the datastore]",
     ),
 ]
 
 
 def drafter(text: str) -> DrafterName | HierarchyName:
     """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
+    from specds.hierarchy.registry import drafter_name
+
     try:
         return drafter_name(text)
     except ValueError as error:
@@ -76,6 +91,8 @@ def drafter(text: str) -> DrafterName | HierarchyName:
 
 def drafter_of_one(text: str) -> DrafterName:
     """A drafter of one model by its name."""
+    from specds.drafters import DrafterName
+
     try:
         return DrafterName.parse(text)
     except ValueError as error:
@@ -83,11 +100,53 @@ def drafter_of_one(text: str) -> DrafterName:
 
 
 def text_of(argument: str) -> str:
-    """The text of an argument; `-` reads standard input."""
-    return sys.stdin.read() if argument == "-" else argument
+    """The text of an argument; `-` reads standard input.
+
+    Raises:
+        ValueError: Standard input is closed, or is no UTF-8.
+    """
+    if argument == "-":
+        if sys.stdin is None:
+            raise ValueError("standard input is closed: give the text as an argument")
+        argument = sys.stdin.read()
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text is no UTF-8") from None
+    return argument
 
 
 def listed(text: str) -> list[str]:
     """The different parts of a text between its commas."""
     parts = (part.strip() for part in text.split(","))
     return list(dict.fromkeys(part for part in parts if part))
+
+
+def tokenizer_name(given: str | None, datastore: Datastore) -> str:
+    """The tokenizer that was given, or the one that a datastore was built with.
+
+    Raises:
+        ValueError: There is neither.
+    """
+    if not given and not datastore.tokenizer_name:
+        raise ValueError(f"{datastore.path} names no tokenizer: give one by --tokenizer")
+    return given or datastore.tokenizer_name
+
+
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the file that is there, once it is written.")
+]
+
+
+def require_place(path: Path, *, overwrite: bool) -> None:
+    """Refuses a place for an output before the work for it begins.
+
+    Raises:
+        OSError: Its folder is not there, or something is at the path that must stay.
+    """
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: no such folder: make it, or choose another place")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists: choose another place, or replace it by --overwrite")

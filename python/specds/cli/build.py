@@ -10,19 +10,21 @@ import typer
 from specds import terminal
 from specds.build import BuildOptions
 from specds.cli import display
-from specds.cli.arguments import DatastorePath, Json
+from specds.cli.arguments import DatastorePath, Json, tokenizer_name
 from specds.cli.records import Only, Without, with_records
 from specds.corpora import CorpusOptions
 
 _CORPUS = Annotated[
-    str,
+    list[str],
     typer.Option(
+        metavar="CORPUS",
         help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
         "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
-        "of the hub: `org/name`. The best corpus is a log of the model's own answers."
+        "of the hub: `org/name`. May be given several times. The best corpus is a log of the "
+        "model's own answers.",
     ),
 ]
-_OUT = Annotated[Path, typer.Option(help="The folder to make.")]
+_OUT = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to make.")]
 _ESTIMATE = Annotated[
     bool,
     typer.Option("--estimate", help="Say from a sample what it would take, and build nothing."),
@@ -33,7 +35,9 @@ _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
 @with_records
 def build(
     corpus: _CORPUS,
-    tokenizer: Annotated[str, typer.Option(help="A name on the hub, a local folder, or `demo`.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="NAME", help="A name on the hub, a local folder, or `demo`.")
+    ],
     out: _OUT,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append")],
@@ -50,17 +54,28 @@ def build(
 
         specds build --corpus answers.jsonl --tokenizer ./vicuna --out answers.specds
 
-        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --out chat.specds
+        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --estimate
+        --out chat.specds
 
         specds build --corpus the-stack --lang python --limit-tokens 1G --tokenizer ./codellama
         --out python.specds
     """
-    if out.exists() and not options.overwrite and not estimate:
+    if not estimate:
+        _require_out(out, overwrite=options.overwrite)
+    _build(corpus, tokenizer, out, reading, options, estimate=estimate, as_json=as_json)
+
+
+def _require_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses a place for a datastore before the corpus is read."""
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
+    if out.exists() and not overwrite:
         raise FileExistsError(
             f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
             "`specds add`"
         )
-    _build(corpus, tokenizer, out, reading, options, estimate=estimate, as_json=as_json)
+    if out.exists() and not (out / "manifest.json").exists():
+        raise FileExistsError(f"{out} is not a datastore, and nothing else is replaced")
 
 
 @with_records
@@ -70,7 +85,8 @@ def add(
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "overwrite")],
     tokenizer: Annotated[
-        str | None, typer.Option(help="By default the one the datastore was built with.")
+        str | None,
+        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
     ] = None,
     estimate: _ESTIMATE = False,
     as_json: Json = False,
@@ -85,13 +101,13 @@ def add(
     """
     from specds._core import Datastore
 
-    tokenizer = tokenizer or Datastore.open(datastore).tokenizer_name
+    tokenizer = tokenizer_name(tokenizer, Datastore.open(datastore))
     options = replace(options, append=True)
     _build(corpus, tokenizer, datastore, reading, options, estimate=estimate, as_json=as_json)
 
 
 def _build(
-    corpus: str,
+    corpus: list[str],
     tokenizer: str,
     out: Path,
     reading: CorpusOptions,
@@ -101,14 +117,14 @@ def _build(
     as_json: bool,
 ) -> None:
     from specds.build import build_datastore, estimate_build
-    from specds.corpora import open_corpus, render_with
-    from specds.loading import load_tokenizer
+    from specds.corpora import open_corpora, render_with
+    from specds.loading import load_encoder
 
-    with terminal.err.status(f"opening {corpus}"):
-        loaded = load_tokenizer(tokenizer)
-        opened = open_corpus(corpus, reading, render=render_with(loaded))
+    with terminal.waiting(f"opening {', '.join(corpus)}"):
+        loaded = load_encoder(tokenizer)
+        opened = open_corpora(corpus, reading, render=render_with(loaded))
     if estimate:
-        with terminal.err.status("reading a sample"):
+        with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)
         display.show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
         return
@@ -117,9 +133,11 @@ def _build(
             report = build_datastore(
                 opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
             )
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt) as error:
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
             terminal.note("what was complete is kept: the same command goes on from there")
+        elif isinstance(error, KeyboardInterrupt):
+            terminal.note("nothing was complete yet: the same command begins anew")
         raise
     display.show(report.to_dict(), display.build_table(report), as_json=as_json)
 
@@ -127,7 +145,10 @@ def _build(
 @with_records
 def merge(
     datastores: Annotated[
-        list[Path], typer.Argument(help="Folders made by `specds build`, of one tokenizer.")
+        list[Path],
+        typer.Argument(
+            metavar="DATASTORE...", help="Folders made by `specds build`, of one tokenizer."
+        ),
     ],
     out: _OUT,
     options: Annotated[BuildOptions, Only("overwrite", "prior_tokens")],

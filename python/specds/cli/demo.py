@@ -12,10 +12,11 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from specds import terminal
 from specds._core import Datastore
 from specds.cli import display
+from specds.cli.writing import coloured
 from specds.demo.held_out import build_stdlib, prompts
 from specds.demo.measure import MODES, Comparison, compare
 from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
-from specds.loading import load_model
+from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ def run_demo(
     drafter_name: DrafterName | None = None,
     *,
     verification: str = "auto",
+    verbose: bool = False,
     as_json: bool = False,
 ) -> None:
     """Runs the demo and prints what it measured.
@@ -42,11 +44,13 @@ def run_demo(
         seed: Chooses the prompts, and seeds the sampling.
         drafter_name: What drafts; by default ``fused``.
         verification: How drafts are verified, as in `specds.generate`.
+        verbose: Tell where the time went.
         as_json: Print one JSON document instead of text and tables.
     """
     drafter_name = drafter_name or DrafterName.parse("fused")
     chosen = prompts(num_prompts, seed=seed)
     model, tokenizer = load_model("demo", device="cpu")
+    one_thread_for("demo")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
@@ -69,9 +73,10 @@ def run_demo(
         modes = [comparison.to_dict() for comparison in comparisons]
         terminal.print_json({"build": report.to_dict(), "modes": modes})
     else:
-        for comparison in comparisons:
-            _show_text(tokenizer, comparison)
-        terminal.out.print(display.comparison_table(comparisons))
+        for comparison, num_texts in zip(comparisons, (2, 1), strict=True):
+            _show_texts(tokenizer, comparison, num_texts)
+        terminal.out.print(display.comparison_table(comparisons, verbose=verbose))
+        terminal.out.print(_NEXT, soft_wrap=True)
 
 
 def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
@@ -85,12 +90,22 @@ def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) 
         return comparisons
 
 
-def _show_text(tokenizer: PreTrainedTokenizerBase, comparison: Comparison) -> None:
+def _show_texts(tokenizer: PreTrainedTokenizerBase, comparison: Comparison, num_texts: int) -> None:
+    """Some completions, those first that repeat themselves least: anybody can foretell a loop."""
     terminal.out.rule(f"{comparison.mode}: drafted and accepted tokens are green")
-    for completion in comparison.completions[:2]:
+    fewest = sorted(comparison.completions, key=lambda completion: completion.repetition)
+    for completion in fewest[:num_texts]:
         prompt = completion.prompt
         terminal.out.print(f"{prompt.name}", style="bold")
-        terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim", markup=False)
-        text = display.coloured(tokenizer, completion.token_ids, completion.drafted)
+        terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim")
+        text = coloured(tokenizer, completion.token_ids, completion.drafted)
         terminal.out.print(text, soft_wrap=True)
         terminal.out.print()
+
+
+_NEXT = """
+Next, with your own model and code:
+  specds build --corpus ./src --tokenizer MODEL --out src.specds
+  specds generate --model MODEL --datastore src.specds "def main("
+  specds chat --model MODEL --datastore src.specds --by-source
+MODEL is a folder or a name on the hub, such as Qwen/Qwen2.5-Coder-1.5B-Instruct; or `demo`."""

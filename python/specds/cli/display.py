@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from specds import terminal
-from specds.terminal import duration, quantity
+from specds.terminal import counted, duration, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transformers import PreTrainedTokenizerBase
+    from rich.console import Console, ConsoleOptions, RenderResult
 
     from specds._core import Datastore
     from specds.build import BuildEstimate, BuildReport
     from specds.demo.measure import Comparison
     from specds.stats import GenerationStats
-
-DRAFTED_STYLE = "bold green"
 
 
 def show(facts: dict[str, Any], table: Table, *, as_json: bool) -> None:
@@ -33,7 +32,7 @@ def show(facts: dict[str, Any], table: Table, *, as_json: bool) -> None:
 
 def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     """Prints what a datastore holds and what it was built from."""
-    facts = {
+    facts: dict[str, Any] = {
         "path": str(datastore.path),
         "corpus": datastore.corpus,
         "tokenizer": datastore.tokenizer_name,
@@ -47,7 +46,18 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
         "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
         "has_prior": datastore.prior is not None,
     }
-    show(facts, facts_table(f"Datastore {datastore.path}", facts), as_json=as_json)
+    table = _facts(f"Datastore {datastore.path}")
+    table.add_row("corpus", ", ".join(datastore.corpus))
+    table.add_row("tokenizer", datastore.tokenizer_name or "without a name")
+    table.add_row("fingerprint", datastore.tokenizer_fingerprint)
+    for name in ("vocab_size", "separator", "num_documents", "num_tokens", "num_shards"):
+        table.add_row(name.removeprefix("num_").replace("_", " "), f"{facts[name]:,}")
+    table.add_row("on disk", f"{quantity(datastore.num_bytes)}B")
+    table.add_row("bytes/token", f"{facts['bytes_per_token']:.2f}")
+    table.add_row("prior", "yes" if facts["has_prior"] else "none: `specds fit` makes one")
+    written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
+    table.add_row("written", f"{written:%Y-%m-%d %H:%M}")
+    show(facts, table, as_json=as_json)
 
 
 def build_table(report: BuildReport) -> Table:
@@ -59,14 +69,16 @@ def build_table(report: BuildReport) -> Table:
         table.add_row("added documents", f"{report.num_added_documents:,}")
         table.add_row("added tokens", f"{report.num_added_tokens:,}")
     table.add_row("shards", f"{report.num_shards:,}")
-    table.add_row("text", f"{quantity(report.text_bytes)}B")
+    table.add_row("read", f"{quantity(report.text_bytes)}B")
     table.add_row("on disk", f"{quantity(report.num_bytes)}B")
     table.add_row("bytes/token", f"{report.bytes_per_token:.2f}")
     table.add_row("time", f"{report.tokenise_s:.1f} s tokenise + {report.index_s:.1f} s index")
     table.add_row("tokens/s", quantity(report.tokens_per_s))
     table.add_row("peak memory", f"{quantity(report.peak_memory_bytes)}B")
     if report.num_taken_up:
-        table.add_row("taken up", f"after {report.num_taken_up:,} documents of a stopped build")
+        table.add_row(
+            "taken up", f"after {counted(report.num_taken_up, 'document')} of a stopped build"
+        )
     if report.num_duplicates:
         table.add_row("left out", f"{report.num_duplicates:,}: duplicates")
     for reason, count in report.skipped.items():
@@ -89,25 +101,11 @@ def estimate_table(estimate: BuildEstimate) -> Table:
     table.add_row("bytes/token", f"{estimate.bytes_per_token:.2f}")
     table.add_row("tokens/s", quantity(estimate.tokens_per_s))
     sampled = (
-        f"{estimate.sampled_documents:,} documents, {quantity(estimate.sampled_tokens)} tokens"
+        f"{counted(estimate.sampled_documents, 'document')}, "
+        f"{quantity(estimate.sampled_tokens)} tokens"
     )
     table.add_row("told from", sampled)
     return table
-
-
-def coloured(
-    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], drafted: Sequence[bool]
-) -> Text:
-    """The text of tokens, green where a token was drafted and accepted."""
-    text, shown = Text(), ""
-    for end in range(1, len(token_ids) + 1):
-        if end < len(token_ids) and drafted[end] == drafted[end - 1]:
-            continue
-        # Decoded from the start each time: a character may span tokens.
-        whole = str(tokenizer.decode(list(token_ids[:end])))
-        text.append(whole[len(shown) :], DRAFTED_STYLE if drafted[end - 1] else None)
-        shown = whole
-    return text
 
 
 def stats_table(stats: GenerationStats) -> Table:
@@ -118,25 +116,29 @@ def stats_table(stats: GenerationStats) -> Table:
     return table
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[Comparison], *, verbose: bool = False) -> Table:
     """`model.generate` against specds, one column for each way of choosing tokens."""
-    table = Table(title="specds against model.generate", title_justify="left")
+    table = _Table(title="specds against model.generate")
     table.add_column("")
     for comparison in comparisons:
         table.add_column(comparison.mode, justify="right")
-    columns = [_comparison_rows(comparison) for comparison in comparisons]
+    columns = [_comparison_rows(comparison, verbose) for comparison in comparisons]
     for rows in zip(*columns, strict=True):
         table.add_row(rows[0][0], *(value for _, value in rows))
     return table
 
 
-def _comparison_rows(comparison: Comparison) -> list[tuple[str, str]]:
+def _comparison_rows(comparison: Comparison, verbose: bool) -> list[tuple[str, str]]:
+    fresh, num_fresh = comparison.fresh_speed_up, len(comparison.fresh)
+    of_fresh = "" if fresh is None else f"{fresh:.2f}x of {num_fresh}"
     return [
         ("identical output", "yes" if comparison.identical else "NO"),
         ("model.generate, tokens/s", f"{comparison.plain_tokens_per_s:.0f}"),
         ("specds, tokens/s", f"{comparison.specds_tokens_per_s:.0f}"),
         ("speed-up", f"{comparison.speed_up:.2f}x"),
-        *_drafting_rows(comparison.stats),
+        ("text that repeats itself", f"{comparison.repetition:.0%}"),
+        ("speed-up of texts that do not", of_fresh),
+        *_drafting_rows(comparison.stats)[: None if verbose else 3],
     ]
 
 
@@ -185,9 +187,9 @@ def _fact(value: Any) -> str:
 def lookup_table(result: dict[str, Any]) -> Table:
     """The longest match of a lookup and what followed it."""
     length, count = result["match_length"], result["match_count"]
-    table = Table(
-        title=f"{length} tokens matched, {count:,} times: {result['match_text']!r}",
-        title_justify="left",
+    table = _Table(
+        title=f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
+        f"{result['match_text']!r}",
     )
     table.add_column("count", justify="right")
     table.add_column("token", justify="right")
@@ -201,12 +203,26 @@ def source_text(source: dict[str, Any]) -> Text:
     """The text around a place of the corpus, the match in bold."""
     place = f"document {source['document']:,}, token {source['position']:,}\n"
     return Text.assemble(
-        (place, "dim"), source["before"], (source["match"], "bold"), source["after"], "\n"
+        (place, "dim"),
+        terminal.visible(source["before"]),
+        (terminal.visible(source["match"]), "bold"),
+        terminal.visible(source["after"]),
+        "\n",
     )
 
 
+class _Table(Table):
+    """A table whose title may be longer than it is wide."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        title, self.title = self.title, None
+        yield Text(str(title), "italic")
+        yield from super().__rich_console__(console, options)
+        self.title = title
+
+
 def _facts(title: str) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = _Table(title=title, show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
     return table

@@ -7,8 +7,9 @@ import typer
 
 from specds import terminal
 from specds.build import BuildOptions
+from specds.cache_folder import write_whole
 from specds.cli import display
-from specds.cli.arguments import Json, Weights
+from specds.cli.arguments import Json, Overwrite, Weights, require_place
 from specds.cli.records import Only, with_records
 
 
@@ -17,17 +18,24 @@ def fit(
     options: Annotated[BuildOptions, Only("prior_tokens")],
     transcripts: Annotated[
         list[Path] | None,
-        typer.Option(help="A file of recorded answers: JSONL of `prompt` and `completion`."),
+        typer.Option(
+            metavar="FILE", help="A file of recorded answers: JSONL of `prompt` and `completion`."
+        ),
     ] = None,
     more_transcripts: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="More such files.")
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="The same, without `--transcripts`."),
     ] = None,
-    datastore: Annotated[Path | None, typer.Option(help="A folder made by `specds build`.")] = None,
+    datastore: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A folder made by `specds build`.")
+    ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="By default the one the datastore was built with.")
+        str | None,
+        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
     ] = None,
     weights: Weights = None,
-    out: Annotated[Path | None, typer.Option(help="The file to write; replaced if there.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.")] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Learn what the fused drafter starts from.
@@ -46,6 +54,8 @@ def fit(
     if files:
         if out is None:
             raise typer.BadParameter("name the file to write by --out")
+        # To go on from weights and keep them in the same file is to ask for it.
+        require_place(out, overwrite=overwrite or str(out) == weights)
         _fit_answers(files, datastore, tokenizer, weights, out, as_json=as_json)
     elif datastore is None or out or weights or tokenizer:
         raise typer.BadParameter(
@@ -80,6 +90,6 @@ def _fit_answers(
     recorded = read_files(files, loaded)
     with terminal.build_progress() as progress:
         learned, report = learn(recorded, opened, read_weights(weights), progress)
-    out.write_bytes(learned)
+    write_whole(out, learned)
     facts = {"path": str(out), **report.to_dict()}
     display.show(facts, display.facts_table(f"Weights {out}", facts), as_json=as_json)

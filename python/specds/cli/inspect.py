@@ -1,19 +1,16 @@
-"""Commands that ask a datastore: info, verify, lookup."""
+"""Commands that ask a datastore: info, verify, lookup, view."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Any
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from specds import terminal
 from specds.cli import display
-from specds.cli.arguments import DatastorePath, Json, text_of
+from specds.cli.arguments import DatastorePath, Json, text_of, tokenizer_name
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from specds._core import Datastore
+_MOST = 1_000_000
 
 
 def info(datastore: DatastorePath, as_json: Json = False) -> None:
@@ -36,24 +33,35 @@ def verify(datastore: DatastorePath, as_json: Json = False) -> None:
     from specds._core import Datastore
 
     opened = Datastore.open(datastore)
-    with terminal.err.status(f"verifying {terminal.quantity(opened.num_bytes)}B"):
+    with terminal.waiting(f"verifying {terminal.quantity(opened.num_bytes)}B"):
         opened.verify()
     if as_json:
         terminal.print_json({"path": str(opened.path), "ok": True})
     else:
-        terminal.out.print(f"{datastore}: ok, {opened.num_tokens:,} tokens")
+        terminal.out.print(f"{datastore}: ok, {terminal.counted(opened.num_tokens, 'token')}")
 
 
 def lookup(
     datastore: DatastorePath,
-    text: Annotated[str, typer.Argument(help="The context; `-` reads standard input.")],
-    top: Annotated[int, typer.Option(min=1, help="How many continuations to show.")] = 10,
-    max_match: Annotated[int, typer.Option(min=1, help="Longest suffix to look for.")] = 16,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The context; `-` reads standard input.")
+    ],
+    top: Annotated[
+        int,
+        typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
+    ] = 10,
+    max_match: Annotated[
+        int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="Longest suffix to look for.")
+    ] = 16,
     sources: Annotated[
-        int, typer.Option(min=0, help="The most places of it in the corpus to show.")
+        int,
+        typer.Option(
+            metavar="NUMBER", min=0, max=_MOST, help="The most places of it in the corpus to show."
+        ),
     ] = 0,
     tokenizer: Annotated[
-        str | None, typer.Option(help="By default the one the datastore was built with.")
+        str | None,
+        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -65,52 +73,89 @@ def lookup(
         specds lookup stdlib.specds "import " --top 20 --sources 3
     """
     from specds._core import Datastore
-    from specds.loading import load_tokenizer
+    from specds.loading import load_encoder
+    from specds.readable import known_from, text_after
     from specds.tokenization import check_tokenizer
 
     opened = Datastore.open(datastore)
-    loaded = load_tokenizer(tokenizer or opened.tokenizer_name)
+    loaded = load_encoder(tokenizer_name(tokenizer, opened))
     check_tokenizer(opened, loaded)
-    context = loaded.encode(text_of(text), add_special_tokens=False)
+    given = text_of(text)
+    context = loaded.encode(given, add_special_tokens=False)
     match = opened.lookup(context, max_match=max_match)
     tokens, counts = opened.continuations(match, top)
     rows = [
-        {"token_id": int(token), "text": loaded.decode([int(token)]), "count": int(count)}
+        {"token_id": int(token), "text": text_after(loaded, context, [token]), "count": int(count)}
         for token, count in zip(tokens, counts, strict=True)
     ]
-    matched = loaded.decode(context[len(context) - match.length :])
+    known = known_from(opened, loaded, context, max_match=max_match, num_passages=sources)
     result: dict[str, Any] = {
-        "match_length": match.length,
-        "match_text": matched,
-        "match_count": match.count,
+        "match_length": known["length"],
+        "match_text": known["text"],
+        "match_count": known["count"],
         "continuations": rows,
-        "sources": [
-            _source(opened, loaded, int(position), match.length)
-            for position in opened.positions(match, sources)
-        ],
+        "sources": known["passages"],
     }
     if as_json:
         terminal.print_json(result)
-    else:
+        return
+    if match.length:
         terminal.out.print(display.lookup_table(result))
-        for source in result["sources"]:
-            terminal.out.print(display.source_text(source), soft_wrap=True)
+    else:
+        terminal.out.print("nothing of this text occurs in the corpus")
+    if given.endswith(" "):
+        terminal.note("the text ends in a space, which most tokenizers join to the next word")
+    for source in result["sources"]:
+        terminal.out.print(display.source_text(source), soft_wrap=True)
 
 
-_AROUND = 24
-"""Tokens shown before a place of the corpus, and after it."""
+def view(
+    datastore: DatastorePath,
+    transcript: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Recorded answers to go through: JSONL of `prompt`, `completion`."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="0: any that is free.")
+    ] = 0,
+    browse: Annotated[
+        bool, typer.Option("--browse", help="Open the page in the browser of this machine.")
+    ] = False,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
+    ] = None,
+) -> None:
+    """Serve a page that shows what a datastore knows of a text while you type it.
+
+    For this machine alone, until Ctrl-C. Nothing that is typed is kept.
+
+    Examples:
+        specds view chat.specds --browse
+
+        specds view chat.specds --transcript answers.jsonl
+    """
+    from specds._core import Datastore
+    from specds.bench.transcripts import read_files
+    from specds.loading import load_encoder
+    from specds.tokenization import check_tokenizer
+    from specds.view import Explorer, serve
+
+    opened = Datastore.open(datastore)
+    loaded = load_encoder(tokenizer_name(tokenizer, opened))
+    check_tokenizer(opened, loaded)
+    answers = [] if transcript is None else read_files([transcript], loaded, _MOST_ANSWERS)
+    with serve(Explorer(opened, loaded, answers), port) as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        terminal.out.print(address)
+        if browse:
+            webbrowser.open(address)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            terminal.err.print()
 
 
-def _source(
-    datastore: Datastore, tokenizer: PreTrainedTokenizerBase, position: int, length: int
-) -> dict[str, Any]:
-    """The text around a place where a match occurs."""
-    document = datastore.document(position)
-    tokens, start = document.token_ids.tolist(), position - document.start
-    return {
-        "position": position,
-        "document": document.index,
-        "before": tokenizer.decode(tokens[max(start - _AROUND, 0) : start]),
-        "match": tokenizer.decode(tokens[start : start + length]),
-        "after": tokenizer.decode(tokens[start + length : start + length + _AROUND]),
-    }
+_MOST_ANSWERS = 200

@@ -2,8 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import wraps
 from types import UnionType
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from specds.cli.arguments import size
+from specds.cli.arguments import listed, size
 
 _FLAGS = {
     "text_field": "--field",
@@ -19,8 +19,51 @@ _FLAGS = {
     "max_documents": "--limit-documents",
     "max_tokens": "--limit-tokens",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
+    "num_nodes": "--nodes",
+    "drafters": "--drafter",
+    "budgets": "--budget",
+    "baselines": "--baseline",
+    "batches": "--batch",
+    "contexts": "--context",
 }
 """The fields whose option has a name of its own."""
+
+_METAVARS = {
+    "max_tokens": "TOKENS",
+    "max_shard_tokens": "TOKENS",
+    "prior_tokens": "TOKENS",
+    "memory_tokens": "TOKENS",
+    "max_new_tokens": "TOKENS",
+    "contexts": "TOKENS,...",
+    "max_documents": "DOCUMENTS",
+    "max_memory": "BYTES",
+    "sample": "SHARE",
+    "include": "PATTERN",
+    "exclude": "PATTERN",
+    "drafters": "NAME,...",
+    "baselines": "NAME,...",
+    "modes": "NAME,...",
+    "budgets": "NODES,...",
+    "num_nodes": "NODES,...",
+    "batches": "PROMPTS,...",
+    "limit": "REQUESTS",
+    "runs": "RUNS",
+    "ray_address": "ADDRESS",
+}
+
+_PANELS = {
+    "Limits": ("max_documents", "max_tokens", "sample", "limit"),
+    "Resources": ("max_memory", "max_shard_tokens", "engine", "ray_address", "device", "dtype"),
+    "Reading the corpus": (
+        *("text_field", "messages_field", "language", "config", "split", "revision"),
+        *("on_bad_row", "include", "exclude"),
+    ),
+    "What is measured": (
+        *("drafters", "budgets", "baselines", "modes", "shape", "forced", "batches", "contexts"),
+        *("num_nodes", "model", "tokenizer", "weights", "max_new_tokens", "temperature"),
+    ),
+}
+_PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 
 
 class Only:
@@ -39,7 +82,8 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
     A parameter that is a dataclass becomes an option for each field: its default is the field's,
     its help is what the docstring of the record says of it under ``Attributes``. Whole numbers are
-    read as sizes: ``2.5M``. The command gets the record whole.
+    read as sizes: ``2.5M``; what a sequence holds is given between commas. The command gets the
+    record whole.
 
     Args:
         command: Its annotations must be there when it is defined.
@@ -79,22 +123,29 @@ def _record(annotation: Any) -> Any:
 def _options_of(annotation: Any) -> Iterator[inspect.Parameter]:
     record = _record(annotation)
     marks = get_args(annotation)[1:]
-    hints, helps = get_type_hints(record), _helps(record)
+    hints, helps = get_type_hints(record, include_extras=True), _helps(record)
     for field in fields(record):
         if any((field.name in mark.names) is isinstance(mark, Without) for mark in marks):
             continue
         default: Any = field.default
+        if get_origin(hints[field.name]) is Annotated:  # it says itself how it is read
+            yield _parameter(field.name, default, hints[field.name])
+            continue
         kind, settings = _kind(field.name, hints[field.name])
+        settings |= {"metavar": _METAVARS.get(field.name, _usual_metavar(hints[field.name]))}
+        settings |= {"rich_help_panel": _PANEL_OF.get(field.name)}
         flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
         if kind is bool and default and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
         option = typer.Option(flag, help=helps.get(field.name), **settings)
-        yield inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=list(default) if isinstance(default, tuple) else default,
-            annotation=Annotated[kind, option],
-        )
+        yield _parameter(field.name, _shown(default, kind), Annotated[kind, option])
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    if default is MISSING:
+        default = inspect.Parameter.empty
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _kind(name: str, hint: Any) -> tuple[Any, dict[str, Any]]:
@@ -103,9 +154,41 @@ def _kind(name: str, hint: Any) -> tuple[Any, dict[str, Any]]:
         return Enum(name, {value: value for value in get_args(hint)}, type=str), {}
     if get_origin(hint) is tuple:
         return list[str], {}
+    for sequence in (hint, *get_args(hint)):
+        if get_origin(sequence) is Sequence:
+            held = get_args(sequence)[0]
+            read = numbers if int in (held, *get_args(held)) else names
+            return Any, {"parser": read}
     if hint is int or (isinstance(hint, UnionType) and int in get_args(hint)):
         return hint, {"parser": size}
     return hint, {}
+
+
+def _usual_metavar(hint: Any) -> str | None:
+    if hint is bool:
+        return None
+    if get_origin(hint) is Literal:
+        return "|".join(get_args(hint))
+    return "NUMBER" if {int, float} & {hint, *get_args(hint)} else "NAME"
+
+
+def names(text: str | Sequence[str]) -> Sequence[str]:
+    """Names between commas."""
+    return listed(text) if isinstance(text, str) else text
+
+
+def numbers(text: str | Sequence[int | str]) -> Sequence[int | str]:
+    """Sizes between commas, ``auto`` among them; ``none`` is no number."""
+    if not isinstance(text, str):
+        return text
+    return [part if part == "auto" else size(part) for part in listed(text) if part != "none"]
+
+
+def _shown(default: Any, kind: Any) -> Any:
+    """A default as the command line has it."""
+    if not isinstance(default, tuple):
+        return default
+    return list(default) if kind == list[str] else ",".join(map(str, default))
 
 
 def _plain(value: Any) -> Any:
@@ -117,6 +200,10 @@ def _plain(value: Any) -> Any:
 
 def _helps(record: Any) -> dict[str, str]:
     """What the docstring of a record says of its fields."""
-    section = (inspect.getdoc(record) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    helps: dict[str, str] = {}
+    for described in reversed(record.__mro__[:-1]):
+        text = inspect.cleandoc(described.__doc__ or "")
+        section = text.partition("Attributes:\n")[2].partition("\n\n")[0]
+        found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+        helps |= {name: " ".join(help_text.split()) for name, help_text in found}
+    return helps

@@ -3,14 +3,9 @@
 Imports no other folder of the package.
 """
 
-from __future__ import annotations
-
-import re
-from glob import has_magic
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds.corpora.chat import plain, render_with
+from specds._lazy import lazy
 from specds.corpora.document import (
     MAX_FILE_BYTES,
     Corpus,
@@ -19,15 +14,12 @@ from specds.corpora.document import (
     Document,
     Part,
     Skipped,
-    corpus_of,
 )
-from specds.corpora.files import kind, local_file
-from specds.corpora.folder import folder_parts
-from specds.corpora.hub import NAMED, HubDataset, hub_corpus
-from specds.corpora.stdlib import StandardLibrary, belongs_to, stdlib_documents
 
 if TYPE_CHECKING:
-    from specds.corpora.chat import Render
+    from specds.corpora.chat import render_with
+    from specds.corpora.open import open_corpora, open_corpus
+    from specds.corpora.stdlib import belongs_to, stdlib_documents
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -38,66 +30,17 @@ __all__ = [
     "Part",
     "Skipped",
     "belongs_to",
+    "open_corpora",
     "open_corpus",
     "render_with",
     "stdlib_documents",
 ]
 
-
-def open_corpus(
-    spec: str, options: CorpusOptions | None = None, *, render: Render | None = None
-) -> Corpus:
-    """Opens a corpus by its name or path.
-
-    Args:
-        spec: One of these, the first that fits:
-
-            - ``stdlib``, the running interpreter's library; ``ultrachat``, ``ultrachat-200k``,
-              ``sharegpt`` or ``the-stack``, of the Hugging Face hub;
-            - a file of rows, `.parquet`, `.jsonl` or `.json`, such as a log of the model's own
-              answers; any other file is one document; either may be packed: `.gz`, `.zst`;
-            - a folder of source code, or of `.parquet` and `.jsonl` files;
-            - a pattern of files: ``logs/*.jsonl.gz``;
-            - any other dataset of the hub: ``org/name``.
-        options: How to read it, and what to leave out.
-        render: Turns a conversation into text; `render_with` does it by a tokenizer's chat
-            template. Without it, a conversation is what was said, a message a line.
-
-    Raises:
-        CorpusError: There is no such corpus, or an option does not fit it.
-        ImportError: It needs a package that is not installed.
-    """
-    options = options or CorpusOptions()
-    render = render or plain
-    if options.language is not None and spec != "the-stack":
-        raise CorpusError(f"a language can be chosen of `the-stack` alone, not of `{spec}`")
-    if spec == "stdlib":
-        return corpus_of(spec + options.describe(), [StandardLibrary(options)])
-    if spec in NAMED:
-        return hub_corpus(spec, NAMED[spec], options, render)
-    path = Path(spec)
-    if spec and path.is_dir():
-        return corpus_of(spec + options.describe(), folder_parts(path, options, render))
-    if spec and path.exists():
-        return corpus_of(spec + options.describe(), [local_file(path, options, render)])
-    if has_magic(spec):
-        return corpus_of(spec + options.describe(), _matching(spec, options, render))
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", spec) and not _is_file_name(spec):
-        return hub_corpus(spec, HubDataset(spec), options, render)
-    raise CorpusError(
-        f"no corpus `{spec}`: expected {', '.join(f'`{name}`' for name in ('stdlib', *NAMED))}, "
-        "a file, a folder, a pattern such as `logs/*.jsonl`, or a dataset of the hub (`org/name`)"
-    )
-
-
-def _is_file_name(spec: str) -> bool:
-    return kind(spec) != "text" or Path(spec).suffix in (".txt", ".md", ".gz", ".zst", ".py")
-
-
-def _matching(pattern: str, options: CorpusOptions, render: Render) -> list[Part]:
-    path = Path(pattern)
-    matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-    files = sorted(match for match in matches if match.is_file())
-    if not files:
-        raise CorpusError(f"no file matches `{pattern}`")
-    return [local_file(path, options, render) for path in files]
+__getattr__ = lazy(
+    __name__,
+    belongs_to="stdlib",
+    open_corpora="open",
+    open_corpus="open",
+    render_with="chat",
+    stdlib_documents="stdlib",
+)

@@ -59,6 +59,10 @@ class Part(Protocol):
     def num_bytes(self) -> int | None:
         """The size of what it reads; None where that is unknown before reading."""
 
+    @property
+    def state(self) -> str:
+        """What it would read now: equal states, equal items. A stopped build goes on by it."""
+
     def __iter__(self) -> Iterator[Item]:
         """Reads the part: the same items in the same order each time."""
 

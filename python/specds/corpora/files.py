@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import zlib
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from specds.corpora.json_rows import document_rows, line_rows
 from specds.corpora.rows import RowReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from specds.corpora.chat import Render
     from specds.corpora.document import CorpusOptions, Item, Part
@@ -60,6 +61,22 @@ class _File:
     def num_bytes(self) -> int:
         """The size of the file."""
         return self.path.stat().st_size
+
+    @property
+    def state(self) -> str:
+        """Its path, size and time."""
+        return file_state(self.path)
+
+
+def file_state(path: Path) -> str:
+    """The path of a file, its size and the nanosecond in which it was last written."""
+    found = path.stat()
+    return f"{path} {found.st_size} {found.st_mtime_ns}"
+
+
+def digest(states: Iterable[str]) -> str:
+    """One short state for many."""
+    return hashlib.sha256("\n".join(states).encode(errors="surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)

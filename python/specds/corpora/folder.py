@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specds.corpora.document import Document, Skipped, imported, sift
-from specds.corpora.files import decode, kind, local_file
+from specds.corpora.files import decode, digest, file_state, kind, local_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +29,12 @@ class SourceFiles:
     paths: tuple[str, ...]
     num_bytes: int
     options: CorpusOptions
+
+    @property
+    def state(self) -> str:
+        """The files, their sizes and times, as a digest."""
+        paths = (self.root / name for name in self.paths)
+        return digest(file_state(path) for path in paths if path.is_file())
 
     def __iter__(self) -> Iterator[Item]:
         return sift(map(self._item, self.paths), self.options)

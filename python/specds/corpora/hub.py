@@ -93,6 +93,11 @@ class HubShard:
         """Unknown before it is read."""
         return
 
+    @property
+    def state(self) -> str:
+        """The dataset at its commit, and which shard of it."""
+        return f"{self.arguments} {self.index} {self.num_shards}"
+
     def __iter__(self) -> Iterator[Item]:
         return _resumed(self._items, self.name)
 
@@ -131,6 +136,11 @@ class HubJson:
     num_bytes: int
     options: CorpusOptions
     render: Render
+
+    @property
+    def state(self) -> str:
+        """The file at its commit, and its size."""
+        return f"{self.url} {self.num_bytes}"
 
     def __iter__(self) -> Iterator[Item]:
         return _resumed(self._items, self.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specds.corpora.document import CorpusOptions, Document, sift
+from specds.corpora.files import digest, file_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -28,6 +29,11 @@ class StandardLibrary:
     def num_bytes(self) -> int:
         """The size of the modules that are read."""
         return sum(path.stat().st_size for _, path in _files(self.options.without))
+
+    @property
+    def state(self) -> str:
+        """The modules, their sizes and times, as a digest."""
+        return digest(file_state(path) for _, path in _files(self.options.without))
 
     def __iter__(self) -> Iterator[Item]:
         return sift(stdlib_documents(self.options.without), self.options)

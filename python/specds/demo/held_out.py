@@ -52,9 +52,13 @@ def held_out_documents() -> Iterator[Document]:
             yield document
 
 
+# Two thirds of the library's text; without it as much is accepted, and many systems lack it.
+_TESTS = frozenset({"test", "tests", "idle_test"})
+
+
 def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
-    """Builds a datastore of the standard library without what the demo holds out."""
-    corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT))))
+    """Builds a datastore of the standard library, without its tests and what the demo holds out."""
+    corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT | _TESTS))))
     with terminal.build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 

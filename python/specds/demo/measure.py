@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from specds.drafters import Drafter
 
 MODES: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
     "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
+    "greedy": {"do_sample": False},
 }
 """How the demo chooses tokens, by the name of the mode."""
+
+
+_WINDOW = 8
+_LOOPING = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,17 @@ class Completion:
     identical: bool
     plain_s: float
     specds_s: float
+
+    @property
+    def repetition(self) -> float:
+        """The share of its tokens that end 8 tokens which it has written before."""
+        seen: set[tuple[int, ...]] = set()
+        repeated = 0
+        for end in range(_WINDOW, len(self.token_ids) + 1):
+            window = tuple(self.token_ids[end - _WINDOW : end])
+            repeated += window in seen
+            seen.add(window)
+        return repeated / max(len(self.token_ids), 1)
 
 
 @dataclass
@@ -79,6 +94,24 @@ class Comparison:
         """How many times faster specds was, whole run against whole run."""
         return self.specds_tokens_per_s / self.plain_tokens_per_s
 
+    @property
+    def repetition(self) -> float:
+        """The share of all tokens that repeat what their text says already, as in a loop."""
+        repeated = sum(each.repetition * len(each.token_ids) for each in self.completions)
+        return repeated / max(self.num_tokens, 1)
+
+    @property
+    def fresh(self) -> list[Completion]:
+        """The completions that hardly repeat themselves, the least first."""
+        ordered = sorted(self.completions, key=lambda completion: completion.repetition)
+        return [completion for completion in ordered if completion.repetition < _LOOPING]
+
+    @property
+    def fresh_speed_up(self) -> float | None:
+        """The speed-up over these completions; None where there are none."""
+        of_specds = sum(completion.specds_s for completion in self.fresh)
+        return sum(each.plain_s for each in self.fresh) / of_specds if of_specds else None
+
     def to_dict(self) -> dict[str, Any]:
         """Everything measured, as plain values."""
         return {
@@ -89,6 +122,9 @@ class Comparison:
             "plain_tokens_per_s": self.plain_tokens_per_s,
             "specds_tokens_per_s": self.specds_tokens_per_s,
             "speed_up": self.speed_up,
+            "repetition": self.repetition,
+            "num_fresh": len(self.fresh),
+            "fresh_speed_up": self.fresh_speed_up,
             "stats": self.stats.to_dict(),
             "prompts": [
                 {

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import LogitsProcessorList
 
 from specds._core import TokenTree
+from specds.accept.on_device import Chooser, PassRequest
 from specds.demo.measure import synchronise
 from specds.verify.runners import runner_class
+from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 _REPEATS = 15
 _PREFILL_CHUNK = 1024
 _BRANCHES = 4
+# Predictions at each node, as the drafter `fused` asks for them.
+_TOLD = 8
 
 
 def verification_costs(
@@ -65,11 +70,22 @@ def _times(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: _tree(size, vocab_size) for size in sizes}
-    verification = require_support(model, verification=target.verification)
+    verification, _ = require_support(model, verification=target.verification)
     # As requests run it: on a CUDA device that replays recordings.
-    runner = runner_class(verification, model.device)(
+    runner = runner_class(verification)(
         model, prompt_length=context, max_length=context + 1 + max(sizes), max_nodes=max(sizes)
     )
+    last = int(token_ids[-1])
+    request = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), _TOLD, vocab_size)
+
+    def step(tree: TokenTree | None) -> None:
+        """What a step asks of the device: acceptance too, where that is its part."""
+        if isinstance(runner, StaticRunner) and runner.accepts:
+            runner.launch([last], [tree], [()], request)
+            runner.wait()
+        else:
+            runner.verify(last, tree)
+
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     try:
         runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)
@@ -79,7 +95,7 @@ def _times(
                 synchronise(model.device)
                 started = perf_counter()
                 # Nothing is committed, so the next pass writes where this one did.
-                runner.verify(int(token_ids[-1]), tree)
+                step(tree)
                 synchronise(model.device)
                 if repeat:  # the first of each size allocates
                     seconds[size].append(perf_counter() - started)

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from specds.bench.generation.report import level_figures, sentence, way_label
 from specds.bench.harness import folder_name, together
-from specds.bench.page import line_plot, page_of, require_plotly, share_bars
+from specds.bench.page import Figure, page_of, styles_of
+from specds.bench.svg import Style, bars, lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from specds.bench.harness import Columns, Document, Row
-    from specds.bench.page import Series
+    from specds.bench.svg import Points, Styles
 
 
 def page(document: Document) -> str:
-    """The page, with the plotting library's script within.
+    """The page."""
+    rows = [{**row, "levels": _levels(row)} for row in document["rows"]]
+    measured = [row for row in document["rows"] if row["status"] == "ok"]
+    return page_of(
+        "specds bench generate",
+        _headline(measured),
+        sentence(document),
+        {**document, "rows": rows},
+        _figures(measured, document["verification_costs"]),
+        _COLUMNS,
+    )
 
-    Raises:
-        ImportError: plotly is not installed.
-    """
-    require_plotly()
-    rows = document["rows"]
-    measured = [row for row in rows if row["status"] == "ok"]
-    shown = [{**row, "levels": _levels(row)} for row in rows]
-    figures = _figures(measured, document["verification_costs"])
-    return page_of("specds bench generate", sentence(document), figures, shown, _COLUMNS)
+
+def _headline(rows: Sequence[Row]) -> str:
+    """What came out: the fastest drafter, beside plain decoding of the same run."""
+    drafted = [row for row in together(rows) if row["kind"] == "drafter" and row["speed_up"]]
+    if not drafted:
+        return "No drafter could be held against plain decoding."
+    best = max(drafted, key=lambda row: row["speed_up"])
+    return (
+        f"{best['name']} writes {best['tokens_per_s']:.0f} tokens/s, {best['speed_up']:.2f} times "
+        f"the fastest plain decoding ({best['fastest_plain']}), {best['mode']}, "
+        f"{best['mean_acceptance_length']:.2f} tokens a forward pass."
+    )
 
 
 def _levels(row: Row) -> str:
@@ -38,75 +54,121 @@ def _levels(row: Row) -> str:
     return "; ".join(parts)
 
 
-def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[tuple[str, Any]]:
-    """The id and the figure of each plot."""
+def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
     smallest = min((row["batch"] for row in rows), default=1)
     single = [row for row in rows if row["batch"] == smallest]
-    yield "speed-up", _speed_ups(single, rows)
-    shares = {
-        f"{_group(row)}: {way_label(row, rows)}": row["shares"] for row in single if row["shares"]
-    }
-    yield "time-shares", share_bars("Where the time of a request went", shares)
-    if costs:
-        yield "pass-by-nodes", _passes(costs)
-    if len(single) < len(rows):
-        yield "speed-up-by-batch", _by_batch(rows)
-
-
-def _speed_ups(chosen: Sequence[Row], rows: Sequence[Row]) -> Any:
-    """A group of bars for each file and mode, the spread of the runs on each bar."""
-    figure = require_plotly().Figure()
-    for name, alike in _by_label(chosen, rows).items():
-        figure.add_bar(
-            name=name,
-            x=[_group(row) for row in alike],
-            y=[row["speed_up"] for row in alike],
-            error_y={
-                "type": "data",
-                "array": [row["speed_up_max"] - row["speed_up"] for row in alike],
-                "arrayminus": [row["speed_up"] - row["speed_up_min"] for row in alike],
-            },
-        )
-    figure.add_hline(y=1, line_dash="dot")
-    return figure.update_layout(
-        title="Speed-up over the fastest plain decoding of the same run",
-        barmode="group",
-        yaxis_title="times as fast",
+    styles = styles_of(
+        [{**row, "drafter": way_label(row, rows)} for row in rows],
+        [(way_label(row, rows), {**row, "drafter": way_label(row, rows)}) for row in rows],
     )
+    yield Figure(
+        "speed-up",
+        "Speed-up over the fastest plain decoding of the same run",
+        "Above 1, drafts pay. The thin lines go from the least to the most of the runs.",
+        bars(
+            _grouped(single, rows, "speed_up"),
+            styles,
+            "times as fast",
+            spread=_spread(single, rows),
+        ),
+    )
+    yield Figure(
+        "tokens-per-s",
+        "Tokens a second",
+        "What one waits for, prefill included.",
+        bars(_grouped(single, rows, "tokens_per_s"), styles, "tokens/s"),
+    )
+    shares = {
+        f"{way_label(row, rows)}, {_group(row)}": row["shares"] for row in single if row["shares"]
+    }
+    phases = list(dict.fromkeys(phase for share in shares.values() for phase in share))
+    yield Figure(
+        "time-shares",
+        "Where the time of a request went",
+        "All but `prefill` and `forward` is what drafting costs; `measure` is spent once for a "
+        "model and a machine, and kept.",
+        bars(
+            shares,
+            {phase: Style(number) for number, phase in enumerate(phases)},
+            "share of time",
+            stacked=True,
+            percent=True,
+        ),
+    )
+    if costs:
+        yield from _passes(single, rows, costs, styles)
+    if len(single) < len(rows):
+        series: dict[str, Points] = {}
+        for row in together(rows):
+            if row["speed_up"] is not None:
+                name = f"{way_label(row, rows)}, {row['mode']}"
+                sizes, speeds = series.setdefault(name, ([], []))
+                sizes.append(row["batch"])
+                speeds.append(row["speed_up"])
+        in_batches = {
+            f"{way_label(row, rows)}, {row['mode']}": styles[way_label(row, rows)] for row in rows
+        }
+        yield Figure(
+            "speed-up-by-batch",
+            "Speed-up over the fastest plain decoding by prompts a call",
+            "A batch uses what a single prompt leaves idle, so drafts gain less.",
+            lines(series, in_batches, "prompts a call", "times as fast", log_x=True),
+        )
 
 
-def _passes(costs: Sequence[Row]) -> Any:
-    series: Series = {}
+def _passes(
+    single: Sequence[Row], rows: Sequence[Row], costs: Sequence[Row], styles: Styles
+) -> Iterator[Figure]:
+    """What a pass costs by its nodes, and what acceptance over that cost promises."""
+    series: dict[str, Points] = {}
     for row in costs:
-        name = f"{row['context']:,} tokens of context"
-        sizes, ratios = series.setdefault(name, ([], []))
+        sizes, ratios = series.setdefault(f"{row['context']:,} tokens of context", ([], []))
         sizes.append(row["num_nodes"])
         ratios.append(row["ratio"])
-    title = "A pass by the nodes it verifies, over a pass without"
-    return line_plot(title, "nodes", "times as long", series, showlegend=True)
+    yield Figure(
+        "pass-by-nodes",
+        "A pass by the nodes it verifies, over a pass without",
+        "As long as the line is near 1, nodes are free.",
+        lines(
+            series,
+            {name: Style(number) for number, name in enumerate(series)},
+            "nodes",
+            "times as long",
+        ),
+    )
+    sizes, ratios = next(iter(series.values()))
+    expected: dict[str, dict[str, float]] = {}
+    for row in single:
+        if row["kind"] == "drafter" and row["mean_acceptance_length"]:
+            cost = float(np.interp(row["nodes_per_draft"], sizes, ratios))
+            of_group = expected.setdefault(_group(row), {})
+            of_group[way_label(row, rows)] = row["mean_acceptance_length"] / cost
+    if expected:
+        yield Figure(
+            "expected-speed-up",
+            "Expected speed-up: acceptance over the measured cost of a pass",
+            "What the pass alone would allow, over plain decoding by specds: the rest of the way "
+            "to the measured speed-up is what drafting costs.",
+            bars(expected, styles, "times as fast"),
+        )
 
 
-def _by_batch(rows: Sequence[Row]) -> Any:
-    series: Series = {}
-    for name, alike in _by_label(together(rows), rows).items():
-        for row in alike:
-            sizes, speeds = series.setdefault(f"{name}, {row['mode']}", ([], []))
-            sizes.append(row["batch"])
-            speeds.append(row["speed_up"])
-    title = "Speed-up over the fastest plain decoding by prompts a call"
-    figure = line_plot(title, "prompts a call", "times as fast", series)
-    figure.add_hline(y=1, line_dash="dot")
-    sizes = sorted({row["batch"] for row in rows})
-    return figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)))
-
-
-def _by_label(chosen: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows that can be held against plain decoding, by what generated."""
-    grouped: dict[str, list[Row]] = {}
+def _grouped(chosen: Sequence[Row], rows: Sequence[Row], field: str) -> dict[str, dict[str, float]]:
+    grouped: dict[str, dict[str, float]] = {}
     for row in chosen:
-        if row["speed_up"] is not None:
-            grouped.setdefault(way_label(row, rows), []).append(row)
+        if row[field] is not None:
+            grouped.setdefault(_group(row), {})[way_label(row, rows)] = row[field]
     return grouped
+
+
+def _spread(
+    chosen: Sequence[Row], rows: Sequence[Row]
+) -> dict[tuple[str, str], tuple[float, float]]:
+    return {
+        (_group(row), way_label(row, rows)): (row["speed_up_min"], row["speed_up_max"])
+        for row in chosen
+        if row["speed_up"] is not None
+    }
 
 
 def _group(row: Row) -> str:
@@ -118,20 +180,20 @@ _COLUMNS: Columns = (
     ("mode", "mode", str),
     ("name", "", str),
     ("datastore", "datastore", folder_name),
-    ("budget", "budget", str),
-    ("batch", "batch", str),
+    ("budget", "budget", "{}".format),
+    ("batch", "batch", "{}".format),
     ("tokens_per_s", "tokens/s", "{:.1f}".format),
     ("decode_tokens_per_s", "without prefill", "{:.1f}".format),
     ("speed_up", "speed-up", "{:.2f}".format),
-    ("fastest_plain", "over", str),
+    ("fastest_plain", "over the plain", str),
     ("speed_up_over_generate", "over generate", "{:.2f}".format),
     ("mean_acceptance_length", "tokens per forward", "{:.2f}".format),
     ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
-    ("redundancy", "sigma", "{:.1%}".format),
-    ("target_utilization", "eta", "{:.1%}".format),
-    ("levels", "levels", str),
+    ("redundancy", "rejected of drafted", "{:.1%}".format),
+    ("target_utilization", "passes a token", "{:.1%}".format),
+    ("levels", "levels of a hierarchy", str),
     ("outside_forward", "outside the forward", "{:.1%}".format),
-    ("num_differing", "differing", str),
+    ("num_differing", "differing", "{}".format),
     ("status", "", str),
     ("reason", "", str),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specds.bench.harness import label, table, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.table import Table
 
@@ -154,7 +154,7 @@ def tables(document: Document) -> list[Any]:
     shown[-1].caption = _CAPTION
     timed = [row for row in together(rows) if row["shares"]]
     if timed:
-        shown.append(_share_table(timed, rows))
+        shown.extend(_share_tables(timed, rows))
     layered = [row for row in rows if row["levels"]]
     if layered:
         shown.append(_level_table(layered, rows))
@@ -209,15 +209,15 @@ def _range(row: Row) -> str:
     return "" if least is None else f"{least:.2f}-{most:.2f}"
 
 
-def _share_table(timed: Sequence[Row], rows: Sequence[Row]) -> Table:
+def _share_tables(timed: Sequence[Row], rows: Sequence[Row]) -> Iterator[Table]:
     phases = list(timed[0]["shares"])
-    caption = "outside: the share of a step, behind the prefill, that is not the forward."
-    made = table("Shares of time", "", *phases, "outside", caption=caption)
-    for row in timed:
-        cells = [f"{row['shares'][phase]:.1%}" for phase in phases]
-        outside = _shown(row["outside_forward"], "{:.1%}")
-        made.add_row(f"{way_label(row, rows)}: {_title(row)}", *cells, outside)
-    return made
+    for title, chosen in groupby(timed, key=_title):
+        made = table(f"Shares of time: {title}", "", *phases, "outside")
+        for row in chosen:
+            cells = [f"{row['shares'][phase]:.0%}" for phase in phases]
+            made.add_row(way_label(row, rows), *cells, _shown(row["outside_forward"], "{:.0%}"))
+        yield made
+    made.caption = "outside: the share of a step, behind the prefill, that is not the forward."
 
 
 def _level_table(layered: Sequence[Row], rows: Sequence[Row]) -> Table:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,14 @@ from specds.bench.generation.ways import (
     drafter_ways,
     usual_baselines,
 )
-from specds.bench.harness import Options, silent, tokenizer_of
+from specds.bench.harness import (
+    circumstances,
+    open_datastores,
+    read_transcripts,
+    silent,
+    tokenizer_of,
+)
+from specds.bench.options import MODES
 from specds.demo.held_out import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
 from specds.hierarchy.registry import drafter_name
@@ -39,87 +46,46 @@ if TYPE_CHECKING:
 
     from specds.bench.generation.requests import Request
     from specds.bench.harness import Document, Progress
+    from specds.bench.options import GenerateOptions
 
 USUAL_PROMPTS = 12
-_MODES = ("greedy", "sampled")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateOptions(Options):
-    """What to measure: the prompts of transcripts are completed.
+def check(options: GenerateOptions) -> None:
+    """Refuses what cannot be run, before anything is loaded.
 
-    Attributes:
-        shape: Instead of a model, random weights of a real shape; the model ``demo`` needs neither
-            transcripts nor a datastore.
-        baselines: What drafters are held against; None is all that start quickly.
-        modes: ``greedy``, ``sampled``; where answers are forced there is nothing to choose.
-        temperature: Of the sampled mode.
-        forced: Emit the recorded answers, whatever the model says.
-        max_new_tokens: For each prompt; None is 128, or the whole answer where it is forced.
-        runs: How often all is measured.
-        batches: Prompts a call.
-        verification: How drafts are verified, as in `specds.generate`.
-        contexts: Where passes are timed by their nodes; none leaves that out.
-        num_nodes: Nodes of these passes.
-        device: As in `load_model`.
-        dtype: As in `load_model`.
+    Raises:
+        ValueError: Naming the option.
     """
-
-    budgets: Sequence[int | Literal["auto"]] = ("auto",)
-    shape: str | None = None
-    baselines: Sequence[str] | None = None
-    modes: Sequence[str] = _MODES
-    temperature: float = 0.7
-    forced: bool = False
-    max_new_tokens: int | None = None
-    runs: int = 3
-    batches: Sequence[int] = (1,)
-    verification: str = "auto"
-    contexts: Sequence[int] = (512,)
-    num_nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
-    device: str = "auto"
-    dtype: str = "auto"
-
-    @property
-    def is_demo(self) -> bool:
-        """Whether the demo's own prompts are completed."""
-        return self.model == "demo" and not self.transcripts
-
-    def check(self) -> None:
-        """Refuses what cannot be run, before anything is loaded.
-
-        Raises:
-            ValueError: Naming the option.
-        """
-        least = min(self.batches, default=1)
-        checks = {
-            "no target: give a model by --model, or a real shape by --shape": (
-                (self.model is None) == (self.shape is None)
-            ),
-            "a --shape has random weights and writes nonsense: add --forced": (
-                self.shape is not None and not self.forced
-            ),
-            "no prompts: give recorded answers by --transcripts": (
-                not self.transcripts and not self.is_demo
-            ),
-            "no answers to force: give them by --transcripts": (
-                self.forced and not self.transcripts
-            ),
-            f"runs must be at least 1, got {self.runs}": self.runs < 1,
-            f"a batch must hold at least 1 prompt, got {least}": least < 1,
-            f"no mode: choose of {', '.join(_MODES)}": not self.modes,
-        }
-        for message, is_wrong in checks.items():
-            if is_wrong:
-                raise ValueError(message)
-        names = [drafter_name(name) for name in self.drafters]
-        _check_known("baseline", self.baselines or (), [member.value for member in Baseline])
-        _check_known("mode", self.modes, _MODES)
-        require_verification(self.verification)
-        given = bool(self.datastores) or self.is_demo
-        for name in names:
-            if isinstance(name, DrafterName):
-                require_inputs(name, datastore=given, model=True)
+    least = min(options.batches, default=1)
+    checks = {
+        "no target: give a model by --model, or a real shape by --shape": (
+            (options.model is None) == (options.shape is None)
+        ),
+        "a --shape has random weights and writes nonsense: add --forced": (
+            options.shape is not None and not options.forced
+        ),
+        "no prompts: give recorded answers by --transcripts": (
+            not options.transcripts and not options.is_demo
+        ),
+        "no answers to force: give them by --transcripts": (
+            options.forced and not options.transcripts
+        ),
+        f"runs must be at least 1, got {options.runs}": options.runs < 1,
+        f"a batch must hold at least 1 prompt, got {least}": least < 1,
+        f"no mode: choose of {', '.join(MODES)}": not options.modes,
+    }
+    for message, is_wrong in checks.items():
+        if is_wrong:
+            raise ValueError(message)
+    names = [drafter_name(name) for name in options.drafters]
+    _check_known("baseline", options.baselines or (), [member.value for member in Baseline])
+    _check_known("mode", options.modes, MODES)
+    require_verification(options.verification)
+    given = bool(options.datastores) or options.is_demo
+    for name in names:
+        if isinstance(name, DrafterName):
+            require_inputs(name, datastore=given, model=True)
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -138,10 +104,10 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
         ValueError: Something is missing, unknown, or does not belong together.
         OSError: A file cannot be read.
     """
-    options.check()
+    check(options)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-")))
-        datastores = options.open_datastores()
+        datastores = open_datastores(options.datastores)
         model, tokenizer = _target_of(options, datastores)
         if options.is_demo and not datastores:
             built = build_stdlib(tokenizer, folder / "stdlib.specds")
@@ -182,7 +148,12 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
 
         cells = measure(plan, told)
         costs = verification_costs(target, options.contexts, options.num_nodes, told)
-    return {**_about(options, model), "rows": rows_of(cells), "verification_costs": costs}
+    return {
+        **circumstances(),
+        **_about(options, model),
+        "rows": rows_of(cells),
+        "verification_costs": costs,
+    }
 
 
 def _target_of(
@@ -203,7 +174,7 @@ def _requests(
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
         return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
     known = int(model.config.get_text_config(decoder=True).vocab_size)
-    recorded = options.read(tokenizer)
+    recorded = read_transcripts(options, tokenizer)
     for transcript in recorded:
         largest = max(transcript.prompt_ids.max(), transcript.completion_ids.max())
         if largest >= known:

@@ -76,7 +76,7 @@ def fit(
     drafter = FusedDrafter(datastore, weights=weights)
     learn(drafter, first)
     # With an empty memory as before, so that the weights alone make the difference.
-    drafter = FusedDrafter(datastore, weights=drafter.prior())
+    drafter = FusedDrafter(datastore, weights=drafter.weights())
     after = learn(drafter, last)
     progress("fit", total, total)
     report = FitReport(
@@ -87,4 +87,4 @@ def fit(
         before=before,
         after=after,
     )
-    return drafter.prior(), report
+    return drafter.weights(), report

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from specds.bench.engines import Engine
+    from specds.bench.replay.trace import Shape
     from specds.bench.transcripts import Transcript
     from specds.drafters import Drafter
 
@@ -43,6 +44,7 @@ def measure(
     transcripts: Sequence[Transcript],
     *,
     warm_memory: bool,
+    shape: Shape = "tree",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Cell]:
     """Yields each cell as it is measured.
@@ -54,6 +56,7 @@ def measure(
         warm_memory: Whether a drafter serves all requests of a cell, as that of a server does, and
             keeps what earlier ones taught it; otherwise there is a new one for each. No cell
             profits from another.
+        shape: Of a draft.
         progress: Told the engine's name before each request.
     """
     for engine in engines:
@@ -61,9 +64,8 @@ def measure(
             try:
                 with engine.open() as make:
                     drafter_of = _warm(make) if warm_memory else make
-                    traces = replay_all(
-                        drafter_of, budget, transcripts, partial(progress, engine.name)
-                    )
+                    told = partial(progress, engine.name)
+                    traces = replay_all(drafter_of, budget, transcripts, told, shape)
             except EngineError as error:
                 yield Cell(engine, budget, status=error.status, reason=str(error))
             else:
@@ -82,6 +84,7 @@ def replay_all(
     budget: int,
     transcripts: Sequence[Transcript],
     progress: Callable[[], None] = lambda: None,
+    shape: Shape = "tree",
 ) -> dict[str, Trace]:
     """Replays every transcript in turn.
 
@@ -90,6 +93,7 @@ def replay_all(
         budget: The most nodes of a draft.
         transcripts: In the order in which they are replayed.
         progress: Told before each.
+        shape: Of a draft.
 
     Returns:
         A trace for each file of transcripts, by name.
@@ -98,7 +102,8 @@ def replay_all(
     for transcript in transcripts:
         progress()
         drafter = drafter_of()
-        trace = replay(partial(drafter.session, transcript.prompt_ids), transcript, budget)
+        start = partial(drafter.session, transcript.prompt_ids)
+        trace = replay(start, transcript, budget, shape)
         traces.setdefault(transcript.source, Trace()).merge(trace)
     return dict(sorted(traces.items()))
 

@@ -2,106 +2,173 @@
 
 from __future__ import annotations
 
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.harness import label, together
-from specds.bench.page import line_plot, page_of, require_plotly, share_bars
+from specds.bench.harness import folder_name, label, name_of, together
+from specds.bench.page import Figure, page_of, styles_of
 from specds.bench.replay.report import sentence
+from specds.bench.replay.trace import TARGET
+from specds.bench.svg import Style, bars, lines
+from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from specds.bench.harness import Columns, Document, Row
-    from specds.bench.page import Series
+    from specds.bench.svg import Points
 
 _MEAN = "mean_acceptance_length"
-_TIME = "step_p50_us"
 _TOKENS = "tokens per forward"
+_MATCH = "acceptance_by_match_length"
+Series = dict[str, "Points"]
 
 
-def page(document: Document) -> str:
-    """The page, with the plotting library's script within.
+def page(document: Document, stories: Sequence[dict[str, Any]] = ()) -> str:
+    """The page.
 
-    Raises:
-        ImportError: plotly is not installed.
+    Args:
+        document: What was measured.
+        stories: Some of the answers as `specds.bench.replay.story` tells them.
     """
-    require_plotly()
     rows = document["rows"]
+    measured = [row for row in rows if row["status"] == "ok"]
     about = f"{sentence(document)}. Tokenizer {document['tokenizer']}, specds {document['specds']}."
-    figures = _figures([row for row in rows if row["status"] == "ok"])
-    return page_of("specds bench replay", about, figures, rows, _COLUMNS)
+    return page_of(
+        "specds bench replay",
+        _headline(measured),
+        about,
+        document,
+        _figures(measured),
+        _COLUMNS,
+        stories,
+    )
 
 
-def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
-    """The id and the figure of each plot; of all transcripts together, where there are several."""
+def _headline(rows: Sequence[Row]) -> str:
+    """What came out: the best drafter, beside the next one of another name."""
+    merged = sorted(together(rows), key=lambda row: -row[_MEAN])
+    if not merged:
+        return "Nothing could be measured."
+    best = merged[0]
+    others = (row for row in merged if name_of(row) != name_of(best))
+    second = next((row for row in others if row["budget"] == best["budget"]), None)
+    told = f"{name_of(best)} gives {best[_MEAN]:.2f} tokens a forward pass"
+    if second is not None:
+        told += f", {best[_MEAN] / second[_MEAN]:.2f} times {name_of(second)}"
+    if best["draft_p50_us"] is not None:
+        told += f", in {best['draft_p50_us']:.0f} µs a draft"
+    return f"{told} (at most {best['budget']} nodes, {best['num_requests']:,} answers)."
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    """Each plot; of all transcripts together, where there are several."""
     merged = together(rows)
     budget = max((row["budget"] for row in merged), default=0)
     largest = [row for row in merged if row["budget"] == budget]
     at_budget = f", {budget} nodes at most" if largest else ""
-    # Where datastores are on the x axis, a line is named by its drafter alone.
-    colors = _colors(_name(row, named, merged) for named in ([], rows) for row in merged)
-    lines = partial(line_plot, colors=colors)
+    styles = styles_of(rows, [(_name(row, rows, merged), row) for row in merged])
+    styles |= styles_of(
+        rows, [(_name(row, [], merged), {**row, "datastore": None}) for row in merged]
+    )
 
-    series = _series(merged, rows, "nodes_per_draft", _MEAN)
-    title = "Acceptance length against nodes"
-    yield "acceptance-by-nodes", lines(title, "nodes per draft", _TOKENS, series)
-
+    yield Figure(
+        "acceptance-by-nodes",
+        "Acceptance length against nodes",
+        "Tokens that a forward pass gives, the model's own included, by how many it checks. Higher "
+        "is better; where a line is flat, more nodes are wasted.",
+        lines(_series(merged, rows, "nodes_per_draft"), styles, "nodes per draft", _TOKENS),
+    )
     # Not every drafter learns from a step.
     timed = [
-        {**row, _TIME: row["draft_p50_us"] + (row["observe_p50_us"] or 0.0)}
+        {**row, "step_us": row["draft_p50_us"] + (row["observe_p50_us"] or 0.0)}
         for row in merged
         if row["draft_p50_us"] is not None
     ]
-    series, x = (
-        _series(timed, rows, _TIME, _MEAN),
-        "µs to draft and to learn from it, at the median",
+    x = "µs to draft and to learn from it, at the median"
+    yield Figure(
+        "acceptance-by-time",
+        "Acceptance length against time",
+        "What a step costs beside the model's pass. To the left and up is better; what it costs "
+        "matters as far as a pass of the model is as short.",
+        lines(_series(timed, rows, "step_us"), styles, x, _TOKENS, log_x=True),
     )
-    by_time = lines("Acceptance length against time", x, _TOKENS, series)
-    yield "acceptance-by-time", by_time.update_xaxes(type="log")
-
-    series = _nested(largest, rows, "acceptance_by_match_length", "match_length", _MEAN)
-    title = f"Acceptance length against match length{at_budget}"
-    by_match = lines(title, "tokens of context matched", _TOKENS, series)
-    yield "acceptance-by-match-length", by_match
-
+    yield Figure(
+        "acceptance-by-position",
+        f"Acceptance by position{at_budget}",
+        "The share of drafts whose first, second, ... token was accepted.",
+        lines(_by_position(largest, rows), styles, "position in a draft", "share of drafts"),
+    )
+    groups = _by_group(rows, budget)
+    if len(groups) > 1:
+        yield Figure(
+            "acceptance-by-transcript",
+            f"Acceptance length by file of answers{at_budget}",
+            "Texts differ: what resembles the datastore, or itself, is foretold best.",
+            bars(groups, styles, _TOKENS),
+        )
+    matched = [{**row, _MATCH: _frequent(row[_MATCH])} for row in largest if row[_MATCH]]
+    yield Figure(
+        "acceptance-by-match-length",
+        f"Acceptance length against match length{at_budget}",
+        "How far a context that occurs is to be trusted; the larger a mark, the more drafts, and "
+        "what fewer than one in a hundred had is left out.",
+        lines(
+            _nested(matched, rows, _MATCH, "match_length", _MEAN),
+            styles,
+            "tokens of context matched",
+            _TOKENS,
+            sizes=_weights(matched, rows),
+        ),
+    )
     with_datastore = [row for row in largest if row["datastore_tokens"]]
-    series = _series(with_datastore, [], "datastore_tokens", _MEAN)
-    title = f"Acceptance length against datastore size{at_budget}"
-    by_size = lines(title, "tokens in the datastore", _TOKENS, series)
-    sizes = sorted({row["datastore_tokens"] for row in with_datastore})
-    shown = [f"{size / 1e6:.3g} M" for size in sizes]
-    by_size.update_xaxes(type="log", tickvals=sizes, ticktext=shown)
-    yield "acceptance-by-datastore-size", by_size
-
+    if len({row["datastore_tokens"] for row in with_datastore}) > 1:
+        yield Figure(
+            "acceptance-by-datastore-size",
+            f"Acceptance length against datastore size{at_budget}",
+            "What a larger corpus of the same kind is worth.",
+            lines(
+                _series(with_datastore, [], "datastore_tokens"),
+                styles,
+                "tokens in the datastore",
+                _TOKENS,
+                log_x=True,
+            ),
+        )
     shares = {label(row, rows, "datastore"): _by_source(row) for row in largest}
-    title = f"Where each emitted token came from{at_budget}"
-    yield "emitted-by-source", share_bars(title, shares)
+    sources = {name: Style(variable=name) for share in shares.values() for name in share}
+    yield Figure(
+        "emitted-by-source",
+        f"Where each emitted token came from{at_budget}",
+        f"`{TARGET}` is the model's own token, one a pass; all others cost no pass.",
+        bars(
+            shares,
+            sources | {TARGET: Style(variable="faint")},
+            "share of tokens",
+            stacked=True,
+            percent=True,
+        ),
+    )
+    yield Figure(
+        "reliability",
+        f"Tokens accepted against tokens expected{at_budget}",
+        "By tenths of the drafts. On the dotted line a drafter's probabilities are right.",
+        lines(
+            _nested(largest, rows, "reliability", "expected", "accepted"),
+            styles,
+            "expected accepted tokens of a draft",
+            "accepted tokens",
+            diagonal=True,
+        ),
+    )
 
-    series = _nested(largest, rows, "reliability", "expected", "accepted")
-    title = f"Tokens accepted against tokens expected, by tenths of the drafts{at_budget}"
-    figure = lines(title, "expected accepted tokens of a draft", "accepted tokens", series)
-    most = max((max(xs, default=0) for xs, _ in series.values()), default=0)
-    figure.add_shape(type="line", x0=0, y0=0, x1=most, y1=most, line={"dash": "dot"})
-    yield "reliability", figure
 
-
-def _colors(names: Iterable[str]) -> dict[str, str]:
-    """A drafter has one color in all plots."""
-    palette = import_module("plotly.colors").qualitative.Plotly
-    return {
-        name: palette[number % len(palette)] for number, name in enumerate(dict.fromkeys(names))
-    }
-
-
-def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str, y: str) -> Series:
+def _series(chosen: Sequence[Row], rows: Sequence[Row], x: str) -> Series:
     """A line a drafter through its rows, in the order of x."""
     series: Series = {}
     for row in sorted(chosen, key=lambda row: row[x]):
         xs, ys = series.setdefault(_name(row, rows, chosen), ([], []))
         xs.append(row[x])
-        ys.append(row[y])
+        ys.append(row[_MEAN])
     return series
 
 
@@ -115,6 +182,30 @@ def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: s
         for row in chosen
         if row[field]
     }
+
+
+def _frequent(points: Sequence[Row]) -> list[Row]:
+    least = sum(point["num_drafts"] for point in points) / 100
+    return [point for point in points if point["num_drafts"] >= least]
+
+
+def _weights(chosen: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[float]]:
+    return {
+        _name(row, rows, chosen): [point["num_drafts"] for point in row[_MATCH]] for row in chosen
+    }
+
+
+def _by_position(chosen: Sequence[Row], rows: Sequence[Row]) -> Series:
+    rates = {_name(row, rows, chosen): row["acceptance_by_position"] for row in chosen}
+    return {name: ([*range(1, len(rate) + 1)], rate) for name, rate in rates.items()}
+
+
+def _by_group(rows: Sequence[Row], budget: int) -> dict[str, dict[str, float]]:
+    groups: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["transcripts"] != ALL and row["budget"] == budget:
+            groups.setdefault(row["transcripts"], {})[label(row, rows, "datastore")] = row[_MEAN]
+    return groups
 
 
 def _name(row: Row, rows: Sequence[Row], chosen: Sequence[Row]) -> str:
@@ -133,8 +224,8 @@ def _by_source(row: Row) -> dict[str, float]:
 _COLUMNS: Columns = (
     ("transcripts", "transcripts", str),
     ("drafter", "drafter", str),
-    ("datastore", "datastore", str),
-    ("budget", "budget", str),
+    ("datastore", "datastore", folder_name),
+    ("budget", "budget", "{}".format),
     (_MEAN, _TOKENS, "{:.3f}".format),
     ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
     ("draft_p50_us", "draft p50, µs", "{:.1f}".format),

@@ -35,7 +35,8 @@ def sentence(document: Document) -> str:
     memory += f", {tokens:,} tokens in its memory" if tokens else ""
     limited = "" if document["limit"] is None else f", {document['limit']} a file at most"
     started = "" if document["weights"] is None else f"; fused from {document['weights']}"
-    return f"requests {order}{limited}; {memory}{started}"
+    shape = "; drafts are chains" if document["shape"] == "chain" else ""
+    return f"requests {order}{limited}{shape}; {memory}{started}"
 
 
 def rows_of(cell: Cell) -> list[Row]:

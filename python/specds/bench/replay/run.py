@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds._core import __version__
+from specds._core import Datastore, __version__
 from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_model
-from specds.bench.harness import Options, silent, tokenizer_of
+from specds.bench.harness import (
+    circumstances,
+    open_datastores,
+    read_transcripts,
+    silent,
+    tokenizer_of,
+)
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
+from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, ordered
-from specds.drafters import DrafterInputs, read_weights
+from specds.drafters import (
+    OPTIONS,
+    DrafterInputs,
+    DrafterName,
+    make_drafter,
+    read_weights,
+    split_name,
+)
 from specds.loading import load_model
 from specds.tokenization import vocab_size
 
@@ -23,24 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specds.bench.harness import Document, Progress
-    from specds.bench.transcripts import Order, Transcript
+    from specds.bench.options import ReplayOptions
+    from specds.bench.transcripts import Transcript
 
+_STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 _CHECKED_CONTEXTS = 20
 _CONTEXT_TOKENS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions(Options):
-    """What to replay.
-
-    Attributes:
-        order: Of the requests.
-        memory_tokens: Tokens of the datastore that are in the memory of the fused drafter when it
-            starts, so that its time is that of a server which has run for a while.
-    """
-
-    order: Order = "file"
-    memory_tokens: int = 0
 
 
 def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
@@ -55,9 +56,9 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
     """
     has_model = options.model is not None
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
-    datastores = options.open_datastores()
+    datastores = open_datastores(options.datastores)
     name, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    requests = ordered(options.read(tokenizer), options.order, options.seed)
+    requests = ordered(read_transcripts(options, tokenizer), options.order, options.seed)
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
     with tempfile.TemporaryDirectory() as folder:
@@ -69,13 +70,33 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
             [int(budget) for budget in options.budgets],
             requests,
             warm_memory=options.warm_memory,
+            shape=options.shape,
             progress=lambda engine: progress(engine, total),
         )
         rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))
-    fields = ("order", "seed", "warm_memory", "memory_tokens", "limit", "weights")
+    fields = ("order", "shape", "seed", "warm_memory", "memory_tokens", "limit", "weights")
     about = {field: getattr(options, field) for field in fields}
-    return {"specds": __version__, "tokenizer": name, **about, "rows": rows}
+    return {"specds": __version__, "tokenizer": name, **circumstances(), **about, "rows": rows}
+
+
+def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
+    """Some of the answers step by step, by the first drafter that is specds' own."""
+    own = next((name for name in options.drafters if split_name(name)[0] in OPTIONS), None)
+    if own is None or DrafterName.parse(own).needs_model:
+        return []
+    datastores = [Datastore.open(path) for path in options.datastores[:1]]
+    _, tokenizer = tokenizer_of(options.tokenizer, datastores)
+    chosen = read_transcripts(options, tokenizer)
+    chosen = chosen[:: max(len(chosen) // _STORIES, 1)][:_STORIES]
+    datastore = next(iter(datastores), None)
+    inputs = DrafterInputs(datastore, tokenizer=tokenizer, weights=read_weights(options.weights))
+    drafter = make_drafter(own, inputs)
+    nodes = min(max(map(int, options.budgets)), _STORY_NODES)
+    return [
+        story(drafter, each, tokenizer, nodes, datastore=datastore, max_steps=_STORY_STEPS)
+        for each in chosen
+    ]
 
 
 def _contexts(requests: Sequence[Transcript]) -> list[list[int]]:

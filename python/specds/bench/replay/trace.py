@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from specds._core import SOURCES
+from specds._core import SOURCES, DraftSession
 from specds.drafters.session import within
+from specds.drafters.watched import right_path
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -66,7 +67,16 @@ class Trace:
 _LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is list)
 
 
-def replay(open_session: Callable[[], Session], transcript: Transcript, max_nodes: int) -> Trace:
+Shape: TypeAlias = Literal["tree", "chain"]
+"""Of a draft; engines that verify no trees take chains."""
+
+
+def replay(
+    open_session: Callable[[], Session],
+    transcript: Transcript,
+    max_nodes: int,
+    shape: Shape = "tree",
+) -> Trace:
     """Drafts for one answer from its prompt to its end.
 
     The last token of an answer is always the target's own: a draft is cut to the tokens left, less
@@ -77,11 +87,12 @@ def replay(open_session: Callable[[], Session], transcript: Transcript, max_node
         open_session: Starts the request with the transcript's prompt.
         transcript: The prompt and the answer.
         max_nodes: The budget of a draft; 0 drafts nothing.
+        shape: Of a draft.
     """
     trace = Trace(num_requests=1)
     session = open_session()
     try:
-        _follow(session, transcript.completion_ids, max_nodes, trace)
+        _follow(session, transcript.completion_ids, max_nodes, shape, trace)
     finally:
         session.finish()
     stats = trace.stats
@@ -90,14 +101,16 @@ def replay(open_session: Callable[[], Session], transcript: Transcript, max_node
     return trace
 
 
-def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -> None:
+def _follow(
+    session: Session, truth: np.ndarray, max_nodes: int, shape: Shape, trace: Trace
+) -> None:
     position = 0
     while position < len(truth):
         path: list[int] = []
         max_depth = len(truth) - position - 1
         if max_nodes > 0 and max_depth > 0:
             start = perf_counter_ns()
-            tree = session.draft(max_nodes, max_depth)
+            tree = _draft(session, max_nodes, max_depth, shape)
             trace.draft_ns.append(_elapsed(session, start))
             tree = within(tree, max_nodes, max_depth)
             path = right_path(tree, truth[position:])
@@ -112,18 +125,11 @@ def _follow(session: Session, truth: np.ndarray, max_nodes: int, trace: Trace) -
         trace.observe_ns.append(_elapsed(session, start))
 
 
-def right_path(tree: TokenTree, truth: np.ndarray) -> list[int]:
-    """The nodes of the longest path of a tree that the recorded tokens follow."""
-    path: list[int] = []
-    node = -1
-    # A child comes after its parent, so one pass follows the only path that can be right.
-    for index, (token, parent) in enumerate(
-        zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True)
-    ):
-        if parent == node and len(path) < len(truth) and token == truth[len(path)]:
-            node = index
-            path.append(node)
-    return path
+def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> TokenTree:
+    if isinstance(session, DraftSession):
+        return session.draft(max_nodes, max_depth, is_chain=shape == "chain")
+    tree = session.draft(max_nodes, max_depth)
+    return tree.best_chain() if shape == "chain" else tree
 
 
 def _record(trace: Trace, session: Session, tree: TokenTree, path: list[int]) -> None:

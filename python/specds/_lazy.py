@@ -1,0 +1,49 @@
+"""Packages whose names are imported when first asked for, so that a command starts at once."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+EXTRAS = {
+    "tokenizers": "tokenizers",
+    "torch": "transformers",
+    "transformers": "transformers",
+    "datasets": "corpora",
+    "pathspec": "corpora",
+    "ray": "ray",
+}
+"""The extra of this package that brings another one."""
+
+
+def advice(package: str) -> str:
+    """How to install a package that is missing."""
+    return f"{package} is not installed: pip install 'specds[{EXTRAS[package]}]'"
+
+
+def lazy(package: str, **homes: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.
+
+    Args:
+        package: Its name.
+        homes: The module below it that each name is of.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute {name!r}")
+        try:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name not in EXTRAS:
+                raise
+            raise ImportError(advice(str(error.name))) from error
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

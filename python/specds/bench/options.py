@@ -1,0 +1,121 @@
+"""What can be measured: a record for each benchmark, whole from the command line to its engine.
+
+The command line has an option for each field, with the text that stands here. Nothing is imported
+that takes long.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+MODES = ("greedy", "sampled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What both benchmarks are asked for.
+
+    Attributes:
+        transcripts: A file of recorded answers, JSONL of `prompt` and `completion`.
+        datastores: A folder made by `specds build`, or several.
+        drafters: Drafters by name; each runs at each budget.
+        budgets: The most nodes of a draft; for `generate`, `auto` leaves it to specds.
+        tokenizer: Of the transcripts; by default the model's or the datastore's.
+        model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
+            drafters that are made of its weights.
+        limit: Requests of a file at most.
+        seed: Of what is drawn: an order, samples, the demo's prompts.
+        warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
+        weights: What the fused drafter starts from: a file made by `specds fit`, or `none`; by
+            default what is kept with the datastore.
+    """
+
+    transcripts: Sequence[Path] = ()
+    datastores: Sequence[Path] = ()
+    drafters: Sequence[str] = ("fused",)
+    budgets: Sequence[int | Literal["auto"]] = ("auto",)
+    tokenizer: str | None = None
+    model: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    warm_memory: bool = True
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        least = min((each for each in self.budgets if each != "auto"), default=1)
+        if least < 1:
+            raise ValueError(f"budget `{least}` is no number of nodes: try 8,16,32,64")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit must be at least 1, got {self.limit}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Options):
+    """What to replay.
+
+    Attributes:
+        order: As the files have them, or all shuffled by --seed.
+        shape: Of a draft: chains are what vLLM and llama.cpp verify.
+        memory_tokens: Tokens of the datastore that are in the memory of `fused` at first, so that
+            its time is that of a server which has run for a while.
+    """
+
+    drafters: Sequence[str] = ("fused", "rest")
+    budgets: Sequence[int | Literal["auto"]] = (64,)
+    order: Literal["file", "shuffled"] = "file"
+    shape: Literal["tree", "chain"] = "tree"
+    memory_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "auto" in self.budgets:
+            raise ValueError("budget `auto` is no number of nodes: try 8,16,32,64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(Options):
+    """What to measure: the prompts of transcripts are completed.
+
+    Attributes:
+        shape: Instead of a model, random weights of a real shape: `llama-2-7b`, ...
+        baselines: Of `generate`, `static`, `compiled`, `plain`, `transformers-prompt-lookup`; by
+            default all, on a CPU without `compiled`.
+        modes: `greedy`, `sampled`; where answers are forced there is nothing to choose.
+        temperature: Of the sampled mode.
+        forced: Emit the recorded answers, whatever the model says.
+        max_new_tokens: For each prompt; by default 128, or the whole answer where it is forced.
+        runs: How often all is measured.
+        batches: Prompts a call.
+        verification: How drafts are verified: `auto`, `fast`, `tree`.
+        contexts: Where passes are timed by their nodes: `512,4k,16k`; or `none`.
+        num_nodes: Nodes of these passes.
+        device: `auto`, `cpu`, `cuda`, ...
+        dtype: `auto`, `float32`, `bfloat16`, ...
+    """
+
+    shape: str | None = None
+    baselines: Sequence[str] | None = None
+    modes: Sequence[str] = MODES
+    temperature: float = 0.7
+    forced: bool = False
+    max_new_tokens: int | None = None
+    runs: int = 3
+    batches: Sequence[int] = (1,)
+    verification: str = "auto"
+    contexts: Sequence[int] = (512,)
+    num_nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("temperature", 0.01), ("max_new_tokens", 1)):
+            given = getattr(self, name)
+            if given is not None and given < least:
+                raise ValueError(f"{name} must be at least {least}, got {given}")
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the demo's own prompts are completed; they need no datastore either."""
+        return self.model == "demo" and not self.transcripts

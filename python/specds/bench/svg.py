@@ -1,0 +1,248 @@
+"""Plots as SVG: lines and bars that need no script and take the colours of the page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_WIDTH, _HEIGHT = 720, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
+_DASHES = ("", "6 4", "2 3", "9 3 2 3")
+_COLOURS = 7
+
+
+@dataclass(frozen=True)
+class Style:
+    """Of a line: one colour a drafter, one dash a datastore.
+
+    Attributes:
+        colour: Which of the page's colours.
+        dash: Which kind of line.
+        variable: The page's name of a colour, instead.
+    """
+
+    colour: int = 0
+    dash: int = 0
+    variable: str = ""
+
+    @property
+    def stroke(self) -> str:
+        """Its attributes."""
+        dash = _DASHES[self.dash % len(_DASHES)]
+        return f'stroke="{self.fill}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+    @property
+    def fill(self) -> str:
+        """Its colour."""
+        return f"var(--{self.variable or f'c{self.colour % _COLOURS}'})"
+
+
+Points = tuple[list[float], list[float]]
+Styles = dict[str, Style]
+
+
+class _Axis:
+    """Maps values to places; from zero where that shows more than it hides."""
+
+    def __init__(
+        self, values: Iterable[float], start: float, end: float, *, log: bool = False
+    ) -> None:
+        known = [value for value in values if value > 0 or not log]
+        self._log = log
+        low, high = min(known, default=1.0), max(known, default=1.0)
+        if log:
+            low, high = (low / 1.2, high * 1.2) if low == high else (low, high)
+            self.ticks = _decades(low, high)
+        else:
+            low = 0.0 if low > 0 and low < 0.5 * high else low
+            step = _step(high - low or abs(high) or 1.0)
+            low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+            high = high if high > low else low + step
+            count = round((high - low) / step)
+            self.ticks = [low + step * number for number in range(count + 1)]
+        self._low, self._high, self._start, self._end = low, high, start, end
+
+    def __call__(self, value: float) -> float:
+        share = (self._of(value) - self._of(self._low)) / (
+            self._of(self._high) - self._of(self._low)
+        )
+        return round(self._start + share * (self._end - self._start), 1)
+
+    def _of(self, value: float) -> float:
+        return math.log10(value) if self._log else value
+
+
+def _step(span: float) -> float:
+    rough = max(span / 5, 1e-300)
+    unit = 10.0 ** math.floor(math.log10(rough))
+    return next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [10.0**ten * factor for ten in tens for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high] or [low, high]
+
+
+def shown(value: float) -> str:
+    """A number of an axis: ``0.5``, ``2 k``, ``61 M``."""
+    for size, prefix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= size:
+            return f"{value / (1000 if prefix == ' k' else size):.3g}{prefix}"
+    return f"{value:.4g}"
+
+
+def lines(
+    series: Mapping[str, Points],
+    styles: Styles,
+    x_title: str,
+    y_title: str,
+    *,
+    log_x: bool = False,
+    sizes: Mapping[str, Sequence[float]] | None = None,
+    diagonal: bool = False,
+) -> str:
+    """A line through the points of each name, and what it is called.
+
+    Args:
+        series: The x and y values of each line by its name.
+        styles: Of the lines; those without one share one.
+        x_title: Of the axis.
+        y_title: Likewise.
+        log_x: Whether the axis is logarithmic.
+        sizes: How much each point of a line counts: areas of the marks.
+        diagonal: Whether a dotted line shows where both values are the same.
+    """
+    all_x = [x for xs, _ in series.values() for x in xs]
+    all_y = [y for _, ys in series.values() for y in ys]
+    x_axis = _Axis(all_x, _LEFT, _WIDTH - _RIGHT, log=log_x)
+    y_axis = _Axis([*all_y, *([0.0] if diagonal else [])], _HEIGHT - _BOTTOM, _TOP)
+    parts = [*_grid(y_axis, y_title), *_x_ticks(x_axis, x_title)]
+    if diagonal and all_x:
+        most = min(max(all_x), max(all_y))
+        least = max(min(all_x), 0.0)
+        ends = f'x1="{x_axis(least)}" y1="{y_axis(least)}" x2="{x_axis(most)}" y2="{y_axis(most)}"'
+        parts.append(f'<line {ends} stroke="var(--faint)" stroke-dasharray="2 3"/>')
+    for name, (xs, ys) in series.items():
+        style = styles.get(name, Style())
+        places = [(x_axis(x), y_axis(y)) for x, y in zip(xs, ys, strict=True)]
+        joined = " ".join(f"{x},{y}" for x, y in places)
+        parts.append(f'<polyline points="{joined}" fill="none" stroke-width="2" {style.stroke}/>')
+        weights = (sizes or {}).get(name) or [1.0] * len(xs)
+        most = max(weights, default=1.0)
+        for (cx, cy), x, y, weight in zip(places, xs, ys, weights, strict=True):
+            radius = 3.5 if sizes is None else 1.5 + 6.5 * math.sqrt(weight / most)
+            told = escape(f"{name}: {x:.4g}, {y:.4g}")
+            parts.append(
+                f'<circle cx="{cx}" cy="{cy}" r="{radius:.1f}" fill="{style.fill}">'
+                f"<title>{told}</title></circle>"
+            )
+    return _drawn(parts) + legend({name: styles.get(name, Style()) for name in series})
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    styles: Styles,
+    y_title: str,
+    *,
+    stacked: bool = False,
+    spread: Mapping[tuple[str, str], tuple[float, float]] | None = None,
+    percent: bool = False,
+) -> str:
+    """Bars side by side, or parts of one, for each group.
+
+    Args:
+        groups: The values by name, of each group.
+        styles: Of the names.
+        y_title: Of the axis.
+        stacked: Whether the names are parts of one bar.
+        spread: From least to most, by group and name.
+        percent: Whether values are shares of one.
+    """
+    names = list(dict.fromkeys(name for values in groups.values() for name in values))
+    tops = [sum(v.values()) if stacked else max(v.values(), default=0) for v in groups.values()]
+    reached = [most for _, most in (spread or {}).values()]
+    axis = _Axis([0.0, *tops, *reached], _HEIGHT - _BOTTOM, _TOP)
+    width = (_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
+    parts = [*_grid(axis, y_title, percent=percent)]
+    room = max(int(width / 6.5), 4)
+    for place, (group, values) in enumerate(groups.items()):
+        left, base = _LEFT + width * place, 0.0
+        middle = round(left + width / 2, 1)
+        label = group if len(group) <= room else f"{group[: room - 1]}…"
+        parts.append(
+            f'<text x="{middle}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+            f"{escape(label)}<title>{escape(group)}</title></text>"
+        )
+        thick = min(0.8 * width / (1 if stacked else len(names)), 60)
+        first = middle - thick * (1 if stacked else len(names)) / 2
+        for number, name in enumerate(names):
+            if name not in values:
+                continue
+            value = values[name]
+            x = round(first + (0 if stacked else thick * number), 1)
+            y, bottom = axis(base + value), axis(base)
+            told = f"{value:.1%}" if percent else f"{value:.4g}"
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{thick - 1:.1f}" height="{bottom - y:.1f}" '
+                f'fill="{styles[name].fill}"><title>{escape(f"{group}, {name}: {told}")}'
+                "</title></rect>"
+            )
+            if spread and (group, name) in spread:
+                least, most = map(axis, spread[group, name])
+                at = round(x + thick / 2, 1)
+                parts.append(
+                    f'<line x1="{at}" x2="{at}" y1="{least}" y2="{most}" stroke="var(--ink)"/>'
+                )
+            base += value if stacked else 0
+    return _drawn(parts) + legend({name: styles[name] for name in names}, filled=True)
+
+
+def legend(styles: Styles, *, filled: bool = False) -> str:
+    """What the lines are called."""
+    entries = []
+    for name, style in styles.items():
+        mark = f'<line x1="0" y1="6" x2="32" y2="6" stroke-width="3" {style.stroke}/>'
+        if filled:
+            mark = f'<rect width="12" height="12" x="10" fill="{style.fill}"/>'
+        entries.append(
+            f'<span><svg viewBox="0 0 32 12" aria-hidden="true">{mark}</svg> {escape(name)}</span>'
+        )
+    return f'<div class="legend">{"".join(entries)}</div>'
+
+
+def _grid(axis: _Axis, title: str, *, percent: bool = False) -> Iterable[str]:
+    for tick in axis.ticks:
+        y = axis(tick)
+        told = f"{tick:.0%}" if percent else shown(tick)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="faint" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{told}</text>'
+    yield (
+        f'<text transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)" '
+        f'text-anchor="middle">{escape(title)}</text>'
+    )
+
+
+def _x_ticks(axis: _Axis, title: str) -> Iterable[str]:
+    last = -math.inf
+    for tick in axis.ticks:
+        x = axis(tick)
+        if x - last < 40:  # they would run into each other
+            continue
+        last = x
+        yield (
+            f'<text class="faint" x="{x}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+            f"{shown(tick)}</text>"
+        )
+    middle = (_WIDTH + _LEFT - _RIGHT) / 2
+    yield f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(title)}</text>'
+
+
+def _drawn(parts: Iterable[str]) -> str:
+    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+    return f'<div class="scroll"><svg class="plot" {box}>{"".join(parts)}</svg></div>'

@@ -1,0 +1,59 @@
+"""The command that makes transformers generate with specds: export-generate."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specds import terminal
+
+
+class Otherwise(str, Enum):
+    """What to do where drafts cannot do what a call asks."""
+
+    REFUSE = "refuse"
+    PLAIN = "plain"
+
+
+_FOLDER = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder for `custom_generate`.")]
+
+
+def export_generate(
+    folder: _FOLDER,
+    datastore: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Draft from this folder made by `specds build`, too."),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="A model's folder that gets a `custom_generate` as well."
+        ),
+    ] = None,
+    otherwise: Annotated[
+        Otherwise,
+        typer.Option(
+            metavar="refuse|plain",
+            help="Calls that drafts cannot serve: `refuse` them, or decode `plain`ly.",
+        ),
+    ] = Otherwise.REFUSE,
+) -> None:
+    """Write the folder by which transformers generates with specds, with no other code.
+
+    Examples:
+        specds export-generate ./specds-generate --datastore src.specds
+
+        specds export-generate ./specds-generate --into ./my-model
+
+        transformers serve --trust-remote-code ./my-model
+    """
+    from specds.generation.folder import export_generate as export
+
+    if into is not None and not (into / "config.json").exists():
+        raise ValueError(f"{into}: no model is there: give a folder with a config.json")
+    for target in (folder, into) if into is not None else (folder,):
+        made = export(target, datastore, otherwise=otherwise.value)
+        terminal.err.print(f"wrote {made}", markup=False, soft_wrap=True)

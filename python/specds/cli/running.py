@@ -1,0 +1,301 @@
+"""What runs, what drafts for it, and how its text is written: of `generate` and of `chat`."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specds import terminal
+from specds.cli import arguments, display
+from specds.cli.arguments import Budget, Weights
+from specds.cli.writing import Interrupt, Writer, summary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.drafters import Drafter
+    from specds.drafters.watched import Step, Watched
+    from specds.stats import GenerationStats
+
+
+class Verification(str, Enum):
+    """How drafts are verified."""
+
+    AUTO = "auto"
+    FAST = "fast"
+    TREE = "tree"
+
+
+OneDrafter = Annotated[
+    Any,  # `DrafterName`, read by typer's parser
+    typer.Option(
+        parser=arguments.drafter_of_one,
+        metavar="NAME[:OPTION=VALUE]",
+        rich_help_panel="Drafting",
+        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
+        "model's own predictions (`fused:effort=low` or `normal`: how much of these is read, by "
+        "default as the time of a step allows); `rest`: datastore alone; "
+        "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
+        "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
+        "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
+        "part of it).",
+    ),
+]
+DrafterOrHierarchy = Annotated[
+    Any,  # `DrafterName | HierarchyName`: typer knows no unions
+    typer.Option(
+        parser=arguments.drafter,
+        metavar="NAME[:OPTION=VALUE]",
+        rich_help_panel="Drafting",
+        help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
+        "that draft for each other and for the target, the smallest first, and a datastore, where "
+        "there is one, for the smallest. With the option `joined=yes` among the models, "
+        "what the datastore drafts goes up to the target as well; `ablation=sd`, `self`, `pre` or "
+        "`pre-self`: those of HSDDW.",
+    ),
+]
+HowVerified = Annotated[
+    Verification,
+    typer.Option(
+        metavar="auto|fast|tree",
+        rich_help_panel="Drafting",
+        help="`fast`: every node once, by packed attention; `tree`: the same by the model's own; "
+        "`auto`: `fast` where the model allows it.",
+    ),
+]
+NewTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="TOKENS", min=1, max=1_000_000, help="How many tokens to generate at most."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """The options of both commands."""
+
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="A name on the hub, a local folder, or `demo`.")
+    ]
+    datastore: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", rich_help_panel="Drafting", help="A folder made by `specds build`."
+        ),
+    ] = None
+    drafter: DrafterOrHierarchy = "fused"
+    weights: Weights = None
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel="Drafting",
+            help="A file that keeps what was written; it need not be there yet.",
+        ),
+    ] = None
+    tenant: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel="Drafting",
+            help="Whose requests `--memory` drafts from, and adds this one to.",
+        ),
+    ] = ""
+    model_tables: Annotated[
+        bool,
+        typer.Option(
+            "--model-tables",
+            rich_help_panel="Drafting",
+            help="Draft from the model's own bigrams too: without a datastore.",
+        ),
+    ] = False
+    budget: Budget = "auto"
+    verification: HowVerified = Verification.AUTO
+    temperature: Annotated[
+        float,
+        typer.Option(metavar="NUMBER", rich_help_panel="Sampling", min=0.0, help="0 is greedy."),
+    ] = 0.0
+    top_k: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS", rich_help_panel="Sampling", min=0, max=1_000_000, help="0 is off."
+        ),
+    ] = 0
+    top_p: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            rich_help_panel="Sampling",
+            min=0.0,
+            max=1.0,
+            help="Of the likeliest tokens, until they have this share; 1 is off.",
+        ),
+    ] = 1.0
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            rich_help_panel="Sampling",
+            min=0,
+            max=(1 << 32) - 1,
+            help="Of the sampling.",
+        ),
+    ] = 0
+    by_source: Annotated[
+        bool,
+        typer.Option("--by-source", help="A colour for each source that drafted, and a legend."),
+    ] = False
+    device: Annotated[str, typer.Option(metavar="NAME", help="`auto`, `cpu`, `cuda`, ...")] = "auto"
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="`auto`, `float32`, `bfloat16`, ...")
+    ] = "auto"
+
+    def settings(self, interrupt: Interrupt) -> dict[str, Any]:
+        """As `specds.generate` takes them."""
+        from transformers import StoppingCriteriaList
+
+        sampling: dict[str, Any] = {"do_sample": self.temperature > 0}
+        if self.temperature > 0:
+            names = ("temperature", "top_k", "top_p")
+            sampling |= {name: getattr(self, name) for name in names}
+        return {
+            "budget": self.budget,
+            "verification": Verification(self.verification).value,
+            "stopping_criteria": StoppingCriteriaList([interrupt]),
+            **sampling,
+        }
+
+
+class Opened:
+    """A loaded model, what drafts for it, and the text that it writes to the terminal.
+
+    Attributes:
+        sources: Accepted tokens by what drafted them.
+        writer: Writes each step; None where nothing is to be seen.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        drafter: "Drafter",
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.sources: Counter[str] = Counter()
+        self.writer: Writer | None = None
+        self._running, self._drafter = running, drafter
+
+    def write(self, *, without_special: bool = False) -> Writer:
+        """Begins a text on the terminal."""
+        hidden = self.tokenizer.all_special_ids if without_special else ()
+        by_source = self._running.by_source
+        self.writer = Writer(self.tokenizer, by_source=by_source, hidden=hidden)
+        return self.writer
+
+    @property
+    def drafts(self) -> "Watched":
+        """The drafter, as `specds.generate` takes it; what comes of it is counted and written."""
+        from specds.drafters import FusedDrafter
+        from specds.drafters.watched import Watched
+
+        own, tenant = self._drafter, self._running.tenant
+        of_tenant = own.for_request(tenant) if isinstance(own, FusedDrafter) else own
+        return Watched(of_tenant, self._tell)
+
+    def _tell(self, step: "Step") -> None:
+        self.sources.update(source for source in step.sources if source is not None)
+        if self.writer is not None:
+            self.writer(step)
+
+    def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
+        """Says how fast it was, and what the drafts came from."""
+        counted = dict(self.sources.most_common())
+        line = summary(stats, counted, by_source=self._running.by_source)
+        terminal.err.print(line, soft_wrap=True)
+        if not self.sources and self._running.datastore is None:
+            terminal.note("nothing was foretold: make a datastore of texts like this one")
+        if verbose:
+            terminal.err.print(display.stats_table(stats))
+
+
+def require(running: Running) -> None:
+    """Refuses what cannot be run, before anything is loaded.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    from specds.drafters import DrafterName, require_inputs
+    from specds.hierarchy.registry import HierarchyName
+
+    memory = running.memory
+    is_hierarchy = isinstance(running.drafter, HierarchyName)
+    if is_hierarchy and memory is not None:
+        raise ValueError("a hierarchy keeps no memory: leave out --memory")
+    require_inputs(
+        DrafterName.parse("fused") if is_hierarchy else running.drafter,
+        datastore=running.datastore is not None,
+        memory=memory is not None,
+        model_tables=running.model_tables,
+        model=True,
+    )
+    if running.tenant and memory is None:
+        raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
+    if memory is not None and not memory.absolute().parent.is_dir():
+        raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
+
+
+@contextmanager
+def opened(running: Running) -> Iterator[Opened]:
+    """Loads the model and makes what drafts for it; at the end, a memory is written."""
+    from specds._core import Datastore
+    from specds.drafters import (
+        DrafterInputs,
+        DrafterName,
+        FusedDrafter,
+        make_drafter,
+        read_weights,
+    )
+    from specds.hierarchy.registry import HierarchyName
+    from specds.loading import load_model, one_thread_for
+    from specds.tokenization import check_tokenizer
+
+    drafter = running.drafter
+    datastore = None if running.datastore is None else Datastore.open(running.datastore)
+    weights = read_weights(running.weights)
+    model, tokenizer = load_model(running.model, device=running.device, dtype=running.dtype)
+    one_thread_for(running.model)
+    if datastore is not None:
+        check_tokenizer(datastore, tokenizer)
+    import torch
+
+    torch.manual_seed(running.seed)
+    made: Drafter
+    with terminal.build_progress(after_s=2.0) as progress:
+        inputs = DrafterInputs(
+            datastore,
+            model,
+            progress=progress,
+            weights=weights,
+            tokenizer=tokenizer,
+            memory=running.memory,
+            model_tables=running.model_tables,
+        )
+        if not isinstance(drafter, HierarchyName):
+            made = make_drafter(drafter, inputs)
+        else:
+            # What drafts for its smallest model is made of the same.
+            retrieves = datastore is not None or running.model_tables
+            own = make_drafter(DrafterName.parse("fused"), inputs) if retrieves else None
+            made = drafter.drafter(drafter.load(model, tokenizer), own)
+    try:
+        yield Opened(running, model, tokenizer, made)
+    finally:
+        if running.memory is not None and isinstance(made, FusedDrafter):
+            made.save(running.memory)

@@ -1,0 +1,94 @@
+"""What is known of a text: its match, where that is from, and what each source would draft."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from specds.bench.replay.story import story
+from specds.drafters import FusedConfig, FusedDrafter, RestDrafter
+from specds.readable import known_from, tree_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specds._core import Datastore
+    from specds.bench.transcripts import Transcript
+    from specds.drafters import Drafter
+
+MOST_NODES = 64
+_CONTEXT_TOKENS = 2048
+
+
+class Explorer:
+    """Answers questions about a datastore, and replays recorded answers. Safe to share by threads.
+
+    Args:
+        datastore: An open datastore.
+        tokenizer: Its tokenizer.
+        transcripts: Recorded answers, which may be replayed.
+    """
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        tokenizer: PreTrainedTokenizerBase,
+        transcripts: Sequence[Transcript] = (),
+    ) -> None:
+        self._datastore = datastore
+        self._tokenizer = tokenizer
+        self._transcripts = transcripts
+        # Without a memory: nothing that is typed is kept.
+        both = FusedConfig(memory=False, recycled=False)
+        self._drafters: dict[str, Drafter] = {
+            "all sources together": FusedDrafter(datastore, both),
+            "datastore": FusedDrafter(datastore, replace(both, context=False)),
+            "the text itself": FusedDrafter(None, both),
+            "REST": RestDrafter(datastore),
+        }
+        self._one_by_one = Lock()
+        self.answer = lru_cache(16)(self._answer)
+
+    def about(self) -> dict[str, Any]:
+        """What is looked at."""
+        return {
+            "path": str(self._datastore.path),
+            "num_tokens": self._datastore.num_tokens,
+            "num_documents": self._datastore.num_documents,
+            "num_answers": len(self._transcripts),
+        }
+
+    def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
+        """The match of a text's end, and the tree that each source drafts behind it.
+
+        Args:
+            text: What was typed.
+            num_nodes: Of each tree, at most `MOST_NODES`.
+        """
+        with self._one_by_one:
+            context = self._tokenizer.encode(text, add_special_tokens=False)[-_CONTEXT_TOKENS:]
+            if not context:
+                return {"num_tokens": 0, "match": None, "trees": {}}
+            match = known_from(self._datastore, self._tokenizer, context)
+            trees = {}
+            for name, drafter in self._drafters.items():
+                session = drafter.session(context)
+                tree = session.draft(min(num_nodes, MOST_NODES))
+                session.finish()
+                trees[name] = tree_in_words(self._tokenizer, tree, context)
+        return {"num_tokens": len(context), "match": match, "trees": trees}
+
+    def _answer(self, number: int) -> dict[str, Any]:
+        """A recorded answer step by step; see `story`.
+
+        Raises:
+            IndexError: There is no such answer.
+        """
+        transcript = self._transcripts[number]
+        drafter = FusedDrafter(self._datastore)
+        with self._one_by_one:
+            return story(drafter, transcript, self._tokenizer, 32, datastore=self._datastore)

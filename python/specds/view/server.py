@@ -1,0 +1,106 @@
+"""The page and its answers over HTTP, on this machine alone."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from specds.view.explorer import Explorer
+
+_MOST_BYTES = 1 << 20
+
+
+def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
+    """A server on the loopback address; `serve_forever` runs it.
+
+    Args:
+        explorer: Answers.
+        port: By default any that is free.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, explorer, page()))
+
+
+def page() -> bytes:
+    """The page, with all that it needs."""
+    assets = files("specds.bench") / "assets"
+    text = (files("specds.view") / "page.html").read_text(encoding="utf-8")
+    for name in ("style.css", "tree.js", "story.js"):
+        text = text.replace(f"{{{{{name}}}}}", (assets / name).read_text(encoding="utf-8"))
+    return text.encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, explorer: Explorer, page: bytes, *args: Any) -> None:
+        self._explorer = explorer
+        self._page = page
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        """The page, or what is looked at, or a recorded answer."""
+        url = urlsplit(self.path)
+        if url.path == "/":
+            self._send(200, self._page, "text/html; charset=utf-8")
+        elif url.path == "/about":
+            self._tell(self._explorer.about())
+        elif url.path == "/answer":
+            try:
+                self._tell(self._explorer.answer(int(parse_qs(url.query)["number"][0])))
+            except (KeyError, ValueError, IndexError):
+                self._tell({"error": "no such answer"}, 404)
+        else:
+            self._tell({"error": "nothing is here"}, 404)
+
+    def do_POST(self) -> None:
+        """What is known of a text."""
+        try:
+            length = int(self.headers.get("Content-Length", 0))
+            if self.path != "/explore" or not 0 < length <= _MOST_BYTES:
+                raise ValueError(self.path)
+            asked = json.loads(self.rfile.read(length))
+            answer = self._explorer.explore(str(asked["text"]), max(1, int(asked["nodes"])))
+        except (KeyError, TypeError, ValueError):
+            self.close_connection = True
+            self._tell({"error": "no question"}, 400)
+        else:
+            self._tell(answer)
+
+    def parse_request(self) -> bool:
+        """Refuses pages of other sites that have this address under a name of their own."""
+        if not super().parse_request():
+            return False
+        _, port = self.connection.getsockname()
+        if self.headers.get("Host") in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            return True
+        self.close_connection = True
+        self._tell({"error": "this page is of 127.0.0.1 alone"}, 403)
+        return False
+
+    def _tell(self, value: Any, code: int = 200) -> None:
+        self._send(code, json.dumps(value).encode(), "application/json")
+
+    def _send(self, code: int, content: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header(
+            "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:",
+        )
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing that is typed is written anywhere."""
