@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format bench bench-index bench-rivals bench-replay bench-demo bench-sources bench-hierarchy bench-gpu chart docs wheel test-slow test-gpu test-matrix train-demo clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -55,7 +55,10 @@ bench-sources: dev ## the fused drafter's sources on the demo's model: each alon
 bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--shapes" with the costs of 68M, 7B, 34B, 70B
 	$(BIN)/python benches/hierarchy_ablation.py $(ARGS)
 
-bench-gpu: dev ## a GPU against its bars; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
+bench-overlap: dev ## how long a device waits for the host in a step, on a stand-in; ARGS="--datastore PATH --transcripts FILE --nodes 63 auto --steps 5"
+	PYTHONPATH=benches:tests/helpers $(BIN)/python benches/overlap.py $(ARGS)
+
+bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	PYTHONPATH=benches $(BIN)/python -m gpu $(ARGS)
 
 $(VENV)-rivals/installed: benches/requirements-rivals.txt
@@ -74,8 +77,64 @@ wheel: dev ## build the wheel, install it into a clean environment, try it there
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
 
+$(VENV)-wheels/installed:
+	$(PYTHON) -m venv $(VENV)-wheels && $(VENV)-wheels/bin/pip install --quiet 'maturin>=1.9.4,<2' ziglang
+	touch $@
+
+wheels: $(VENV)-wheels/installed ## wheels for manylinux and the sources, into target/wheels; needs `rustup target add` of both
+	for machine in $(or $(MACHINES),x86_64 aarch64); do \
+	  PATH="$(abspath $(VENV)-wheels/bin):$$PATH" maturin build --quiet --release --zig --out target/wheels \
+	    --target $$machine-unknown-linux-gnu --compatibility manylinux2014 || exit 1; done
+	$(VENV)-wheels/bin/maturin sdist --out target/wheels
+
 test-slow: dev ## the tests that take more than ten seconds each
 	$(BIN)/pytest -m slow --timeout 600
+
+test-browser: dev ## the tests that show a page in Chromium
+	$(BIN)/pytest -m browser
+
+fuzz-generate: dev ## random requests by model.generate and by specds; ARGS="--configurations 2000"
+	PYTHONPATH=benches:tests/helpers $(BIN)/python -W ignore benches/fuzz_generate.py $(ARGS)
+
+fuzz: ## a million forged files, with overflow checks; TIMES=1000 READER=snapshots
+	ulimit -v 8000000; SPECDS_FUZZ=$(or $(TIMES),1000) CARGO_TARGET_DIR=target/fuzz \
+	CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
+	cargo test --release --quiet --test core fuzz::$(READER)
+
+fuzz-sanitized: ## the same under AddressSanitizer, which needs a nightly toolchain
+	SPECDS_FUZZ=$(or $(TIMES),10) CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address \
+	cargo +nightly test --release --quiet --target x86_64-unknown-linux-gnu --test core fuzz::$(READER)
+
+reliability: dev ## what was tried to break it, into docs/RELIABILITY.md (hours); ARGS="fuzz faults"
+	PYTHONPATH=benches:tests/helpers $(BIN)/python -m reliability $(ARGS)
+
+audit: dev ## licences and known holes of all dependencies; asks the package indexes and the databases of advisories
+	cargo deny --version || { echo 'cargo-deny is missing: cargo install --locked cargo-deny'; exit 1; }
+	cargo deny check bans licenses sources
+	cargo deny check advisories
+	$(BIN)/pip freeze --exclude-editable > target/frozen.txt && $(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement target/frozen.txt
+
+$(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed: $(VENV)-%/installed: benches/engines/install.sh
+	$< $* $(VENV)-$*
+
+target/engines/prompts.json: benches/engines/workload.py
+	PYTHONPATH=python:benches $(BIN)/python -m engines.workload
+
+target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json
+	$(VENV)-llama/bin/python $< python/specds/demo/models/main $@
+
+# Engines lie in environments of their own, where specds is read from its sources.
+test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB, compiled on first use)
+test-sglang: ## the adapter in a real SGLang on a CPU, its kernels stand-ins (6.6 GB, installed on first use)
+test-vllm: ## the adapter in a real vLLM on a CPU (6.3 GB, installed on first use)
+
+test-llama test-sglang test-vllm: test-%: dev target/engines/prompts.json $(VENV)-%/installed
+	PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
+	python -m pytest -m engine -W default -s tests/integrations/engines/test_$*.py --timeout 600
+
+bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed: plain, its own n-grams, specds
+	PYTHONPATH=benches $(BIN)/python -m engines
 
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
@@ -89,4 +148,4 @@ train-demo: dev ## train the demo's tokenizer and models again (hours on a CPU)
 	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out python/specds/demo/models
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VENV)-rivals target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-rivals $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete

@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread for torch, folders in memory, models."""
 
+import json
 import os
 import shutil
 import sys
@@ -39,6 +40,24 @@ def tiny_model():
     from specds.loading import load_model
 
     return load_model("demo-tiny", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory, tiny_model):
+    """The folder of a small model with a chat template, as a name for what loads models."""
+    folder = tmp_path_factory.mktemp("chat-model")
+    model, tokenizer = tiny_model
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CHAT_TEMPLATE}))
+    return folder
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}# {{ m['role'] }}:\n{{ m['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant:\n{% endif %}"
+)
 
 
 @pytest.fixture

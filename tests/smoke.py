@@ -5,15 +5,13 @@ import tempfile
 from pathlib import Path
 
 import specds
-import specds.build
 
 assert not {"torch", "transformers", "rich", "typer"} & set(sys.modules), "import must stay light"
 
 with tempfile.TemporaryDirectory() as folder:
     target = Path(folder, "tiny.specds")
-    with specds.build.DatastoreBuilder(target, vocab_size=100, separator=0) as builder:
-        builder.add_documents([5, 6, 7, 8, 5, 6, 9], [4, 3])
-        builder.finish()
+    documents = [[5, 6, 7, 8], [5, 6, 9]]
+    specds.build_from_token_ids(documents, target, vocab_size=100, separator=0)
     datastore = specds.Datastore.open(target)
     datastore.verify()
     tree = specds.RestDrafter(datastore).session([1, 5, 6]).draft(4)

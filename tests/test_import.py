@@ -1,11 +1,27 @@
 """What `import specds` costs, and what it offers."""
 
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import specds
+from specds import _core
+
+CORE = {
+    name: value
+    for name, value in vars(_core).items()
+    if inspect.isclass(value) or inspect.isroutine(value)
+}
+MEMBERS = {
+    f"{owner}.{name}": getattr(CORE[owner], name)
+    for owner in sorted(CORE.keys() - {"FormatError"})
+    for name in sorted(vars(CORE[owner]) if inspect.isclass(CORE[owner]) else ())
+    if name[0] != "_"
+}
 
 
 def test_import_needs_numpy_alone():
@@ -23,6 +39,26 @@ def test_import_needs_numpy_alone():
 def test_every_public_name_is_there_and_documented(name):
     value = getattr(specds, name)
     assert name == "__version__" or value.__doc__
+
+
+@pytest.mark.parametrize("name", sorted(CORE | MEMBERS))
+def test_help_tells_what_each_name_of_the_core_does_and_takes(name):
+    value = (CORE | MEMBERS)[name]
+    text = inspect.getdoc(value)
+    assert text
+    if not inspect.isroutine(value) and "Args:" not in text:
+        return  # a property, or a class that nobody but the core makes
+    parameters = inspect.signature(value).parameters
+    assert all(parameter.default is not Ellipsis for parameter in parameters.values())
+    if "Args:" in text:
+        block = text.split("Args:\n")[1].split("\n\n")[0]
+        assert re.findall(r"^    (\w+): ", block, re.MULTILINE) == [
+            name for name in parameters if name != "self"
+        ]
+
+
+def test_programs_that_use_it_see_its_types():
+    assert (Path(specds.__file__).parent / "py.typed").is_file()
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -1,10 +1,17 @@
 """Fingerprints and batches of the tokenizers."""
 
+import json
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from specds.loading import LoadingError, load_model, load_tokenizer
-from specds.tokenization import encode_batch, fingerprint, vocab_size
+from specds.corpora import render_with
+from specds.loading import LoadingError, load_encoder, load_model, load_tokenizer
+from specds.tokenization import FastTokenizer, encode_batch, fingerprint, vocab_size
 
 
 def test_a_batch_is_each_text_after_the_other(demo_tokenizer):
@@ -30,7 +37,80 @@ def test_shipped_tokenizer_gives_text_back(demo_tokenizer):
     assert demo_tokenizer.decode(demo_tokenizer.encode(text)) == text
 
 
-@pytest.mark.parametrize("load", [load_tokenizer, load_model])
+TEXTS = st.text(st.sampled_from("ab _(:=\n\té€😀<|endoftext>"), max_size=30) | st.just(
+    "<|endoftext|>"
+)
+
+
+@settings(deadline=None)
+@given(texts=st.lists(TEXTS, max_size=4))
+def test_the_light_tokenizer_is_that_of_transformers(demo_tokenizer, texts):
+    light = load_encoder("demo")
+    assert isinstance(light, FastTokenizer)
+    assert fingerprint(light) == fingerprint(demo_tokenizer)
+    assert (light.eos_token_id, light.chat_template) == (demo_tokenizer.eos_token_id, None)
+    batches = [encode_batch(tokenizer, texts) for tokenizer in (light, demo_tokenizer)]
+    for found, expected in zip(*batches, strict=True):
+        assert found.tolist() == expected.tolist()
+    for text in texts:
+        ids = light.encode(text, add_special_tokens=False)
+        assert ids == demo_tokenizer.encode(text, add_special_tokens=False)
+        assert light.decode(ids) == demo_tokenizer.decode(ids)
+
+
+SPECIAL = {"content": "<|endoftext|>", "lstrip": False, "normalized": False, "rstrip": False,
+           "single_word": False, "special": True}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("is_light", "changes"),
+    [
+        (True, {}),
+        (
+            True,
+            {
+                "eos_token": SPECIAL | {"__type": "AddedToken"},
+                "pad_token": "<|endoftext|>",
+                "add_bos_token": False,
+            },
+        ),
+        (True, {"added_tokens_decoder": {"0": SPECIAL}}),
+        (True, {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        (False, {"tokenizer_class": "GPT2Tokenizer"}),
+        (False, {"tokenizer_class": None}),
+        (False, {"pad_token": "<pad>"}),
+        (False, {"extra_special_tokens": {"image_token": "<image>"}}),
+        (False, {"additional_special_tokens": ["def"]}),
+        (False, {"added_tokens_decoder": {"0": SPECIAL | {"lstrip": True}}}),
+        (False, {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
+    ],
+)
+def test_a_tokenizer_that_transformers_would_change_is_left_to_it(tmp_path, is_light, changes):
+    folder = Path(load_encoder("demo").name_or_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | changes))
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    light = FastTokenizer.read(tmp_path)
+    assert (light is not None) is is_light
+    if light is not None:
+        whole = load_tokenizer(str(tmp_path))
+        assert (light.eos_token_id, fingerprint(light)) == (whole.eos_token_id, fingerprint(whole))
+    (tmp_path / "special_tokens_map.json").write_text('{"sep_token": "<sep>"}')
+    assert FastTokenizer.read(tmp_path) is None
+
+
+def test_the_light_tokenizer_leaves_conversations_to_transformers(tmp_path):
+    load_tokenizer("demo").save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{% endfor %}"
+    )
+    light = pickle.loads(pickle.dumps(load_encoder(str(tmp_path))))
+    assert isinstance(light, FastTokenizer)
+    render = render_with(light)
+    assert render([{"role": "user", "content": "hi"}]) == "<user>"
+
+
+@pytest.mark.parametrize("load", [load_encoder, load_tokenizer, load_model])
 def test_unknown_name_is_one_clear_error(load, tmp_path):
     with pytest.raises(LoadingError, match="no tokenizer"):
         load(str(tmp_path / "nowhere"))

@@ -19,10 +19,10 @@ from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, FixedBudget
 from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
-from specds.drafters.session import Proposal
+from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
-from specds.hierarchy.draft import EMPTY_TREE, Draft, Drawn, Threshold, subtree
+from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
 
@@ -119,7 +119,7 @@ def generated(target, session, length, processors=(), max_nodes=8, budget=None):
         logits = target.run([*START, *emitter.emitted], tree or EMPTY_TREE)
         walk(logits, tree, emitter, sampler, session.proposals)
         session.observe(emitter.emitted[num_before:], session.num_verified)
-        budget.record([emitter.emitted[num_before:]])
+        budget.record([emitter.emitted[num_before:]])()
     return tuple(emitter.emitted)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specds
+from browser import rendered
 from html_pages import Page
 from replays import build_tiny, patient, transcript
 from rivals import entrants
@@ -300,6 +302,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(replay_command, files, 
     assert parsed.ids == [
         "acceptance-by-nodes",
         "acceptance-by-time",
+        "acceptance-by-position",
         "acceptance-by-match-length",
         "acceptance-by-datastore-size",
         "emitted-by-source",
@@ -307,8 +310,32 @@ def test_the_page_holds_each_figure_and_needs_no_network(replay_command, files, 
     ]
     assert parsed.references == []
     assert "absent" in parsed.cells
-    for name in ("rest, small.specds", "rest, large.specds", "in file order"):
+    for name in ("rest, small.specds", "rest, large.specds", "in file order", "bench replay"):
         assert name in text
+    assert "tokens a forward pass" in text
+    assert len(text) < 1.5e6
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
+    page = tmp_path / "report.html"
+    code, _, _ = replay_command(
+        *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
+        *("--datastore", files / "small.specds", "--drafter", "fused,rest"),
+        *("--budget", "2,4", "--html", page),
+    )
+    assert code == 0
+    shown, console = rendered(page.as_uri(), tmp_path, width=width)
+    assert console == []
+    figures = shown.split("<figure ")[1:]
+    assert len(figures) == 7
+    for figure in figures:
+        assert re.search("<circle|<rect x", figure), figure[:60]
+        assert "<figcaption>" in figure
+    assert 'class="drafted"' in shown
+    assert "accepted" in shown
+    assert 'class="token' in shown
 
 
 def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path):
@@ -318,7 +345,7 @@ def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path)
         ((*one,), "drafter `rest` needs a datastore", 1),
         ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
         ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest, aded", 1),
-        ((*one, *small, "--budget", "8,x"), "budget `x` is no number of nodes", 2),
+        ((*one, *small, "--budget", "8,x"), "`x` is no size", 2),
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
         ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
         ((*one, *small, "--order", "best"), "'best' is not one of", 2),
@@ -328,4 +355,4 @@ def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path)
         code, out, err = replay_command(*arguments)
         assert (code, out) == (expected, "")
         assert message in err
-        assert len(err.strip().splitlines()) == 1
+        assert err.count("\n") == 1

@@ -17,15 +17,14 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from reference import TokenTree
+from specds._core import TokenTree
 from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
 from specds.budget.policy import AutoBudget, FixedBudget
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
-from specds.drafters import TokenTree as CoreTree
 
-SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
+SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
 FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
 
@@ -66,7 +65,7 @@ class World(Session):
         self.num_drafts += 1
         probs = self.claims(self.step) ** np.arange(1, max_nodes + 1)
         probs = probs[probs >= min_gain]
-        return CoreTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
+        return TokenTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
 
     def decode(self, budget, num_steps, start=0):
         """Runs a budget over steps; returns the time a token takes, in plain steps."""
@@ -83,7 +82,7 @@ class World(Session):
             if right <= num_nodes:
                 emitted[-1] = -1  # the target's own, which was not drafted
             num_tokens += len(emitted)
-            budget.record([emitted])
+            budget.record([emitted])()
         return (self.now - begin) / num_tokens / self.true_cost.seconds(0)
 
 
@@ -204,6 +203,18 @@ def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
 
 
+@pytest.mark.parametrize("num_drafted", [0, 2, 8])
+def test_a_draft_is_filled_up_with_children_of_the_context_that_it_lacks(num_drafted):
+    session = Listed([1.0] * num_drafted)
+    policy = FixedBudget(8, fills_below=100)
+    (tree,) = policy.draft([session], [5])
+    assert len(tree) == 8
+    assert tree.parents.tolist() == [-1] * 8
+    assert tree.probs.tolist() == [1.0] * num_drafted + [0.0] * (8 - num_drafted)
+    assert policy.draft([session], [0]) == [None]
+    assert len(FixedBudget(8, fills_below=3).draft([session], [5])[0]) == max(num_drafted, 3)
+
+
 class Listed(Session):
     """Drafts nodes of these probabilities, side by side, and notes what it is asked and told."""
 
@@ -219,7 +230,7 @@ class Listed(Session):
     def draft(self, max_nodes, max_depth=None, min_gain=0.0, may_grow_to=0):
         self.asked.append(max_nodes)
         probs = self.probs[self.probs >= min_gain][:max_nodes]
-        return CoreTree(np.arange(len(probs)), [-1] * len(probs), probs)
+        return TokenTree(np.arange(len(probs)), [-1] * len(probs), probs)
 
     def set_step_time(self, step_seconds):
         self.told.append(step_seconds)
@@ -227,7 +238,7 @@ class Listed(Session):
 
 @given(
     drafts=st.lists(
-        st.lists(st.floats(1e-3, 1), min_size=1, max_size=64).map(lambda p: sorted(p)[::-1]),
+        st.lists(st.floats(1e-3, 1), min_size=1, max_size=63).map(lambda p: sorted(p)[::-1]),
         min_size=1,
         max_size=3,
     ),
@@ -241,7 +252,7 @@ def test_a_first_look_leaves_out_nothing_that_pays(drafts, increments):
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
     # What no size makes worth its while is left out in any case.
-    trees_of_all = [Listed(probs).draft(64, None, cost.least_worth) for probs in drafts]
+    trees_of_all = [Listed(probs).draft(63, None, cost.least_worth) for probs in drafts]
     gains = [tree.probs.tolist() for tree in trees_of_all]
     expected, _ = best_size(gains, cost.relative(MOST_NODES))
     verified = max(0 if tree is None else len(tree) for tree in trees)
@@ -267,9 +278,9 @@ def test_verified_nodes_are_judged_by_what_came_of_them():
 
 
 LOOKS = {
-    "more where it may pay": ([0.9] * 64, True, [8, 32, 64, 64]),
+    "more where it may pay": ([0.9] * 63, True, [8, 32, 63, 63]),
     "no more where it may not": ([0.9] * 3 + [0.01] * 61, True, [8, 8]),
-    "once where a draft does not grow on": ([0.9] * 64, False, [64, 64]),
+    "once where a draft does not grow on": ([0.9] * 63, False, [63, 63]),
 }
 
 
@@ -297,16 +308,7 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
     assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, 0.5)
 
 
-def test_a_limit_bounds_all_later_drafts():
-    world = World(FLAT, lambda _: 0.9)
-    for budget in (auto(world), FixedBudget(32)):
-        budget.limit(5)
-        budget.prepare()
-        (tree,) = budget.draft([world], [100])
-        assert len(tree) == 5
-
-
-@pytest.mark.parametrize("verification", ["fast", "tree", "batched"])
+@pytest.mark.parametrize("verification", ["fast", "tree"])
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
     model = tiny_model("qwen3")

@@ -1,6 +1,7 @@
 """Building datastores of corpora: what is left out, limits, going on, adding, estimates."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pytest
 
 from specds import BuildOptions, Datastore, build_datastore
 from specds.build import compact, estimate_build
-from specds.corpora import Corpus, Document, Skipped
+from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
 from specds.corpora.document import corpus_of
 
 TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]
@@ -26,6 +27,10 @@ class Part:
     @property
     def num_bytes(self):
         return sum(map(len, self.texts))
+
+    @property
+    def state(self):
+        return str(self.texts)
 
     def __iter__(self):
         for index, text in enumerate(self.texts):
@@ -136,6 +141,40 @@ def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_
         build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
     assert report.num_taken_up == 0
+
+
+def of_files(folder):
+    """A corpus of every kind of local part, each of one file."""
+    parts = []
+    for name in ("a.txt", "b.jsonl", "c"):
+        path = folder / name
+        if name == "c":
+            path.mkdir()
+            path /= "d.py"
+        path.write_text(json.dumps({"text": name}))
+        parts.extend(open_corpus(str(folder / name)).parts)
+    return corpus_of("files", [*parts, Part(tuple(TEXTS), 30)])
+
+
+@pytest.mark.parametrize("changed", ["a.txt", "b.jsonl", "c/d.py"])
+def test_a_stopped_build_does_not_go_on_with_a_corpus_that_has_changed(
+    tmp_path, demo_tokenizer, monkeypatch, changed
+):
+    monkeypatch.setattr("specds.build.local._BATCH_BYTES", 100)
+    options = BuildOptions(max_shard_tokens=60)
+    made = of_files(tmp_path)
+    for _ in range(2):  # what is the same goes on
+        with pytest.raises(RuntimeError, match="the power is gone"):
+            build_datastore(made, demo_tokenizer, tmp_path / "d", options)
+    path = tmp_path / changed
+    kept, times = path.read_text(), path.stat()
+    path.write_text(kept.replace("text", "xext"))
+    with pytest.raises(CorpusError, match=r"has changed since .* or remove .*\.d\.build to begin"):
+        build_datastore(made, demo_tokenizer, tmp_path / "d", options)
+    path.write_text(kept)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        build_datastore(made, demo_tokenizer, tmp_path / "d", options)
 
 
 def test_documents_are_added_once_and_compacted_to_one_build(tmp_path, demo_tokenizer):

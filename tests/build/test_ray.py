@@ -51,10 +51,11 @@ class Made:
 
     seed: int
     num_documents: int = 150
+    num_bytes = None
 
     @property
-    def num_bytes(self):
-        return None
+    def state(self):
+        return str(self.seed)
 
     def __iter__(self):
         rng = random.Random(self.seed)
@@ -76,6 +77,7 @@ class Broken:
     error: type[Exception]
     arguments: tuple
     num_bytes = None
+    state = ""
 
     def __iter__(self):
         yield Document("whole", "whole", 5)
@@ -96,6 +98,7 @@ class Held:
     part: Made
     folder: Path
     num_bytes = None
+    state = ""
 
     def __iter__(self):
         items = list(self.part)

@@ -13,7 +13,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from specds import build_datastore, open_corpus
+from specds import Datastore, build_datastore, open_corpus
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
 SPECDS = [sys.executable, "-m", "specds"]
@@ -45,6 +45,18 @@ def test_build_prints_a_summary_for_people_and_for_programs(run, tmp_path):
     assert code == 0
     assert report["num_documents"] == 1
     assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
+
+
+def test_several_corpora_are_one_datastore(run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} = {TEXT}")
+    corpora = [argument for name in "ab" for argument in ("--corpus", tmp_path / f"{name}.txt")]
+    code, out, _ = run(
+        "build", *corpora, "--tokenizer", "demo", "--out", tmp_path / "d.specds", "--json"
+    )
+    assert (code, json.loads(out)["num_documents"]) == (0, 2)
+    (corpus,) = Datastore.open(tmp_path / "d.specds").corpus
+    assert corpus == f"{tmp_path / 'a.txt'} + {tmp_path / 'b.txt'}"
 
 
 @pytest.fixture
@@ -230,6 +242,7 @@ def test_interrupted_build_leaves_no_trace(tmp_path):
     _, err = build.communicate(timeout=60)
     assert build.returncode == 130
     assert "error: interrupted" in err
+    assert "nothing was complete yet" in err
     assert names(tmp_path) == []
 
 

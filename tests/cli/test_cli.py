@@ -1,6 +1,7 @@
 """The `specds` command: what it prints, what it leaves behind, and how it fails."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -23,6 +24,27 @@ def datastore(tmp_path_factory, demo_tokenizer):
 
 
 SPECDS = [sys.executable, "-m", "specds"]
+
+
+def imported_by(*arguments):
+    """Which heavy modules a command imports."""
+    program = (
+        "import sys; from specds.cli import main\n"
+        "try: main()\n"
+        "finally: print(*{'numpy', 'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.split()) & {"numpy", "torch", "transformers"}
+
+
+def test_commands_import_no_more_than_they_need(tmp_path, datastore):
+    (tmp_path / "more.txt").write_text("b" + TEXT)
+    assert imported_by("--help") == imported_by("build", "-h") == set()
+    assert imported_by("info", datastore) == set()
+    assert imported_by("lookup", datastore, "return a") == {"numpy"}
+    building = ("--corpus", tmp_path / "more.txt", "--tokenizer", "demo", "--out", tmp_path / "d")
+    assert imported_by("build", *building) == {"numpy"}
 
 
 def test_info_and_verify(run, datastore):
@@ -80,7 +102,9 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
     code, out, err = run("generate", *options, "--prompt", "def add(a, b):")
     assert code == 0
     assert tokenizer.decode(result["token_ids"]).strip() in out
-    assert "mean acceptance length" in err
+    assert "24 tokens in" in err
+    assert "share of time" not in err
+    assert "share of time: forward" in run("generate", *options, "def", "--verbose")[2]
 
 
 def test_generate_takes_a_budget(run, datastore):
@@ -102,7 +126,7 @@ def test_generate_takes_a_budget(run, datastore):
 
 
 @pytest.mark.parametrize("drafter", ["n-grammys", "n-grammys:parts=context", "prompt-lookup"])
-def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, drafter):
+def test_drafters_without_a_datastore_write_the_same_in_both_ways(run, tiny_model, drafter):
     import torch
 
     model, tokenizer = tiny_model
@@ -112,12 +136,11 @@ def test_drafters_without_a_datastore_write_the_same_in_rows(run, tiny_model, dr
     )
     options = ["--model", "demo-tiny", "--drafter", drafter, "--max-new-tokens", 24, "--json"]
     results = {}
-    for way in ("fast", "tree", "batched"):
+    for way in ("fast", "tree"):
         code, out, _ = run("generate", *options, "--verification", way, "--prompt", TEXT)
         assert code == 0
         results[way] = json.loads(out)
         assert results[way]["token_ids"] == expected[0, ids.shape[1] :].tolist()
-    assert results["tree"]["drafted"] == results["batched"]["drafted"]
     assert results["tree"]["drafted"] == results["fast"]["drafted"]
     stats = results["tree"]["stats"]
     assert stats["num_accepted_tokens"] > 0
@@ -204,9 +227,15 @@ BUILD = ["build", "--out", "o"]
             "drafter `rest` needs a datastore: give one by --datastore",
         ),
         (
+            ["generate", "--model", "demo", "a", "--device", "foo"],
+            1,
+            "no device `foo`: try auto, cpu or cuda",
+        ),
+        (["generate", "--model", "./no", "a"], 1, "no tokenizer `./no`: there is no such folder"),
+        (
             ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],
             2,
-            "'x' is not one of 'auto', 'fast', 'tree', 'batched'",
+            "'x' is not one of 'auto', 'fast', 'tree'",
         ),
     ],
 )
@@ -242,6 +271,61 @@ def test_help_shows_examples(run):
         assert f"specds {command}" in out.split("Example")[1]
 
 
-def test_module_runs_as_the_command():
-    done = subprocess.run([*SPECDS, "--version"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_module_runs_as_the_command(option):
+    done = subprocess.run([*SPECDS, option], capture_output=True, text=True, check=True)
     assert done.stdout == f"specds {specds.__version__}\n"
+
+
+def test_places_of_outputs_are_checked_before_work_begins(run, datastore, tmp_path):
+    there = tmp_path / "there"
+    there.write_text("mine")
+    corpus = ["--corpus", "no-corpus", "--tokenizer", "no-tokenizer"]
+    replay = ["bench", "replay", "--transcripts", "no-file", "--datastore", datastore]
+    measured = ["bench", "generate", "--model", "demo"]
+    fitted = ["fit", "--transcripts", "no-file", "--datastore", datastore]
+    for command, option in (
+        (["build", *corpus], "--out"),
+        (replay, "--html"),
+        (measured, "--html"),
+        (fitted, "--out"),
+    ):
+        code, out, err = run(*command, option, tmp_path / "no" / "x")
+        assert (code, out) == (1, "")
+        assert "no such folder" in err
+        code, out, err = run(*command, option, there)
+        assert (code, out) == (1, "")
+        assert "exists: choose another" in err
+    assert "nothing else is replaced" in run("build", *corpus, "--out", there, "--overwrite")[2]
+    assert there.read_text() == "mine"
+
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import specds; specds.generate",
+        "from specds.cli import main; sys.argv[1:] = ['bench', 'generate', '--model', 'demo']; "
+        "main()",
+        "from specds.cli import main; sys.argv[1:] = ['generate', '--model', 'demo', 'a']; main()",
+    ],
+)
+def test_what_is_not_installed_is_told_with_the_way_to_it(program):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH + program], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "is not installed: pip install 'specds[transformers]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_terminal_of_ascii_shows_what_it_can(datastore):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for command in (["info"], ["verify"], ["lookup"]):
+        text = ["return é"] if command == ["lookup"] else []
+        done = subprocess.run(
+            [*SPECDS, *command, datastore, *text], capture_output=True, text=True, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()

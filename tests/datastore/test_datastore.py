@@ -5,7 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import reference
 from datastores import build
 from specds import Datastore, RestDrafter
 from specds.build import DatastoreBuilder
@@ -32,14 +35,50 @@ def test_a_tree_gives_back_its_arrays():
     assert tree.depths().tolist() == [1, 1, 2]
     assert tree.mask().tolist() == [[True, False, False], [False, True, False], [True, False, True]]
     assert [path.tolist() for path in tree.paths()] == [[1], [0, 2]]
-    assert (len(tree.prefix(2)), len(tree.prefix(9))) == (2, 3)
-    for wrong, message in (
-        (([1, 2], [-1], None), "parents"),
-        (([-1], [-1], None), "token_ids"),
-        (([1], [-1], [float("nan")]), "prob"),
+
+
+@given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
+def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
+    """No two nodes have the same token, and each has a parent before it or none."""
+    parents = [draw % (node + 1) - 1 for node, draw in enumerate(draws)]
+    arrays = (random.sample(range(99), len(parents)), parents, [0.5] * len(parents))
+    tree, expected = TokenTree(*arrays), reference.TokenTree(*arrays)
+    for mine, other in (
+        (tree, expected),
+        (tree.prefix(cut), expected.prefix(cut)),
+        (tree.up_to_depth(cut // 4), expected.up_to_depth(cut // 4)),
     ):
-        with pytest.raises(ValueError, match=message):
-            TokenTree(*wrong)
+        assert len(mine) == len(other)
+        for name in ("token_ids", "parents", "probs"):
+            assert getattr(mine, name).tolist() == getattr(other, name).tolist()
+        assert mine.depths().tolist() == other.depths().tolist()
+        assert mine.mask().tolist() == other.mask().tolist()
+        assert [path.tolist() for path in mine.paths()] == [path.tolist() for path in other.paths()]
+
+
+@pytest.mark.parametrize(
+    ("name", "token_ids", "parents", "probs"),
+    [
+        ("parents", [1, 2], [-1], None),
+        ("parents", [1], [-1, -1], None),
+        ("probs", [1, 2], [-1, -1], [1.0]),
+        # A node that is its own parent or comes before it, and parents that are none.
+        ("parents", [1], [0], None),
+        ("parents", [1, 2], [1, -1], None),
+        ("parents", [1], [-2], None),
+        ("parents", [1], [-(2**31)], None),
+        ("token_ids", [-1], [-1], None),
+        # Equal roots and equal siblings.
+        ("token_ids", [1, 2, 1], [-1, -1, -1], None),
+        ("token_ids", [1, 2, 2], [-1, 0, 0], None),
+        ("probs", [1], [-1], [1.5]),
+        ("probs", [1], [-1], [-0.5]),
+        ("probs", [1], [-1], [float("nan")]),
+    ],
+)
+def test_impossible_trees_are_refused_by_name(name, token_ids, parents, probs):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        TokenTree(token_ids, parents, probs)
 
 
 def test_what_cannot_be_counted_or_found_is_refused(tmp_path):

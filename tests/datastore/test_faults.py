@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import writer
+from reliability import faults
 from specds import Datastore, FormatError
 from specds.build import DatastoreBuilder, compact
 
@@ -153,3 +154,12 @@ def test_verify_names_the_shard_that_is_corrupt(tmp_path):
     store = Datastore.open(tmp_path / "out")
     with pytest.raises(FormatError, match=f"{victim.parent.name}/suffixes.bin has changed"):
         store.verify()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*JOBS, "save"])
+def test_a_call_that_fails_or_a_kill_at_it_leaves_the_old_or_the_new(job):
+    for fault in faults.FAULTS:
+        swept = faults.sweep(job, fault, step=97)
+        assert swept["tried"] > 2
+        assert not swept["problems"], fault

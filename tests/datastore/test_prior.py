@@ -115,15 +115,14 @@ def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
 
 def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
     drafter = FusedDrafter()
-    nothing = len(drafter.prior())
+    nothing = len(drafter.weights())
     session = drafter.session([1])
     for result in range(10, 30):
         session.draft(4)
         session.observe([2, result, 3, result, 4])
-    assert len(drafter.prior()) == nothing < len(drafter.weights())
-    assert (
-        FusedDrafter(weights=drafter.prior()).weights() == drafter.prior() != fit_weights(None, [])
-    )
+    learned = drafter.weights()
+    assert len(learned) == nothing
+    assert FusedDrafter(weights=learned).weights() == learned != fit_weights(None, [])
     documents = [[2, result, 3, result, 4] * 4 for result in range(10, 30)]
     assert len(fit_weights(None, documents)) == nothing
 

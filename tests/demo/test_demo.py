@@ -63,11 +63,13 @@ def test_shipped_model_predicts_held_out_code(demo_tokenizer):
 def code(tmp_path_factory, demo_tokenizer):
     """The report of a datastore of a few modules that the demo model has seen."""
     from specds.build import build_datastore
-    from specds.corpora import Corpus
+    from specds.corpora import open_corpus
 
-    documents = [d for d in stdlib_documents(HELD_OUT) if d.name in {"ast.py", "pdb.py", "cgi.py"}]
-    path = tmp_path_factory.mktemp("demo") / "code.specds"
-    return build_datastore(Corpus("modules", (documents,), 0), demo_tokenizer, path)
+    folder = tmp_path_factory.mktemp("demo")
+    for document in stdlib_documents(HELD_OUT):
+        if document.name in {"ast.py", "pdb.py", "cgi.py"}:
+            (folder / document.name).write_text(document.text, encoding="utf-8")
+    return build_datastore(open_corpus(str(folder)), demo_tokenizer, folder / "code.specds")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
             ids,
             drafter,
             budget=budgets[place % 5],
-            verification=("fast", "tree", "batched")[(place + number) % 3],
+            verification=("fast", "tree")[(place + number) % 2],
             **arguments,
         )
         assert output.sequences.tolist() == expected[dtype]
@@ -134,8 +136,8 @@ def test_demo_prints_what_it_measured(capsys):
 
     run_demo(2, 24, 16, 0, as_json=True)
     report = json.loads(capsys.readouterr().out)
-    assert report["build"]["num_documents"] > 500
-    assert [mode["mode"].split(",")[0] for mode in report["modes"]] == ["greedy", "sampled"]
+    assert report["build"]["num_documents"] > 300
+    assert [mode["mode"].split(",")[0] for mode in report["modes"]] == ["sampled", "greedy"]
     for mode in report["modes"]:
         assert mode["identical"] is True
         stats = mode["stats"]
@@ -154,5 +156,46 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
     demo.run_demo(1, 16, 16, 0)
     out = capsys.readouterr().out
     for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
-                     "nodes per draft", "time per draft", "share of time: forward"):  # fmt: skip
+                     "nodes per draft", "time per draft", "repeats itself"):  # fmt: skip
         assert expected in out
+    assert out.index("sampled") < out.index("greedy")
+    assert "share of time: forward" not in out
+    assert out.rstrip().splitlines()[-2].strip().startswith("specds chat --model MODEL")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [
+        (range(40), 0.0),
+        ([*range(8), *range(8)], 1 / 16),
+        ([7] * 20, 12 / 20),
+        ([], 0.0),
+        (range(3), 0.0),
+    ],
+)
+def test_repetition_is_the_share_of_tokens_that_were_there_before(token_ids, expected):
+    from specds.demo.held_out import Prompt
+    from specds.demo.measure import Comparison, Completion
+
+    ids = list(token_ids)
+    done = Completion(Prompt("a", "b"), ids, [False] * len(ids), True, 3.0, 1.0)
+    assert done.repetition == expected
+    fresh = Completion(Prompt("a", "b"), list(range(60)), [False] * 60, True, 8.0, 2.0)
+    both = Comparison("greedy", [done, fresh])
+    assert both.fresh_speed_up == (4.0 if expected >= 0.1 else 11 / 3)
+    assert Comparison("greedy", []).fresh_speed_up is None
+
+
+def test_the_demo_takes_one_thread_unless_told(monkeypatch):
+    import torch
+
+    from specds.loading import one_thread_for
+
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    one_thread_for("demo-tiny")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    one_thread_for("./my-model")
+    assert given == []
+    one_thread_for("demo-tiny")
+    assert given == [1]

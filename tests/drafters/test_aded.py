@@ -201,6 +201,22 @@ def test_facts_are_those_of_the_datastore(datastore, trigrams):
     assert trigrams.words([1]) == trigrams.words([1, 2, 3]) == trigrams.words([31, 1]) == []
 
 
+def test_what_progress_raises_stops_a_count(datastore):
+    def stop(stage, done, total):
+        assert (stage, total) == ("read", datastore.num_tokens)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trigrams.build(datastore, progress=stop)
+
+
+@pytest.mark.parametrize(("searches", "depth", "num_nodes"), [(1, 1, 1), (65_536, 1024, 3)])
+def test_the_smallest_and_the_largest_search_work(tmp_path, searches, depth, num_nodes):
+    built = build(tmp_path / "d", [[1, 2, 3, 0], [1, 2, 3], [1, 2, 0]])
+    config = AdedConfig(searches=searches, depth=depth, candidates=2**60, adaptive=False)
+    assert len(AdedDrafter(Trigrams.build(built), config).session([1, 2]).draft(2**60)) == num_nodes
+
+
 def test_a_drafter_opens_what_a_path_holds(tmp_path, datastore, trigrams):
     stages = []
 

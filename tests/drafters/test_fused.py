@@ -26,6 +26,7 @@ from specds.drafters import (
     make_drafter,
     require_inputs,
 )
+from specds.drafters.session import Silence
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
@@ -56,11 +57,22 @@ def sources_of(tree):
     offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
     max_nodes=st.integers(0, 40),
+    is_chain=st.booleans(),
     effort=st.sampled_from(get_args(Effort)),
     pace=st.sampled_from([None, 0.001, 0.01, 0.1]),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path, documents, separator, earlier, bigrams, offset, pieces, max_nodes, effort, pace
+    tmp_path,
+    documents,
+    separator,
+    earlier,
+    bigrams,
+    offset,
+    pieces,
+    max_nodes,
+    is_chain,
+    effort,
+    pace,
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -87,9 +99,9 @@ def test_every_draft_is_that_of_a_naive_twin(
         session.set_step_time(pace)
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
-        tree = session.draft(max_nodes)
+        tree = session.draft(max_nodes, is_chain=is_chain)
         drafted = paths_of(tree)
-        twin.draft(max_nodes)
+        twin.draft(max_nodes, is_chain)
         if twin.is_on_edge:
             return
         expected = twin.expected()
@@ -190,17 +202,6 @@ def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
     predicted = resumed.for_request("ann", [51, 60])
     assert (predicted.vocab_size, predicted.max_nodes) == (100, None)
     assert predicted.session([51]).draft(1).token_ids.tolist() == [60]
-
-
-def test_a_snapshot_with_other_weights_brings_back_its_texts(tmp_path):
-    store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
-    path = tmp_path / "requests.bin"
-    memory = Memory(100)
-    memory.insert("", [50, 51])
-    memory.save(path, weights=b"specdsw\1 of a version before")
-    with pytest.warns(UserWarning, match="its texts are used, its weights are not"):
-        drafter = FusedDrafter.resume(path, store)
-    assert drafter.session([50]).draft(1).token_ids.tolist() == [51]
 
 
 def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
@@ -319,3 +320,27 @@ def test_threads_share_a_drafter():
     sessions = [drafter.session([1, 2, 3, number]) for number in range(20)]
     alone = [session.draft(16).token_ids.tolist() for session in sessions]
     assert [tree.token_ids.tolist() for tree in draft_batch(sessions, 16)] == alone
+
+
+def test_suggestions_are_drafted_and_bad_ones_refused_by_name():
+    session = FusedDrafter(memory=Memory(100)).session([1, 2, 3])
+    assert session.suggest(np.array([7, 8]), probs=[0.9, 0.8])
+    assert session.draft(2).token_ids.tolist() == [7, 8]
+    assert sources_of(session.draft(2)) == {"suggested"}
+    assert session.suggest([5, 6], parents=[-1, -1], probs=[0.3, 0.6])
+    assert session.draft(2).token_ids.tolist() == [6, 5]
+    for arguments, message in [
+        (([100],), "token 100"),
+        (([-1],), "token_ids"),
+        (([1, 2], [0]), "parents"),
+        (([1, 2], [1, -1]), "parents"),
+        (([1, 1], [-1, -1]), "1 comes twice"),
+        (([1], None, [1.5]), "probs"),
+        (([1], None, [float("nan")]), "probs"),
+        (([1], None, []), "probs"),
+        (([1] * 1025,), "at most 1024"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            session.suggest(*arguments)
+    assert session.draft(2).token_ids.tolist() == [6, 5]
+    assert not Silence().suggest([1])

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig
 
 import reference_n_grammys as reference
 from models import VOCAB_SIZE, build, tiny_model
+from specds.drafters import ModelTables, model_tables
 from specds.drafters.model_tables import (
     bigram_table,
     cache_folder,
@@ -89,7 +91,28 @@ def damage(kind, path):
     )
 
 
-@pytest.mark.parametrize("kind", ["empty", "text", "cut", "flipped", "foreign", "pickled", "other"])
+def test_no_byte_of_a_file_makes_other_tables_or_an_error(tmp_path):
+    path = tmp_path / "tables.npz"
+    tables = ModelTables(np.arange(20).reshape(10, 2) % 10, np.full((10, 2), 0.5), np.arange(10))
+    model_tables._write(path, tables)
+    whole = bytearray(path.read_bytes())
+    num_refused = 0
+    for place, flip in product(range(len(whole)), (1, 0x40)):
+        whole[place] ^= flip
+        path.write_bytes(whole)
+        whole[place] ^= flip
+        found = model_tables._read(path, 10, 2)
+        num_refused += found is None
+        if found is not None:
+            assert np.array_equal(found.bigram, tables.bigram)
+            assert np.array_equal(found.bigram_probs, tables.bigram_probs)
+    assert 1000 < num_refused < 2 * len(whole)
+
+
+KINDS = ["empty", "text", "cut", "flipped", "foreign", "pickled", "other", "packed", "no ranking"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_is_computed_again(tmp_path, kind):
     model = tiny_model("llama")
     expected = load_tables(model, 3, tmp_path)
@@ -101,6 +124,10 @@ def test_a_damaged_file_is_computed_again(tmp_path, kind):
         np.savez(path, bigram=np.array([[object()]]), bigram_probs=[[0.5]], unigram=[0])
     elif kind == "other":
         np.savez(path, bigram=[[0]], bigram_probs=[[0.5]], unigram=[0])
+    elif kind == "packed":
+        np.savez_compressed(path, **np.load(path))
+    elif kind == "no ranking":
+        np.savez(path, **dict(np.load(path)) | {"unigram": expected.unigram * 0})
     else:
         damage(kind, path)
     assert path.read_bytes() != good

@@ -11,6 +11,7 @@ import reference_n_grammys as reference
 import specds
 from models import VOCAB_SIZE, prompt, tiny_model
 from specds import NGrammysDrafter, PromptLookupDrafter
+from specds._core import n_grammys_session
 from specds.drafters import (
     DrafterInputs,
     ModelTables,
@@ -18,6 +19,7 @@ from specds.drafters import (
     RestConfig,
     make_drafter,
 )
+from specds.papers.path_rows import PathRows
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
 tokens = st.lists(st.integers(0, 3), max_size=12)
@@ -54,24 +56,29 @@ def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max
         tree = session.draft(k * w)
         assert reference.tree_paths(tree) == expected
         assert len(tree) <= config.max_nodes
-        check_probs(tree, bigram, probs, reference.prefixes(reference.context_ngrams(
-            context, k, w, q
-        )) if strategy in ("mixed", "context") else [])  # fmt: skip
+        has_context = strategy in ("mixed", "context")
+        shares = reference.context_shares(context, k, w, q) if has_context else {}
+        check_probs(tree, bigram, probs, shares)
+        of_bigrams = int(strategy not in ("context", "unigram"))
+        assert session.match_length == (q if shares else of_bigrams)
         cut = session.draft(max_nodes)
         assert reference.tree_paths(cut) == expected[:max_nodes]
         assert cut.probs.tolist() == tree.probs.tolist()[:max_nodes]
 
 
-def check_probs(tree, bigram, probs, of_context):
-    """A bigram's node has its parent's probability times the bigram's; a unigram's has none."""
+def check_probs(tree, bigram, probs, shares):
+    """A node of the context has its share of the matches, a bigram's its parent's probability times
+    the bigram's, a unigram's none."""
     sources = [specds.drafters.SOURCES[source] for source in tree.sources]
     for path, source, parent, prob in zip(
         reference.tree_paths(tree), sources, tree.parents, tree.probs, strict=True
     ):
-        assert (source == "context") == (path in of_context)
-        if source == "unigram":
+        assert (source == "context") == (path in shares)
+        if source == "context":
+            assert prob == pytest.approx(shares[path])
+        elif source == "unigram":
             assert prob == 0
-        if source == "bigram" and len(path) > 1:
+        elif len(path) > 1:
             by_bigram = probs[path[-2]][bigram[path[-2]].index(path[-1])]
             assert prob == pytest.approx(tree.probs[parent] * by_bigram)
 
@@ -93,6 +100,8 @@ def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
         assert tree.token_ids.tolist() == candidates[0, len(context) :].tolist()
         assert tree.token_ids.tolist() == reference.prompt_lookup(context, max_match, num_tokens)
         assert tree.parents.tolist() == list(range(-1, len(tree) - 1))
+        assert tree.probs.tolist() == [1.0] * len(tree)
+        assert session.match_length == reference.longest_match(context, max_match)[0]
 
 
 def test_a_text_that_repeats_itself_has_one_row():
@@ -109,6 +118,8 @@ def test_a_text_that_repeats_itself_has_one_row():
         (NGrammysConfig(k=0), "`k` must lie in 1..=1024, not 0"),
         (NGrammysConfig(w=0), "`w` must lie in 1..=1024, not 0"),
         (NGrammysConfig(q=0), "`q` must lie in 1..=1024, not 0"),
+        (NGrammysConfig(k=1025, strategy="context"), "`k` must lie in 1..=1024, not 1025"),
+        (NGrammysConfig(w=1025), "`w` must lie in 1..=1024, not 1025"),
         (NGrammysConfig(), "`k` must not exceed the 2 tokens that the tables know after each"),
         (NGrammysConfig(strategy="trigram"), "`strategy` must be one of mixed, context, bigram"),
     ],
@@ -117,6 +128,29 @@ def test_unusable_configurations_are_refused_when_the_drafter_is_made(config, me
     tables = ModelTables([[1, 0], [0, 1]], [[0.5, 0.5]] * 2, [0, 1])
     with pytest.raises(ValueError, match=message):
         NGrammysDrafter(tables, config)
+
+
+@pytest.mark.parametrize("arguments", [(0, 1), (1, 0), (1025, 1), (1, 1025)])
+def test_unusable_numbers_of_prompt_lookup_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"must lie in 1\.\.=1024"):
+        PromptLookupDrafter(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("message", "bigram", "probs", "unigram"),
+    [
+        ("`unigram` must have", np.zeros((0, 2), int), np.zeros((0, 2)), []),
+        ("`bigram` must have", np.zeros((2, 0), int), np.zeros((2, 0)), [1, 0]),
+        ("must have a row for each of 2 tokens", [[1, 0], [0, 1], [0, 1]], [[0.5] * 2] * 3, [1, 0]),
+        ("must have a row for each of 2 tokens", [[1], [0]], [[0.5] * 2] * 2, [1, 0]),
+        ("`bigram_probs` must lie in", [[1], [0]], [[0.5], [1.5]], [1, 0]),
+        ("`bigram_probs` must lie in", [[1], [0]], [[0.5], [float("nan")]], [1, 0]),
+        ("token 2 is outside", [[1], [0]], [[0.5], [0.5]], [1, 2]),
+    ],
+)
+def test_tables_that_contradict_themselves_are_refused(message, bigram, probs, unigram):
+    with pytest.raises(ValueError, match=message):
+        ModelTables(bigram, probs, unigram)
 
 
 def test_a_strategy_that_needs_a_model_says_so():
@@ -137,6 +171,12 @@ def test_prompts_that_cannot_be_drafted_for_are_refused():
             drafter.session([])
     with pytest.raises(ValueError, match="token 2 is outside the vocabulary of 2"):
         drafters[0].session([0, 2])
+    session = drafters[0].session([0])
+    with pytest.raises(ValueError, match="token 2 is outside the vocabulary of 2"):
+        session.observe([1, 2])
+    assert session.draft(9).token_ids.tolist()[0] == 1  # what follows 0: nothing was observed
+    for strategy in STRATEGIES:
+        assert len(n_grammys_session(tables, k=1, strategy=strategy).draft(9)) == 0
 
 
 def test_tables_give_back_their_arrays():
@@ -158,7 +198,7 @@ def test_budgets_are_those_of_the_papers():
     assert RestConfig().max_nodes is None
 
 
-@pytest.mark.parametrize("verification", ["tree", "batched"])
+@pytest.mark.parametrize("verification", ["tree", PathRows])
 def test_the_whole_of_k_rows_of_w_tokens_is_verified(monkeypatch, tmp_path, verification):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     model = tiny_model("llama")

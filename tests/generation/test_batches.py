@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from models import (
     GREEDY,
@@ -11,6 +12,7 @@ from models import (
     VOCAB_SIZE,
     Drafter,
     Recorder,
+    Session,
     mixed_drafter,
     oracle_drafter,
     prompt,
@@ -20,7 +22,7 @@ from models import (
 from specds.budget.policy import FixedBudget
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
-from specds.verify import RUNNERS, PackedRunner
+from specds.verify import RUNNERS, StaticRunner
 
 LENGTHS = (21, 5, 13, 1)
 PAD = 1
@@ -99,14 +101,14 @@ def test_the_batch_is_that_of_model_generate():
     expected = model.generate(ids, **settings)
     assert (expected == PAD).any()
     widths = []
-    forward = PackedRunner.verify_rows
+    forward = StaticRunner.verify_rows
 
     def spy(self, token_ids, trees):
         widths.append(len(token_ids))
         return forward(self, token_ids, trees)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PackedRunner, "verify_rows", spy)
+        patch.setattr(StaticRunner, "verify_rows", spy)
         output = generate(model, ids, random_drafter(), budget=4, **settings)
     assert output.sequences.tolist() == expected.tolist()
     # A finished sequence is in no pass any more.
@@ -119,8 +121,9 @@ def test_the_batch_is_that_of_model_generate():
 
 
 @pytest.mark.parametrize("stop", range(4))
-def test_whoever_leaves_first_the_others_go_on(stop):
-    model = tiny_model("qwen3")
+@pytest.mark.parametrize("family", ["qwen3", "opt"])
+def test_whoever_leaves_first_the_others_go_on(family, stop):
+    model = tiny_model(family)
     ids, mask = padded_prompts()
     settings = {"max_new_tokens": 24, "pad_token_id": PAD, **GREEDY}
     expected = each_alone(model, ids, mask, **settings)
@@ -183,12 +186,31 @@ def test_processors_see_each_sequence_as_in_a_plain_batch(name):
     assert output.sequences.tolist() == expected.tolist()
 
 
+class Stateful(LogitsProcessor):
+    """Right for a batch, where it sees all rows; wrong if rows shared it."""
+
+    def __init__(self):
+        self.before = None
+
+    def __call__(self, input_ids, scores):
+        changed = scores if self.before is None else scores - 0.5 * self.before
+        self.before = scores.clone()
+        return changed
+
+
+class AnyRow(StoppingCriteria):
+    """Ends all rows of a batch at once."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), bool((input_ids[:, -1] % 13 == 0).any()))
+
+
 NOT_OF_BATCHES = {
-    "streamer": ({"streamer": Recorder()}, "streamer cannot be used with several prompts"),
-    "scores": ({"return_dict_in_generate": True, "output_scores": True}, "output_scores and"),
-    "logits": ({"return_dict_in_generate": True, "output_logits": True}, "output_scores and"),
     "prefix": ({"prefix_allowed_tokens_fn": lambda *_: [3]}, "PrefixConstrainedLogitsProcessor"),
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
+    "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
+    "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
+    "cache": ({"past_key_values": DynamicCache()}, "past_key_values cannot be used: of one prompt"),
     "forced": ({"forced_ids": [[1], [2], [3]]}, "tokens for each of 2 sequences"),
     "forced_empty": ({"forced_ids": [[1], []]}, "tokens for each of 2 sequences"),
 }
@@ -200,6 +222,65 @@ def test_what_only_one_sequence_can_have_is_refused(name):
     ids, _ = padded_prompts((5, 5))
     with pytest.raises(ValueError, match=message):
         generate(tiny_model("llama"), ids, random_drafter(), max_new_tokens=3, **settings)
+
+
+class Shift(LogitsProcessor):
+    """Keeps no state and says so."""
+
+    rowwise = True
+
+    def __call__(self, input_ids, scores):
+        return scores.roll(int(input_ids.shape[1]) % 3, dims=-1)
+
+
+def test_a_processor_that_says_that_it_is_rowwise_is_called_row_by_row():
+    model = tiny_model("llama")
+    ids, mask = padded_prompts()
+    settings = {"max_new_tokens": 24, "pad_token_id": PAD, "logits_processor": [Shift()], **GREEDY}
+    expected = model.generate(ids, attention_mask=mask, **settings)
+    output = generate(model, ids, random_drafter(), attention_mask=mask, budget=5, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+
+
+def ending_batch(model):
+    """Prompts, and settings by which plain decoding ends them at different steps."""
+    ids, mask = padded_prompts()
+    free = model.generate(ids, attention_mask=mask, max_new_tokens=24, pad_token_id=PAD, **GREEDY)
+    ends = {"eos_token_id": int(free[1, 30]), "pad_token_id": PAD, "max_new_tokens": 24}
+    return ids, {"attention_mask": mask, **ends, **GREEDY}
+
+
+@pytest.mark.parametrize("verification", ["fast", "tree"])
+def test_a_streamer_gets_what_a_plain_batch_gives_it(verification):
+    model = tiny_model("llama")
+    ids, settings = ending_batch(model)
+    plain, ours = Recorder(), Recorder()
+    expected = model.generate(ids, streamer=plain, **settings)
+    assert (expected == PAD).any()
+    drafter = knowing_drafter(expected.tolist())
+    settings |= {"budget": 7, "verification": verification}
+    output = generate(model, ids, drafter, streamer=ours, **settings)
+    assert output.stats.num_accepted_tokens > 9
+    assert ours.received == plain.received
+
+
+def test_scores_of_a_batch_are_those_of_the_plain_one_and_zeros_behind_an_end():
+    model = tiny_model("llama")
+    ids, settings = ending_batch(model)
+    kept = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
+    settings |= {**kept, "repetition_penalty": 1.2}
+    plain = model.generate(ids, **settings)
+    output = generate(model, ids, knowing_drafter(plain.sequences.tolist()), budget=7, **settings)
+    assert output.sequences.tolist() == plain.sequences.tolist()
+    new = plain.sequences[:, ids.shape[1] :]
+    assert (new == PAD).any()
+    for name in ("scores", "logits"):
+        for step, pair in enumerate(zip(getattr(output, name), getattr(plain, name), strict=True)):
+            for row, (ours, theirs) in enumerate(zip(*pair, strict=True)):
+                if new[row, step] == PAD:
+                    assert not ours.any()
+                else:
+                    assert torch.allclose(ours, theirs, atol=1e-3)
 
 
 def test_drafted_is_of_one_sequence():
@@ -222,6 +303,22 @@ def test_sessions_are_finished_when_one_of_them_fails():
     assert [session.finished for session in drafter.sessions] == [1, 1]
 
 
+def test_a_session_that_fails_to_finish_leaves_none_open(monkeypatch):
+    drafter = random_drafter()
+    finish = Session.finish
+
+    def fail_at_first(session):
+        finish(session)
+        if session is drafter.sessions[0]:
+            raise RuntimeError("no room")
+
+    monkeypatch.setattr(Session, "finish", fail_at_first)
+    ids, _ = padded_prompts((5, 5))
+    with pytest.raises(RuntimeError, match="no room"):
+        generate(tiny_model("llama"), ids, drafter, max_new_tokens=3)
+    assert [session.finished for session in drafter.sessions] == [1, 1]
+
+
 @pytest.mark.parametrize("asked", [(3,), (3, 0, 5), (0, 0, 0)])
 def test_rows_are_told_what_is_predicted_of_themselves(asked):
     logits = [torch.randn(1 + 2 * row, 11) for row in range(len(asked))]
@@ -237,3 +334,15 @@ def test_rows_are_told_what_is_predicted_of_themselves(asked):
             assert predictions is None
     decoding._budget = FixedBudget(0)  # always pauses
     assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama4", "opt"])
+def test_models_that_ask_the_cache_for_its_length_go_on_when_rows_have_left(family):
+    model = tiny_model(family)
+    ids, mask = padded_prompts((21, 21, 21, 21))
+    settings = {"max_new_tokens": 24, "pad_token_id": PAD, "attention_mask": mask, **GREEDY}
+    free = model.generate(ids, **settings)
+    settings["eos_token_id"] = [int(free[row, 24 + row]) for row in range(3)]
+    expected = model.generate(ids, **settings)
+    output = generate(model, ids, random_drafter(), budget=4, **settings)
+    assert output.sequences.tolist() == expected.tolist()

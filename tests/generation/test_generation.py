@@ -185,7 +185,7 @@ ROOM = {
 
 @pytest.mark.parametrize("name", ROOM)
 def test_texts_are_the_same_however_the_cache_gets_its_slots(name, monkeypatch):
-    monkeypatch.setattr("specds.verify.runner._FIRST_SLOTS", 0 if "grows" in name else 1024)
+    monkeypatch.setattr("specds.verify.generic._FIRST_SLOTS", 0 if "grows" in name else 1024)
     family, settings = ROOM[name]
     model = tiny_model(family)
     expected = plain_generate(model, num_tokens=150, **GREEDY)

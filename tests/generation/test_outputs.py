@@ -8,8 +8,6 @@ from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
     StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
 )
 
 from models import (
@@ -54,15 +52,14 @@ def test_stop_strings_inside_a_draft(tokenizer):
         output = tree_generate(model, oracle_drafter(free), **settings)
         assert output.sequences.tolist() == [expected]
         assert output.stats.num_drafts == 1
-    # By transformers' own route the caller makes the criterion.
-    criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, stop)])
-    by_route = model.generate(
-        prompt(),
-        custom_generate=custom_generate(oracle_drafter(free)),
-        stopping_criteria=criteria,
-        max_new_tokens=32,
-    )
-    assert by_route.tolist() == [expected]
+    for tokens in (tokenizer, None):
+        loop = custom_generate(oracle_drafter(free), tokenizer=tokens)
+        settings = {"stop_strings": stop, "custom_generate": loop, "max_new_tokens": 32}
+        if tokens is not None:
+            assert model.generate(prompt(), **settings, **GREEDY).tolist() == [expected]
+        else:
+            with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
+                model.generate(prompt(), **settings, **GREEDY)
     with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
         tree_generate(model, random_drafter(), stop_strings=stop)
 
@@ -74,10 +71,9 @@ def test_streamers_get_what_plain_decoding_gives_them(mode):
     expected = plain_generate(model, streamer=plain, **mode)
     tree_generate(model, mixed_drafter(expected), streamer=ours, **mode)
     torch.manual_seed(0)
-    loop = custom_generate(
-        mixed_drafter(expected), budget=16, verification="batched", streamer=by_route
-    )
-    model.generate(prompt(), custom_generate=loop, max_new_tokens=32, **mode)
+    loop = custom_generate(mixed_drafter(expected), budget=16, verification="tree")
+    settings = {"custom_generate": loop, "streamer": by_route, "max_new_tokens": 32}
+    model.generate(prompt(), **settings, **mode)
     assert ours.received == by_route.received == plain.received
 
 

@@ -11,7 +11,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         named = dict(attributes)
-        self.ids += [named["id"]] if tag == "div" and "id" in named else []
+        self.ids += [named["id"]] if tag == "figure" and "id" in named else []
         if tag in {"script", "link", "img", "iframe"}:
             self.references += [named[name] for name in ("src", "href") if name in named]
 

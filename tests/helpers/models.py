@@ -8,8 +8,8 @@ import numpy as np
 import torch
 import transformers
 
-from reference import TokenTree
 from specds import drafters
+from specds._core import TokenTree
 from specds.generation import generate
 
 VOCAB_SIZE = 97
@@ -64,6 +64,7 @@ FAMILIES = {
             "attention_chunk_size": WINDOW,
             "layer_types": ["chunked_attention", "full_attention"],
             "no_rope_layers": [1, 0],
+            "attn_temperature_tuning": False,
         },
     ),
     "opt": (

@@ -4,7 +4,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import VOCAB_SIZE
-from reference import TokenTree
+from specds._core import TokenTree
 
 WIDE_SHAPE = {
     "hidden_size": 32,

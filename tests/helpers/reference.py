@@ -5,6 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 
+def path_to(tree, node):
+    """The nodes of a tree from the root to one of them."""
+    path = []
+    while node >= 0:
+        path.append(int(node))
+        node = tree.parents[node]
+    return path[::-1]
+
+
 class TokenTree:
     """The interface of `specds._core.TokenTree`, node by node."""
 
@@ -30,31 +39,24 @@ class TokenTree:
     def __len__(self):
         return len(self.token_ids)
 
-    def path_to(self, node):
-        path = []
-        while node >= 0:
-            path.append(int(node))
-            node = self.parents[node]
-        return path[::-1]
-
     def depths(self):
-        return np.array([len(self.path_to(node)) for node in range(len(self))], dtype=np.int64)
+        return np.array([len(path_to(self, node)) for node in range(len(self))], dtype=np.int64)
 
     def mask(self):
         mask = np.zeros((len(self), len(self)), dtype=np.bool_)
         for node in range(len(self)):
-            mask[node, self.path_to(node)] = True
+            mask[node, path_to(self, node)] = True
         return mask
 
     def paths(self):
         leaves = [node for node in range(len(self)) if node not in self.parents]
-        return [np.array(self.path_to(leaf), dtype=np.int64) for leaf in leaves]
+        return [np.array(path_to(self, leaf), dtype=np.int64) for leaf in leaves]
 
     def prefix(self, k):
         return TokenTree(self.token_ids[:k], self.parents[:k], self.probs[:k])
 
     def up_to_depth(self, max_depth):
-        kept = [node for node in range(len(self)) if len(self.path_to(node)) <= max_depth]
+        kept = [node for node in range(len(self)) if len(path_to(self, node)) <= max_depth]
         parents = [kept.index(parent) if parent >= 0 else -1 for parent in self.parents[kept]]
         return TokenTree(self.token_ids[kept], parents, self.probs[kept])
 

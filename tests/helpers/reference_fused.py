@@ -112,8 +112,11 @@ class Request:
         self.has_prompt = True
         self.tree, self.known = {}, {}
 
-    def draft(self, max_nodes):
-        """The probability of each path, before calibration; the likeliest first."""
+    def draft(self, max_nodes, is_chain=False):
+        """The probability of each path, before calibration; the likeliest first.
+
+        A chain goes on with the likeliest child of its last node.
+        """
         self.tree, self.known, pending = {}, {}, {}
         self.is_close, last = False, []
         if max_nodes and self.context:
@@ -123,6 +126,9 @@ class Request:
             self.tree[path] = prob = pending.pop(path)
             free = max_nodes - len(self.tree)
             likeliest = sorted(pending.values(), reverse=True)
+            if is_chain:
+                self.is_on_edge |= any(other > 0.9999 * prob for other in likeliest)
+                pending, likeliest = {}, []
             is_hopeful = free and hopes(self.hope * prob, likeliest[:free], free)
             # Rounding may decide another way, or take what is as likely first: the tree is then
             # another one.

@@ -42,15 +42,24 @@ def context_ngrams(context, k, w, q):
 
     Ties are for the match that came later in the context.
     """
-    query = context[-q:]
-    counts, latest = {}, {}
-    for start in range(len(context) - q - w + 1):  # `context.unfold(0, q + w, 1)`
-        gram = context[start : start + q + w]
-        if gram[:q] == query:
-            row = tuple(gram[q:])
-            counts[row] = counts.get(row, 0) + 1
-            latest[row] = start
-    return sorted(counts, key=lambda row: (-counts[row], -latest[row]))[:k]
+    found = followers(context, w, q)
+    latest = {row: start for start, row in enumerate(found)}
+    return sorted(latest, key=lambda row: (-found.count(row), -latest[row]))[:k]
+
+
+def followers(context, w, q):
+    """The w tokens after each earlier occurrence of the last q, in the order of the context."""
+    grams = [context[start : start + q + w] for start in range(len(context) - q - w + 1)]
+    return [tuple(gram[q:]) for gram in grams if gram[:q] == context[-q:]]
+
+
+def context_shares(context, k, w, q):
+    """Which share of all occurrences went on with each path of the k rows."""
+    rows, found = context_ngrams(context, k, w, q), followers(context, w, q)
+    return {
+        path: sum(found.count(row) for row in rows if row[: len(path)] == path) / len(found)
+        for path in prefixes(rows)
+    }
 
 
 def rows(strategy, context, bigram, unigram, k, w, q):
@@ -76,14 +85,19 @@ def prefixes(rows):
     return list(found)
 
 
-def prompt_lookup(context, max_match, num_tokens):
-    """What followed the first occurrence of the longest suffix, as far as the context goes."""
+def longest_match(context, max_match):
+    """The length of the longest suffix that came before, and where its first occurrence ends."""
     for length in range(min(max_match, len(context) - 1), 0, -1):
         suffix = context[-length:]
         for start in range(len(context) - length):
             if context[start : start + length] == suffix:
-                return context[start + length :][:num_tokens]
-    return []
+                return length, start + length
+    return 0, len(context)
+
+
+def prompt_lookup(context, max_match, num_tokens):
+    """What followed the first occurrence of the longest suffix, as far as the context goes."""
+    return context[longest_match(context, max_match)[1] :][:num_tokens]
 
 
 def tree_paths(tree):

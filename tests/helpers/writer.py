@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from specds.build import DatastoreBuilder, compact, merge
-from specds.drafters import refit
+from specds.drafters import Memory, refit
 
 NUM_DOCUMENTS = 700
 
@@ -50,6 +50,16 @@ def prepare(job, folder):
         write(folder / "out", made, max_shard_tokens=400)
     elif job == "refit":
         write(folder / "out", made, prior_tokens=0)
+    elif job == "save":
+        save(folder / "out", made[:20])
+
+
+def save(path, texts):
+    """Saves a memory of some texts."""
+    memory = Memory(100)
+    for text in texts:
+        memory.insert("ann", text)
+    memory.save(path)
 
 
 def run(job, folder):
@@ -65,6 +75,8 @@ def run(job, folder):
         compact(folder / "out", max_shard_tokens=5000)
     elif job == "refit":
         refit(folder / "out")
+    elif job == "save":
+        save(folder / "out", made)
 
 
 if __name__ == "__main__":

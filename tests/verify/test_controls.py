@@ -5,43 +5,49 @@ import pytest
 import torch
 
 from models import GREEDY, SAMPLING, oracle_drafter, plain_generate, tiny_model, tree_generate
-from reference import TokenTree
-from specds.verify import BatchedRunner, MaskBuilder, TreeCache
+from specds.papers.path_rows import PathRows
+from specds.verify import MaskBuilder, TreeCache, generic
 
 
 def siblings_see_each_other(monkeypatch):
-    of_row = MaskBuilder.of_row
+    build = MaskBuilder.build
     monkeypatch.setattr(
         MaskBuilder,
-        "of_row",
-        lambda self, visible, *args: of_row(self, torch.ones_like(visible).tril(), *args),
+        "build",
+        lambda self, visible, *args: build(self, torch.ones_like(visible).tril(), *args),
     )
 
 
 def positions_count_slots(monkeypatch):
-    monkeypatch.setattr(TokenTree, "depths", lambda self: np.arange(1, len(self) + 1))
+    of_tree = generic.of_tree
+    monkeypatch.setattr(
+        generic, "of_tree", lambda tree: (of_tree(tree)[0], np.arange(1 + len(tree)))
+    )
 
 
 def the_wrong_slot_is_kept(monkeypatch):
     commit = TreeCache.commit
-    monkeypatch.setattr(TreeCache, "commit", lambda self, keep: commit(self, range(len(keep))))
+    monkeypatch.setattr(TreeCache, "commit", lambda self, kept: commit(self, [range(len(kept[0]))]))
 
 
 def rejected_slots_are_kept(monkeypatch):
-    monkeypatch.setattr(TreeCache, "commit", lambda self, keep: self.advance(max(keep) + 1))
+    commit = TreeCache.commit
+    monkeypatch.setattr(
+        TreeCache, "commit", lambda self, kept: commit(self, [range(max(kept[0]) + 1)])
+    )
 
 
 def the_first_row_is_kept(monkeypatch):
     commit = TreeCache.commit
     monkeypatch.setattr(
-        TreeCache, "commit", lambda self, keep: commit(self, [i - keep[0] for i in keep])
+        TreeCache, "commit", lambda self, kept: commit(self, [[i - kept[0][0] for i in kept[0]]])
     )
 
 
 def rows_begin_one_position_late(monkeypatch):
-    forward = BatchedRunner._forward
+    forward = PathRows._forward
     monkeypatch.setattr(
-        BatchedRunner,
+        PathRows,
         "_forward",
         lambda self, ids, positions, mask, **kwargs: forward(
             self, ids, positions + (mask is not None), mask, **kwargs
@@ -58,10 +64,10 @@ def rows_begin_one_position_late(monkeypatch):
         ("tree", positions_count_slots),
         ("tree", the_wrong_slot_is_kept),
         ("tree", rejected_slots_are_kept),
-        ("batched", None),
-        ("batched", siblings_see_each_other),
-        ("batched", the_first_row_is_kept),
-        ("batched", rows_begin_one_position_late),
+        (PathRows, None),
+        (PathRows, siblings_see_each_other),
+        (PathRows, the_first_row_is_kept),
+        (PathRows, rows_begin_one_position_late),
     ],
 )
 def test_broken_verification_changes_the_text(monkeypatch, verification, breaks, mode):

@@ -17,8 +17,7 @@ from models import (
     tiny_model,
 )
 from specds.generation import generate
-from specds.verify import RUNNERS, PackedRunner, graphs
-from specds.verify.graphs import GraphRunner
+from specds.verify import RUNNERS, StaticRunner, recordings, release, static
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,8 +30,6 @@ pytestmark = [
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma3", "gpt_neox", "gpt2"])
 @pytest.mark.parametrize("verification", RUNNERS)
 def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, family, dtype, mode):
-    if verification == "fast" and mode["do_sample"]:
-        pytest.skip("samples drawn on the device are others, of the same distribution")
     model = tiny_model(family, dtype).to("cuda")
     try:
         for seed, budget in enumerate([0, 1, 16, 64]):
@@ -56,6 +53,31 @@ def test_tokens_on_a_device_are_those_of_plain_decoding_there(verification, fami
         model.to("cpu")  # models are cached by the tests
 
 
+def kept_of(model):
+    (kept,) = recordings._free[model]
+    return kept
+
+
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma3", "mistral"])
+def test_texts_by_kernels_are_those_of_plain_decoding(family, mode):
+    config_class, settings = FAMILIES[family]
+    model = build(config_class, {**settings, "head_dim": 16}).to("cuda")
+    ids = torch.cat([prompt(seed=seed) for seed in range(3)]).to("cuda")
+    for rows in (ids, ids[:1]):
+        torch.manual_seed(1)
+        expected = model.generate(rows, max_new_tokens=40, **mode)
+        for budget in (0, 7, 64):
+            drafter = mixed_drafter(expected[0].tolist())
+            torch.manual_seed(1)
+            output = generate(model, rows, drafter, budget=budget, max_new_tokens=40, **mode)
+            assert output.sequences.tolist() == expected.tolist()
+            assert (output.stats.verification, output.stats.reason) == ("fast", "")
+    kept = kept_of(model)
+    assert kept.scratch is not None
+    assert kept.forward.num_copied_bytes > 0
+
+
 @pytest.fixture
 def model():
     return build("LlamaConfig", FAMILIES["llama"][1]).to("cuda")
@@ -74,7 +96,7 @@ def check(model, seed=0, num_tokens=32):
 
 def test_passes_are_recorded_and_replayed(model):
     check(model)
-    kept = graphs._kept[model]
+    kept = kept_of(model)
     assert kept.records
     made = [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()]
     assert any(made)
@@ -88,10 +110,12 @@ def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):
     check(model)
 
 
-def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model):
+def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model, monkeypatch):
     sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
     with torch.no_grad():
-        recorded, plain = GraphRunner(model, **sizes), PackedRunner(model, **sizes)
+        recorded = StaticRunner(model, **sizes)
+        monkeypatch.setattr(recordings, "recorder", lambda _: None)
+        plain = StaticRunner(model, **sizes)
         for runner in (recorded, plain):
             runner.prefill(prompt())
         grow = random_drafter().session([0]).draft
@@ -100,6 +124,7 @@ def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model):
             tree = tree if len(tree) else None
             rows = recorded.verify(5, tree), plain.verify(5, tree)
             assert torch.allclose(*rows, atol=1e-4)
+        monkeypatch.undo()
         recorded.close()
 
 
@@ -113,19 +138,19 @@ def test_workspaces_that_others_clear_are_not_those_of_recordings():
     taken = torch.full((1 << 28,), 7, dtype=torch.uint8, device="cuda")
     check(wide)
     assert bool((taken == 7).all())
-    assert graphs._kept[wide].records
+    assert kept_of(wide).records
 
 
 def test_two_models_are_recorded_side_by_side_and_one_goes(model):
     other = build("LlamaConfig", {**FAMILIES["llama"][1], "num_hidden_layers": 3}).to("cuda")
     for made in (model, other, model):
         check(made)
-    del graphs._kept[model]
+    release(model)
     gc.collect()
     torch.cuda.empty_cache()
     for made in (other, model, other):
         check(made)
-        assert graphs._kept[made].records
+        assert kept_of(made).records
 
 
 def test_batches_are_those_of_plain_decoding(model):
@@ -138,13 +163,18 @@ def test_batches_are_those_of_plain_decoding(model):
     assert output.sequences.tolist() == expected.tolist()
 
 
-def test_samples_follow_the_seed(model):
-    texts = []
-    for _ in range(2):
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_samples_are_those_of_plain_decoding_whatever_is_drafted(model, num_rows):
+    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)]).to("cuda")
+    settings = {"max_new_tokens": 16, "do_sample": True, "temperature": 3.0, "top_p": 0.9}
+    torch.manual_seed(5)
+    expected = model.generate(ids, **settings).tolist()
+    after = torch.cuda.get_rng_state()
+    for budget in (0, 7, 20, "auto"):
         torch.manual_seed(5)
-        settings = {"max_new_tokens": 16, "do_sample": True, "top_p": 0.9}
-        texts.append(generate(model, prompt().to("cuda"), random_drafter(), **settings))
-    assert texts[0].sequences.tolist() == texts[1].sequences.tolist()
+        output = generate(model, ids, random_drafter(), budget=budget, **settings)
+        assert output.sequences.tolist() == expected
+        assert torch.equal(torch.cuda.get_rng_state(), after)
 
 
 def test_requests_leave_no_memory_behind(model):
@@ -171,7 +201,7 @@ def test_half_precision_departs_only_at_near_ties(model, dtype):
 
 
 def test_other_weights_dtypes_and_sizes_are_recorded_again(model, monkeypatch):
-    monkeypatch.setattr(graphs, "_SLOTS", (64, 128))
+    monkeypatch.setattr(static, "_SLOTS", (64, 128))
     check(model)
     up = model.model.layers[0].mlp.up_proj
     up.weight = torch.nn.Parameter(-2 * up.weight)

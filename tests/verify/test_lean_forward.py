@@ -1,6 +1,7 @@
 """A lean forward gives what the model's own gives, and where it might not there is none."""
 
 import types
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -19,9 +20,10 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from reference import TokenTree
-from specds.verify import PackedRunner
+from specds._core import TokenTree
+from specds.verify import StaticRunner, static
 from specds.verify.lean_forward import lean_reason
+from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
 OTHER = TokenTree([8, 9], [-1, 0], [0.5] * 2)
@@ -42,6 +44,7 @@ MODELS = {
     "qwen2": ("Qwen2Config", {}),
     "some windows": ("Qwen2Config", {"use_sliding_window": True, **_MIXED}),
     "qwen3": ("Qwen3Config", {}),
+    "gemma3": ("Gemma3TextConfig", _MIXED),
     "qwen3 with biases and windows": (
         "Qwen3Config",
         {"attention_bias": True, "use_sliding_window": True, **_MIXED},
@@ -49,44 +52,66 @@ MODELS = {
 }
 
 
-def passes(model, *, lean):
+def passes(model, *, lean, by_kernels=False):
     """The logits of passes over one row and over two, and the states of what was committed."""
-    runner = PackedRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
-    assert runner._lean is not None
-    if not lean:
-        runner._lean = None
-    for row in range(2):
-        runner.prefill(prompt(21 - row, row), row=row)
+    assert lean_reason(model) is None
+    with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
+        patch.setattr(static, "lean_reason", lambda _: None if lean else "not asked for")
+        return _passes(model)
+
+
+def _passes(model):
+    runner = StaticRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
+    runner.prefill_rows([prompt(21), prompt(20, 1)])
     logits = [*runner.verify_rows([7, 8], [TREE, OTHER]), *runner.verify_rows([7, 8], [None, TREE])]
     runner.commit_rows([[], [1, 4]])
     states = [
-        block[:, row, :, :length].clone()
+        block[:, first : first + length].clone()
         for block in runner.cache._blocks
         for row, length in enumerate(runner.cache.lengths)
+        for first in [row * runner.cache.capacity]
     ]
     runner.leave(1)
     logits += [runner.verify(5, None), runner.verify(6, TREE)]
     return torch.cat(logits), states
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_and_states_are_those_of_the_twin(name, dtype):
-    config_class, settings = MODELS[name]
-    model = build(config_class, {**_SHAPE, **settings}, dtype)
+def changed(name, dtype, **settings):
+    """A model whose vectors are no constants, so that each of their numbers matters."""
+    config_class, of_name = MODELS[name]
+    model = build(config_class, {**_SHAPE, **settings, **of_name}, dtype)
     for weight in model.parameters():
         if weight.dim() == 1:
             weight.add_(torch.linspace(-0.1, 0.1, len(weight)))
-    logits, states = passes(model, lean=True)
-    expected, expected_states = passes(model, lean=False)
-    rounding = 16 * torch.finfo(dtype).eps
-    for mine, theirs in zip([logits, *states], [expected, *expected_states], strict=True):
+    return model
+
+
+def assert_near(found, expected, dtype, roundings):
+    for mine, theirs in zip([found[0], *found[1]], [expected[0], *expected[1]], strict=True):
         assert mine.dtype == theirs.dtype == dtype
-        assert float((mine - theirs).abs().max()) <= rounding * float(theirs.abs().max())
+        most = roundings * torch.finfo(dtype).eps * float(theirs.abs().max())
+        assert float((mine - theirs).abs().max()) <= most
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_states_are_those_of_the_packed_model(name, dtype):
+    model = changed(name, dtype)
+    expected = passes(model, lean=False)
+    assert_near(passes(model, lean=True), expected, dtype, 16)
     # The control: another scale of a single norm is far above that.
     model.model.norm.weight.mul_(1.1)
-    assert not torch.allclose(passes(model, lean=True)[0], expected, rtol=0.05)
+    assert not torch.allclose(passes(model, lean=True)[0], expected[0], rtol=0.05)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["biases", "wide heads", "qwen2", "qwen3", "gemma3", "gelu"])
+def test_kernels_compute_what_the_model_does(name, dtype):
+    model = changed(name, dtype, head_dim=16, hidden_size=40, intermediate_size=1100)
+    expected = passes(model, lean=False)
+    assert_near(passes(model, lean=True, by_kernels=True), expected, dtype, 32)
 
 
 def pre_hook(module):
@@ -142,7 +167,7 @@ def test_a_part_that_is_not_as_usual_is_refused(change, part):
 def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
     model = tiny_model("llama")
     assert lean_reason(model) is None
-    assert "Gemma3ForCausalLM is of no family" in lean_reason(tiny_model("gemma3"))
+    assert "GPTNeoXForCausalLM is of no family" in lean_reason(tiny_model("gpt_neox"))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     assert "hooks are registered for all modules" in lean_reason(model)
     handle.remove()
@@ -187,17 +212,19 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, is_le
 
 
 def test_every_family_here_has_a_lean_forward():
-    for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_mixed"):
+    for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_mixed", "gemma3"):
         assert lean_reason(tiny_model(family)) is None
     heads = transformers.AutoModelForSequenceClassification.from_config(
         transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
     )
     assert lean_reason(heads) is not None
+    settings = {**FAMILIES["gemma3"][1], "final_logit_softcapping": 3.0}
+    assert "caps its logits" in lean_reason(build("Gemma3TextConfig", settings))
 
 
 @torch.no_grad()
 def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
-    runner = PackedRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
+    runner = StaticRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
     runner.prefill(prompt(9))
     storage = runner.cache.storage
     while runner.cache.storage == storage:

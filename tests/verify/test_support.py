@@ -3,12 +3,29 @@
 import pytest
 import torch
 import transformers
-from transformers import DynamicCache
+from transformers import AttentionInterface
 
 import specds.verify.support as support
-from models import FAMILIES, VOCAB_SIZE, build, prompt, random_drafter, tiny_model
+from models import (
+    _SHAPE,
+    FAMILIES,
+    GREEDY,
+    VOCAB_SIZE,
+    WINDOW,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    tiny_model,
+    tree_generate,
+)
 from specds.generation import custom_generate, generate
+from specds.papers.path_rows import PathRows
 from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
+from specds.verify.masks import Sight
+from specds.verify.support import require_support
 
 _SMALL = {
     "hidden_size": 32,
@@ -109,17 +126,64 @@ def test_encoder_decoder_models_are_refused():
 _SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 UNFIT = {
     "mrope": ({"rope_parameters": _SECTIONS}, {}, "mrope"),
-    "attention": ({}, {"attn_implementation": "flex_attention"}, "'flex_attention' takes no tree"),
-    "training": ({}, {}, r"call `model\.eval\(\)`"),
+    "attention": (
+        {},
+        {"attn_implementation": "flex_attention", "verification": "tree"},
+        "'flex_attention' takes no tree",
+    ),
+    "training": ({"attention_dropout": 0.1}, {"train": True}, r"call `model\.eval\(\)`"),
+    "checkpointing": ({}, {"train": True, "checkpoint": True}, "which keeps no KV cache"),
+    "tensor parallel": ({}, {"_tp_size": 2}, "tensors are spread over some processes"),
 }
 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_models_that_are_set_up_otherwise_are_refused(name):
     settings, options, reason = UNFIT[name]
-    model = build("LlamaConfig", {**_SMALL, **settings}, **options).train(name == "training")
+    attention = options.get("attn_implementation", "sdpa")
+    model = build("LlamaConfig", {**_SMALL, **settings}, attn_implementation=attention)
+    model.train("train" in options)
+    model.model.gradient_checkpointing = "checkpoint" in options
+    model._tp_size = options.get("_tp_size")
     with pytest.raises(UnsupportedModelError, match=reason):
-        generate_with(model)
+        generate_with(model, verification=options.get("verification", "auto"))
+
+
+def test_a_model_that_is_in_training_without_dropout_decodes():
+    model = build("LlamaConfig", _SMALL)
+    settings = {"max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(prompt(), **settings).tolist()
+    model.train()
+    assert generate(model, prompt(), random_drafter(), **settings).sequences.tolist() == expected
+    model.model.layers[0].mlp.append_dropout = torch.nn.Dropout(0.1)
+    with pytest.raises(UnsupportedModelError, match="dropout is random"):
+        generate(model, prompt(), random_drafter(), **settings)
+
+
+def causal(module, query, key, value, attention_mask, scaling, **kwargs):
+    """Stands in for flash attention, which runs on GPUs alone: it takes no mask."""
+    assert attention_mask is None
+    seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+    seen = seen.tril(key.shape[2] - query.shape[2])
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen, scale=scaling, enable_gqa=True
+    )
+    return output.transpose(1, 2), None
+
+
+def test_a_model_that_was_loaded_with_flash_attention_decodes(monkeypatch):
+    known = AttentionInterface._global_mapping
+    monkeypatch.setitem(known, "flash_attention_2", causal)
+    model = build("LlamaConfig", _SMALL)
+    settings = {"max_new_tokens": 24, "do_sample": False}
+    expected = model.generate(prompt(), **settings)[0].tolist()
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert model.generate(prompt(), **settings)[0].tolist() == expected
+    output = generate(model, prompt(), oracle_drafter(expected), budget=8, **settings)
+    assert output.sequences[0].tolist() == expected
+    assert output.stats.num_accepted_tokens > 12
+    with pytest.raises(UnsupportedModelError, match="'flash_attention_2' takes no tree mask"):
+        generate(model, prompt(), random_drafter(), verification="tree", **settings)
 
 
 @pytest.mark.parametrize("verification", RUNNERS)
@@ -158,7 +222,7 @@ def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_self_check_finds_a_window_that_is_not_in_the_mask(monkeypatch, dtype):
-    monkeypatch.setattr("specds.verify.masks.first_visible", lambda *_: None)
+    monkeypatch.setattr("specds.verify.masks.sight_of", lambda *_: Sight())
     assert not check_model(tiny_model("mistral", dtype)).ok
     assert check_model(tiny_model("llama", dtype)).ok
     # A prompt shorter than the window hides it, which is why the check crosses windows.
@@ -190,9 +254,9 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     with pytest.raises(UnsupportedModelError, match="logits differ"):
         model.generate(prompt(), custom_generate=loop, max_new_tokens=2)
     assert calls == [(model, "fast"), (model, "tree")]
-    with pytest.raises(UnsupportedModelError, match="cannot verify a batch of rows: logits"):
-        generate_with(model, verification="batched")
-    assert calls[2:] == [(model, "batched")]
+    with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
+        generate_with(model, verification=PathRows)
+    assert calls[2:] == [(model, PathRows)]
 
 
 def test_old_transformers_are_refused():
@@ -203,56 +267,47 @@ def test_old_transformers_are_refused():
     support.require_transformers()
 
 
-ARGUMENTS = {
-    "beams": ({"num_beams": 2}, "generation mode 'beam_search'"),
-    "dola": ({"dola_layers": "low"}, "generation mode 'dola_generation'"),
-    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "generation mode 'contrastive_search'"),
-    "lookup": ({"prompt_lookup_num_tokens": 3}, "generation mode 'assisted_generation'"),
-    "constrained": (
-        {"force_words_ids": [[5]], "num_beams": 2},
-        "generation mode 'constrained_beam_search'",
-    ),
-    "assistant": ({"assistant_model": object()}, "assistant_model cannot be used"),
-    "loop": ({"custom_generate": print}, "custom_generate cannot be used"),
-    "padding": (
-        {"attention_mask": torch.tensor([[1] * 20 + [0]])},
-        "attention_mask has zeros behind a token: pad prompts on the left",
-    ),
-    "hole": ({"attention_mask": torch.tensor([[1, 0] + [1] * 19])}, "attention_mask has zeros"),
-    "cache": ({"past_key_values": DynamicCache()}, "past_key_values cannot be used"),
-    "static": ({"cache_implementation": "static"}, "cache_implementation='static'"),
-    "no_cache": ({"use_cache": False}, "use_cache must not be False"),
-    "positions": ({"position_ids": torch.arange(1, 22)[None]}, "position_ids must count from 0"),
-    "embeddings": ({"inputs_embeds": torch.zeros(1, 21, 32)}, "inputs_embeds cannot be used"),
-    "attentions": (
-        {"output_attentions": True, "return_dict_in_generate": True},
-        "output_attentions cannot be used",
-    ),
-    "hidden": (
-        {"output_hidden_states": True, "return_dict_in_generate": True},
-        "output_hidden_states cannot be used",
-    ),
-}
+@pytest.mark.parametrize("verification", ["fast", "tree"])
+def test_layers_that_share_states_are_verified(verification):
+    settings = {
+        **_SHAPE,
+        "num_hidden_layers": 4,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+        "laurel_rank": 4,
+        "altup_num_inputs": 2,
+        "altup_active_idx": 0,
+        "intermediate_size": [48] * 4,
+        "activation_sparsity_pattern": [0.0] * 4,
+    }
+    model = build("Gemma3nTextConfig", settings)
+    assert [layer.self_attn.is_kv_shared_layer for layer in model.model.layers][2:] == [True] * 2
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(expected, num_wrong=1)
+    output = tree_generate(model, drafter, verification=verification, **GREEDY)
+    assert output.sequences.tolist() == [expected]
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_that_a_tree_cannot_honour_are_named(name):
-    settings, message = ARGUMENTS[name]
-    model = tiny_model("llama", attention="eager")
-    with pytest.raises(ValueError, match=message):
-        generate_with(model, **settings)
+def test_queries_that_are_scaled_by_cache_slots_are_refused_and_others_are_not():
+    config_class, settings = FAMILIES["llama4"]
+    model = build(config_class, {**settings, "attn_temperature_tuning": True, "floor_scale": 8192})
+    for verification in ("auto", "fast", "tree"):
+        with pytest.raises(UnsupportedModelError, match="scales queries by cache slots"):
+            require_support(model, verification=verification)
+    assert check_model(build(config_class, settings)).ok
 
 
-def test_prompts_and_masks_of_other_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"input_ids must not be empty, got shape \(0, 5\)"):
-        nobody = torch.ones((0, 5), dtype=torch.long)
-        generate(tiny_model("llama"), nobody, random_drafter(), max_length=9)
-    mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
-    with pytest.raises(ValueError, match="attention_mask must have the shape of input_ids"):
-        support.require_arguments(prompt(), transformers.GenerationConfig(use_cache=True), mask)
-
-
-def test_a_mask_of_ones_is_no_padding():
-    model = tiny_model("llama")
-    output = generate_with(model, attention_mask=torch.ones_like(prompt()))
-    assert output.sequences.shape == (1, 23)
+def test_a_default_device_of_torch_is_not_the_one_of_a_request():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    expected = plain_generate(model, **GREEDY)
+    drafter, ids = mixed_drafter(expected), prompt()
+    torch.set_default_device("meta")
+    try:
+        output = generate(model, ids, drafter, budget=8, max_new_tokens=32, **GREEDY)
+    finally:
+        torch.set_default_device(None)
+    assert output.stats.verification == "fast"
+    assert output.sequences.tolist() == [expected]

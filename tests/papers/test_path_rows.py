@@ -6,7 +6,8 @@ import pytest
 from models import VOCAB_SIZE, build, prompt, random_drafter, tiny_model
 from passes import WIDE_SHAPE
 from specds.generation import generate
-from specds.verify import BatchedRunner, UnsupportedModelError, check_model
+from specds.papers.path_rows import PathRows
+from specds.verify import UnsupportedModelError, check_model
 
 REFUSED = {
     "gpt_oss": (
@@ -29,12 +30,14 @@ def test_attention_of_another_kind_is_refused(name):
     settings = {**settings, "pad_token_id": None, "eos_token_id": None}
     model = build(config_class, settings, attn_implementation="eager")
     assert check_model(model).ok
-    verdict = check_model(model, verification="batched")
+    verdict = check_model(model, verification=PathRows)
     assert not verdict.ok
     assert reason in verdict.reasons[0]
     assert model.config._attn_implementation == "eager"
-    with pytest.raises(UnsupportedModelError, match="cannot verify a batch of rows") as refusal:
-        generate(model, prompt(), random_drafter(), max_new_tokens=3, verification="batched")
+    with pytest.raises(
+        UnsupportedModelError, match="cannot verify drafts by 'PathRows'"
+    ) as refusal:
+        generate(model, prompt(), random_drafter(), max_new_tokens=3, verification=PathRows)
     assert reason in str(refusal.value)
 
 
@@ -43,9 +46,9 @@ def test_the_self_check_finds_rows_that_are_wrong(monkeypatch, broken):
     if broken == "mask":
         monkeypatch.setattr(np, "eye", lambda n, dtype: np.ones((n, n), dtype))
     else:
-        forward = BatchedRunner._forward
+        forward = PathRows._forward
         monkeypatch.setattr(
-            BatchedRunner,
+            PathRows,
             "_forward",
             lambda self, ids, positions, mask, **kwargs: forward(
                 self, ids, positions + (mask is not None), mask, **kwargs
@@ -53,11 +56,9 @@ def test_the_self_check_finds_rows_that_are_wrong(monkeypatch, broken):
         )
     model = tiny_model("llama")
     assert check_model(model).ok
-    assert not check_model(model, verification="batched").ok
+    assert not check_model(model, verification=PathRows).ok
 
 
 def test_ways_to_check_that_there_are_not_are_an_error():
-    with pytest.raises(
-        ValueError, match="verification must be 'fast' or 'tree' or 'batched', got 'rows'"
-    ):
+    with pytest.raises(ValueError, match="verification must be 'fast' or 'tree', got 'rows'"):
         check_model(tiny_model("llama"), verification="rows")

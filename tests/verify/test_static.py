@@ -19,11 +19,19 @@ from models import (
     tree_generate,
 )
 from passes import WIDE_SHAPE, Allocations, rows_tree
-from reference import TokenTree
+from specds._core import TokenTree
 from specds.generation import generate
-from specds.verify import BatchedRunner, PackedRunner, UnsupportedModelError, check_model, runner
+from specds.papers.path_rows import PathRows
+from specds.verify import (
+    RUNNERS,
+    StaticRunner,
+    TreeCache,
+    UnsupportedModelError,
+    check_model,
+    generic,
+)
 from specds.verify.attention import PACKED, AttentionError, attend_packed
-from specds.verify.packed_model import packed_model_of
+from specds.verify.packed_model import packed_model
 from specds.verify.support import require_support
 
 LONG = 3000
@@ -31,18 +39,19 @@ LONG = 3000
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_key_heads", [2, 4])
-@pytest.mark.parametrize("runner_class", [PackedRunner, BatchedRunner])
+@pytest.mark.parametrize("runner_class", [StaticRunner, PathRows])
 @pytest.mark.parametrize("num_rows", [0, 10, 25])
 def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
     model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": num_key_heads})
     fast = runner_class(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=100)
     fast.prefill(prompt(LONG), 500)
     tree = rows_tree(num_rows, 3) if num_rows else None
+    fast.verify(5, None)  # makes the angles of all slots
     with Allocations() as made:
         fast.verify(5, tree)
     # The largest things are the mask of a pass and of its query heads, next to which a prefix
     # would show; without a draft there is none, but for who is where.
-    num_tokens = num_rows * 4 if runner_class is BatchedRunner else num_rows * 3 + 1
+    num_tokens = num_rows * 4 if runner_class is PathRows else num_rows * 3 + 1
     mask_bytes = 4 // num_key_heads * num_tokens * (LONG + num_tokens) * 4
     largest = sorted(made.num_bytes)
     assert largest[-1] <= (mask_bytes if num_rows else 2 * (LONG + 1) * 4)
@@ -50,15 +59,31 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("runner_class", RUNNERS.values())
+def test_acceptance_moves_what_was_accepted_and_nothing_else(runner_class, monkeypatch):
+    runner = runner_class(tiny_model("llama"), prompt_length=9, max_length=50, max_nodes=8)
+    runner.prefill(prompt(9))
+    moved = []
+    monkeypatch.setattr(TreeCache, "_move", lambda _, places: moved.append(places.tolist()))
+    tree = TokenTree([3, 4, 5, 6, 7], [-1, -1, 1, 2, 2], [0.5] * 5)
+    for path, expected in (([1, 2, 4], [[11, 12, 14], [10, 11, 12]]), ([], None), ([0], None)):
+        runner.cache.lengths = [9]
+        runner.verify(5, tree)
+        runner.commit(path)
+        assert moved == ([] if expected is None else [expected])
+        moved.clear()
+
+
+@torch.no_grad()
 def test_long_prompts_are_read_in_chunks(monkeypatch):
     model = build("MistralConfig", {**WIDE_SHAPE, "sliding_window": 50})
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
-    whole = PackedRunner(model, **sizes)
+    whole = StaticRunner(model, **sizes)
     with Allocations() as all_at_once:
         expected = whole.prefill(prompt(LONG))
-    monkeypatch.setattr(runner, "_LONG_PROMPT", 1000)
-    monkeypatch.setattr(runner, "_CHUNK", 100)
-    chunked = PackedRunner(model, **sizes)
+    monkeypatch.setattr(generic, "_LONG_PROMPT", 1000)
+    monkeypatch.setattr(generic, "_CHUNK", 100)
+    chunked = StaticRunner(model, **sizes)
     with Allocations() as in_chunks:
         logits = chunked.prefill(prompt(LONG))
     assert torch.allclose(logits, expected, atol=1e-3)
@@ -69,20 +94,20 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
     assert torch.allclose(chunked.verify(3, tree), whole.verify(3, tree), atol=1e-3)
 
 
-def test_the_twin_shares_everything_and_changes_nothing():
+def test_the_packed_model_shares_everything_and_changes_nothing():
     model = tiny_model("gemma3", attention="eager")
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
-    twin = packed_model_of(model)
+    packed = packed_model(model)
     for (name, mine), (other, theirs) in zip(
-        model.named_parameters(), twin.named_parameters(), strict=True
+        model.named_parameters(), packed.named_parameters(), strict=True
     ):
         assert name == other
         assert mine is theirs
     with torch.no_grad():
-        assert twin(prompt()[:, :1]).logits.shape == (1, 1, VOCAB_SIZE)
+        assert packed(prompt()[:, :1]).logits.shape == (1, 1, VOCAB_SIZE)
     assert {name: dict(module.__dict__) for name, module in model.named_modules()} == before
     assert model.config._attn_implementation == "eager"
-    configs = {id(m.config): m.config for m in twin.modules() if hasattr(m, "config")}
+    configs = {id(m.config): m.config for m in packed.modules() if hasattr(m, "config")}
     assert {config._attn_implementation for config in configs.values()} == {PACKED}
 
 
@@ -97,7 +122,7 @@ def test_the_model_can_be_run_meanwhile():
         else:
             drafter = oracle_drafter(expected, num_wrong=number)
             settings = {"budget": 8, "max_new_tokens": 32, **GREEDY}
-            ways = ["fast", "batched"]
+            ways = ["fast", PathRows]
             output = generate(model, prompt(), drafter, verification=ways[number // 2], **settings)
             results[number] = output.sequences[0].tolist()
 
@@ -109,20 +134,27 @@ def test_the_model_can_be_run_meanwhile():
     assert results == [expected] * 4
 
 
-def test_models_without_a_twin_are_verified_as_they_are():
-    assert require_support(tiny_model("llama"), verification="auto") == "fast"
+def test_models_that_cannot_be_packed_are_verified_as_they_are():
+    assert require_support(tiny_model("llama"), verification="auto") == ("fast", "")
     model = build("LlamaConfig", FAMILIES["llama"][1])
     mlp = model.model.layers[0].mlp
     mlp.forward = mlp.forward  # bound to the layer itself, as offloading does
-    assert require_support(model, verification="auto") == "tree"
-    with pytest.raises(UnsupportedModelError, match="cannot verify a packed tree: the forward of"):
+    why = "the forward of one of its modules was replaced"
+    with pytest.warns(UserWarning, match=f"'tree' and not by 'fast', which is faster: {why}"):
+        assert require_support(model, verification="auto")[0] == "tree"
+    # It is told once, and in the statistics of every request.
+    assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
+    with pytest.raises(UnsupportedModelError, match="by 'fast': the forward of"):
         tree_generate(model, random_drafter(), verification="fast")
     settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE}
     settings |= {"eos_token_id": None, "bos_token_id": None}
     gptj = build("GPTJConfig", settings, attn_implementation="eager")
     assert "cannot be exchanged" in check_model(gptj, verification="fast").reasons[0]
     expected = plain_generate(gptj, **GREEDY)
-    assert tree_generate(gptj, mixed_drafter(expected), **GREEDY).sequences.tolist() == [expected]
+    with pytest.warns(UserWarning, match="cannot be exchanged"):
+        output = tree_generate(gptj, mixed_drafter(expected), **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.verification == "tree"
 
 
 @pytest.mark.parametrize("asked", [{"softcap": 5.0}, {"s_aux": torch.ones(4)}, {}])
@@ -138,7 +170,7 @@ def test_half_precision_is_that_of_the_portable_way_up_to_its_rounding(dtype):
     model = tiny_model("qwen3", dtype)
     tree = TokenTree([3, 4, 5, 6], [-1, -1, 0, 2], [0.5] * 4)
     rows = []
-    for runner_class in (PackedRunner, runner.Runner):
+    for runner_class in (StaticRunner, generic.Runner):
         made = runner_class(model, prompt_length=21, max_length=99, max_nodes=8)
         made.prefill(prompt())
         rows.append(made.verify(7, tree).float())

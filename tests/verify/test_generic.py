@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import LlamaConfig, MistralConfig, Qwen2Config
 
 from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
+from reference import path_to
 from specds.verify import RUNNERS, MaskBuilder, TreeCache
 from specds.verify.masks import of_tree
 
@@ -25,7 +28,7 @@ def runner_for(model, verification="tree", max_length=200, max_nodes=16):
 @torch.no_grad()
 def plain_rows(model, known, tree):
     """What `Runner.verify` should give: a full plain pass per node, no cache, no mask."""
-    paths = [[], *(tree.path_to(node) for node in range(len(tree)))]
+    paths = [[], *(path_to(tree, node) for node in range(len(tree)))]
     return torch.stack(
         [
             model(torch.tensor([[*known, *tree.token_ids[path]]]), use_cache=False).logits[0, -1]
@@ -52,7 +55,7 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
         assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
         worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
         # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
-        path = tree.path_to(int(rng.integers(-1, num_nodes))) if num_nodes else []
+        path = path_to(tree, int(rng.integers(-1, num_nodes))) if num_nodes else []
         runner.commit(path)
         known += [*tree.token_ids[path].tolist(), int(rng.integers(VOCAB_SIZE))]
         assert runner.cache.length == len(known) - 1
@@ -76,45 +79,69 @@ def states(*values, dim=4):
     return torch.tensor(values, dtype=torch.float32)[None, None, :, None].expand(1, 2, -1, dim)
 
 
-def filled_cache(capacity=8):
-    cache = TreeCache(num_layers=2, capacity=capacity)
+def write(cache, row, *values):
+    """A pass over one row, whose values have other shapes than its keys."""
+    start = cache.lengths[row]
+    cache.reserve(start + len(values))
+    first = row * cache.capacity + start
+    cache.place(torch.arange(first, first + len(values)), start + len(values), row)
     for layer in range(2):
-        cache.update(states(1, 2), states(-1, -2, dim=6), layer)
-    cache.advance(2)
-    return cache
+        seen, _ = cache.update(states(*values), states(*values, dim=6), layer)
+    cache.settle()
+    return seen[0, 0, :, 0].tolist()
 
 
-def slots(cache, layer=0):
-    return cache.layers[layer].keys[0, 0, : cache.length, 0].tolist()
+def slots(cache, row=0, layer=0):
+    cache.row = row
+    kept = cache.committed().layers[layer]
+    assert torch.equal(kept.keys[0, :, :, 0], kept.values[0, :, :, 5])
+    return kept.keys[0, 0, :, 0].tolist()
 
 
 @pytest.mark.parametrize("keep", [[], [0], [0, 1, 2], [0, 2], [1, 2], [0, 1, 4], [0, 3, 4], [4]])
 def test_commit_keeps_the_slots_it_is_given(keep):
-    cache = filled_cache()
+    cache = TreeCache(num_layers=2, capacity=8)
+    write(cache, 0, 1, 2)
+    cache.commit([[0, 1]])
+    assert write(cache, 0, 10, 11, 12, 13, 14) == [1, 2, 10, 11, 12, 13, 14]
+    cache.commit([keep])
+    assert cache.length == 2 + len(keep)
     for layer in range(2):
-        cache.update(states(10, 11, 12, 13, 14), states(0, 1, 2, 3, 4, dim=6), layer)
-    cache.commit(keep)
-    for layer in range(2):
-        assert slots(cache, layer) == [1, 2, *(10 + index for index in keep)]
-        assert cache.layers[layer].values[0, 0, 2 : cache.length, 0].tolist() == keep
+        assert slots(cache, layer=layer) == [1, 2, *(10 + index for index in keep)]
 
 
-def test_cache_grows_between_and_keeps_its_states():
-    cache = filled_cache(capacity=2)
-    expected = [1.0, 2.0]
-    for step in range(5):
-        new = [float(100 * step + i) for i in range(60)]
-        for layer in range(2):
-            cache.update(states(*new), states(*new, dim=6), layer)
-        cache.commit(range(60))
-        expected += new
-    assert slots(cache, 0) == slots(cache, 1) == expected
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_rows_of_a_cache_are_lists_that_grow_leave_and_are_copied(data):
+    num_rows = data.draw(st.integers(1, 4))
+    cache, expected = TreeCache(2, 2, num_rows), [[] for _ in range(num_rows)]
+    number = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        kept = []
+        cache.reserve(max(cache.lengths) + 40)  # before a pass, not within
+        for row, known in enumerate(expected):
+            size = data.draw(st.integers(1, 40))
+            new = [float(number + i) for i in range(size)]
+            number += size
+            assert write(cache, row, *new)[: len(known)] == known
+            kept.append(sorted(data.draw(st.sets(st.integers(0, size - 1)))))
+            known += [new[index] for index in kept[-1]]
+        cache.commit(kept)
+        if len(expected) > 1 and data.draw(st.booleans()):
+            row = data.draw(st.integers(0, len(expected) - 1))
+            cache.drop_row(row)
+            expected[row] = expected[-1]
+            expected.pop()
+        elif len(expected) > 1:
+            cache.copy_row(0, 1)
+            expected[1] = [*expected[0]]
+        assert [slots(cache, row, layer=1) for row in range(len(expected))] == expected
 
 
 def naive_mask(config, tree, length):
     """Who sees whom, pair by pair, from the positions alone."""
     depths = [0, *tree.depths().tolist()]
-    ancestors = [{0}] + [{0, *(1 + n for n in tree.path_to(node))} for node in range(len(tree))]
+    ancestors = [{0}] + [{0, *(1 + n for n in path_to(tree, node))} for node in range(len(tree))]
     positions = list(range(length)) + [length + depth for depth in depths]
     masks = {}
     for layer_type in set(getattr(config, "layer_types", None) or ["only"]):
@@ -154,7 +181,8 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     length = 3
     for _ in range(24):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
-        built = builder.of_row(*(torch.from_numpy(item)[None] for item in of_tree(tree)), length)
+        visible, depths = (torch.from_numpy(item)[None] for item in of_tree(tree))
+        built = builder.build(visible, depths, torch.tensor([length]), length + len(tree) + 1)
         expected = naive_mask(config, tree, length)
         built = built if isinstance(built, dict) else {"only": built}
         assert built.keys() == expected.keys()

@@ -1,0 +1,61 @@
+"""Plots: each value is drawn at its place, whatever it is, and names are text."""
+
+import re
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specds.bench.svg import Style, bars, lines, shown
+
+values = st.floats(0.001, 1e9)
+points = st.lists(st.tuples(values, values), min_size=1, max_size=9)
+names = st.text(st.sampled_from("ab<>&\"' "), min_size=1, max_size=4)
+
+
+def parsed(drawn):
+    return ElementTree.fromstring(f"<div>{drawn}</div>")
+
+
+@given(st.dictionaries(names, points, min_size=1, max_size=3), st.booleans())
+def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
+    drawn = lines(
+        {n: tuple(map(list, zip(*p, strict=True))) for n, p in series.items()},
+        {},
+        "x",
+        "y",
+        log_x=log_x,
+    )
+    marks = [(float(c.get("cx")), float(c.get("cy"))) for c in parsed(drawn).iter("circle")]
+    given_points = [point for of_name in series.values() for point in of_name]
+    assert len(marks) == len(given_points)
+    assert all(0 <= x <= 720 and 0 <= y <= 340 for x, y in marks)
+    for (x0, y0), (cx0, cy0) in zip(given_points, marks, strict=True):
+        for (x1, y1), (cx1, cy1) in zip(given_points, marks, strict=True):
+            assert x0 >= x1 or cx0 <= cx1 + 0.1
+            assert y0 >= y1 or cy0 >= cy1 - 0.1
+
+
+@given(st.dictionaries(names, st.dictionaries(names, st.floats(0, 1e6), min_size=1), min_size=1))
+def test_bars_are_as_high_as_their_values(groups):
+    styles = {name: Style() for values in groups.values() for name in values}
+    rects = [r for r in parsed(bars(groups, styles, "y")).iter("rect") if r.get("y")]
+    heights = [float(rect.get("height")) for rect in rects]
+    given_values = [values[name] for values in groups.values() for name in styles if name in values]
+    assert len(heights) == len(given_values)
+    most, highest = max(given_values), max(heights)
+    for value, height in zip(given_values, heights, strict=True):
+        assert abs(height - (highest * value / most if most else 0)) < 0.3
+
+
+def test_a_colour_is_a_drafters_and_a_dash_a_datastores():
+    styles = {"a": Style(1, 0), "b": Style(1, 1)}
+    drawn = lines({"a": ([1, 2], [3, 4]), "b": ([1, 2], [4, 5])}, styles, "x", "y")
+    assert len(re.findall(r'<polyline [^>]*stroke="var\(--c1\)"', drawn)) == 2
+    assert len(re.findall(r"<polyline [^>]*stroke-dasharray", drawn)) == 1
+
+
+def test_numbers_of_axes_are_short():
+    assert [*map(shown, (0.5, 2.5, 1000, 12_000, 61e6, 2e9))] == [
+        *("0.5", "2.5", "1000", "12 k", "61 M", "2 G"),
+    ]

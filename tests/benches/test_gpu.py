@@ -1,0 +1,48 @@
+"""What a GPU is asked for runs from end to end on a CPU, and a part that fails stops no other."""
+
+import argparse
+import json
+
+from gpu import launches, passes
+from gpu.__main__ import DRY, main
+from triton_on_cpu import interpreted
+
+
+def figures_of(out):
+    return {figure["name"]: figure for figure in json.loads(out.read_text())["figures"]}
+
+
+def test_every_part_runs_on_a_cpu(tmp_path, capsys):
+    out = tmp_path / "gpu.json"
+    parts = ("ways", "stale", "passes", "curve", "memory", "launches", "attention", "tiles")
+    main([*parts, "--dry", "--out", str(out)])
+    printed, figures = capsys.readouterr().out, figures_of(out)
+    assert "failed" not in printed
+    assert figures["verified the fast way"]["met"]
+    assert all(figures[f"texts that miss {what}"]["met"] for what in ("a hook", "a scaling"))
+    assert all(figures[f"5 tokens, {part}"]["value"] > 0 for part in ("pass", "linear layers"))
+    assert figures["63 nodes after 16 tokens, over none"]["met"] is not None
+    assert figures["Gemma 3: a layer"]["value"] > figures["Llama: a layer"]["value"] > 5
+    attention = "2 x 2 heads of 16, 64 slots, 16 tokens"
+    assert figures[f"{attention}: flex"]["value"] > 0
+    assert figures[f"{attention}: cudnn"]["value"] is None  # a processor has no such kernel
+    assert "not a CUDA device" in figures[f"{attention}: tree"]["note"]
+
+
+def test_a_layer_is_nine_launches_where_kernels_run(monkeypatch):
+    monkeypatch.setattr(launches, "WIDTH", 2)
+    with interpreted():
+        found = [*launches.figures(argparse.Namespace(**DRY, dry=True))]
+    held = [figure for figure in found if figure.at_most is not None]
+    assert [figure.met for figure in held] == [True] * 6
+    assert [figure.value for figure in found if "a layer" in figure.name] == [9] * 3
+
+
+def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "gpu.json"
+    monkeypatch.setattr(passes, "seconds_of", lambda *_: 1 / 0)
+    assert main(["passes", "curve", "--dry", "--out", str(out)]) == 1
+    figures = figures_of(out)
+    assert figures["passes failed"]["met"] is None
+    assert "63 nodes after 16 tokens, over none" in figures
+    assert "missed: passes failed" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,59 @@
+"""What is shown is text as it is: nothing that comes from files, models or users is markup."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from specds import build_datastore, open_corpus, terminal
+from specds.cli import display
+
+TEXTS = st.text(st.sampled_from("[]/=:\\#0bi smile"), min_size=1, max_size=12)
+
+
+def shown(*things):
+    """What a terminal of any width would show of them."""
+    console = Console(width=1000, **terminal._LITERAL)
+    with console.capture() as captured:
+        for thing in things:
+            console.print(thing, soft_wrap=True)
+    return captured.get()
+
+
+@example("[/INST]")
+@example("[bold]x[/bold] :smile: https://a.b 12")
+@given(text=TEXTS)
+@settings(deadline=None)
+def test_brackets_in_data_are_shown(text):
+    row = {"count": 1, "token_id": 2, "text": text}
+    found = {"match_length": 1, "match_count": 2, "match_text": text, "continuations": [row]}
+    assert shown(display.lookup_table(found)).count(repr(text)) == 2
+    source = {"document": 1, "position": 2, "before": text, "match": "|", "after": text}
+    assert f"{text}|{text}" in shown(display.source_text(source))
+    for part in shown(display.facts_table(f"<{text}>", {f"({text})": f"|{text}|"})), shown(text):
+        assert text in part
+    with terminal.err.capture() as captured:
+        terminal.note(text)
+        terminal.fail(text)
+        with terminal.waiting(text):
+            pass
+    assert captured.get().replace("\n", "").count(text.replace("\n", "")) >= 2
+
+
+@pytest.mark.parametrize("text", ["[/INST]", "[bold]"])
+def test_commands_take_brackets_as_they_are(run, tmp_path, monkeypatch, demo_tokenizer, text):
+    monkeypatch.setenv("COLUMNS", "400")
+    file, folder = tmp_path / "code.txt", tmp_path / "[bold]d.specds"
+    file.write_text(f"a{text} b{text}" * 9)
+    build_datastore(open_corpus(str(file)), demo_tokenizer, folder, tokenizer_name="demo")
+    for command, expected in (
+        (["lookup", folder, f"a{text}"], repr(f"a{text}")),
+        (["verify", folder], str(folder)),
+        (["info", folder], str(folder)),
+    ):
+        code, out, err = run(*command)
+        assert (code, err) == (0, "")
+        assert expected in out
+    code, _, err = run("build", "--corpus", text, "--tokenizer", "demo", "--out", tmp_path / "x")
+    assert code == 1
+    assert text in err

@@ -1,0 +1,230 @@
+"""Text comes as it is written, tells what drafted it, and stays when it is interrupted."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from specds import FusedDrafter, generate, terminal
+from specds.cli.writing import COLOURS, DRAFTED, Writer, coloured
+from specds.drafters import SOURCES, Session, TokenTree
+from specds.drafters.watched import Step, Watched
+from specds.readable import Spelling
+
+
+@given(st.lists(st.sampled_from(["é", "雪", "a", " b", "\n", "\n\n    ", "🙂", "]["]), max_size=30))
+def test_what_is_spelled_is_the_text_however_its_characters_are_cut(demo_tokenizer, parts):
+    text = "".join(parts)
+    ids = demo_tokenizer.encode(text, add_special_tokens=False)
+    spelling = Spelling(demo_tokenizer)
+    assert "".join(map(spelling.of, [*ids, None])) == demo_tokenizer.decode(ids) == text
+
+
+class Bytes:
+    """A tokenizer of bytes: a token is the value of one."""
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+def test_a_character_of_several_tokens_waits_for_the_last():
+    spelling = Spelling(Bytes())
+    assert [spelling.of(byte) for byte in "é!".encode()] == ["", "é", "!"]
+    assert [spelling.of(byte) for byte in b"\xe2\x82"] + [spelling.of(None)] == ["", "", "�"]
+
+
+def test_control_characters_do_nothing_to_a_terminal():
+    shown = coloured(Bytes(), b"a\x1b[31mb\r\n\tc", [False] * 11).plain
+    assert shown == "a␛[31mb␍\n\tc"
+
+
+@pytest.fixture
+def told(tiny_model):
+    """The steps of a generation with a drafter that is right now and then."""
+    model, tokenizer = tiny_model
+    ids = tokenizer("import os\nimport os\nimport os\n", return_tensors="pt")["input_ids"]
+    steps = []
+    drafter = Watched(FusedDrafter(), steps.append)
+    output = generate(model, ids, drafter, max_new_tokens=48, do_sample=False, budget=8)
+    return output, output.sequences[0, ids.shape[1] :].tolist(), steps, tokenizer
+
+
+def test_steps_tell_what_drafted_each_token(told):
+    output, tokens, steps, _ = told
+    assert [token for step in steps for token in step.token_ids] == tokens
+    sources = [source for step in steps for source in step.sources]
+    assert [source is not None for source in sources] == list(output.drafted)
+    assert sum(output.drafted) > 0
+    assert {source for source in sources if source} <= {"context", "recycled"}
+    for step in steps:
+        assert step.tree.token_ids[step.path].tolist() == step.token_ids[: len(step.path)]
+        assert step.tree.parents[step.path].tolist() == [-1, *step.path][: len(step.path)]
+    assert sum(len(step.tree) for step in steps) == output.stats.num_draft_tokens
+
+
+def test_watching_changes_nothing(told, tiny_model):
+    output, tokens, *_ = told
+    ids = output.sequences[:, : -len(tokens)]
+    plain = generate(
+        tiny_model[0], ids, FusedDrafter(), max_new_tokens=48, do_sample=False, budget=8
+    )
+    assert plain.sequences.tolist() == output.sequences.tolist()
+    assert plain.stats.num_accepted_tokens == output.stats.num_accepted_tokens
+
+
+@pytest.mark.parametrize("by_source", [False, True])
+def test_colours_are_those_of_the_sources(by_source, monkeypatch):
+    tree = TokenTree([97, 98], [-1, 0])
+    steps = [Step(tree, [0, 1], [97, 98, 99])]
+    monkeypatch.setattr(Step, "sources", ["datastore", "context", None])
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
+    monkeypatch.setattr(terminal, "out", console)
+    writer = Writer(Bytes(), by_source=by_source, hidden=[99])
+    for step in steps:
+        writer(step)
+    writer.end()
+    expected = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
+    styles = ("datastore", "context") if by_source else ()
+    for letter, style in zip("ab", [COLOURS[s] for s in styles] or [DRAFTED] * 2, strict=True):
+        expected.print(letter, style=style, end="")
+    joined = console.file.getvalue().replace(
+        "\x1b[32mab\x1b[0m", "\x1b[32ma\x1b[0m\x1b[32mb\x1b[0m"
+    )
+    assert joined == expected.file.getvalue() + "\n"
+    assert set(COLOURS) <= set(SOURCES)
+
+
+def test_prompts_of_a_conversation_are_not_told():
+    class Quiet(Session):
+        def draft(self, *_, **__):
+            return TokenTree([], [])
+
+        def observe(self, *_):
+            pass
+
+    class Drafter:
+        vocab_size = None
+
+        def session(self, _):
+            return Quiet()
+
+    told = []
+    session = Watched(Drafter(), told.append).session([1])
+    session.observe([1, 2])
+    assert told == []
+    session.observe([3], 0)
+    assert [step.token_ids for step in told] == [[3]]
+
+
+def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):
+    options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 4]
+    code, out, _ = run(*options, "def add(")
+    assert code == 0
+    assert run(*options, "--prompt", "def add(")[1] == out
+    assert not out.startswith("def add(")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("def add("))
+    assert run(*options, "-")[1] == out
+    for wrong in ([], ["a", "--prompt", "b"]):
+        code, _, err = run(*options, *wrong)
+        assert code == 2
+        assert "give one prompt" in err
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in run(*options, "-")[2]
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), errors="surrogateescape")
+    )
+    assert "no UTF-8" in run(*options, "-")[2]
+
+
+def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
+    run, chat_model, tmp_path, monkeypatch
+):
+    from specds import Chat
+    from specds.loading import load_model
+
+    loaded = load_model(str(chat_model), device="cpu")
+    chat = Chat(*loaded, budget=0, max_new_tokens=12, do_sample=False)
+    expected = [chat.send("def add(a, b):"), chat.send("import os")]
+    memory = tmp_path / "m"
+    options = [
+        "chat",
+        "--model",
+        chat_model,
+        "--max-new-tokens",
+        12,
+        "--memory",
+        memory,
+        "--budget",
+        8,
+    ]
+    ends = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("def add(a, b):\n\nimport os\n"))
+        code, out, err = run(*options)
+        assert code == 0
+        assert out == "".join(f"{reply}\n" for reply in expected)
+        ends.append(err.splitlines()[-1])
+    assert all("24 tokens in" in end for end in ends)
+    assert "memory" not in ends[0]
+    assert "memory" in ends[1]
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("def add(a, b):\n/clear\ndef add(a, b):\n"))
+    assert run(*options)[1] == f"{expected[0]}\n" * 2
+
+
+def test_a_model_without_a_template_cannot_chat(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code, _, err = run("chat", "--model", "demo-tiny")
+    assert code == 1
+    assert "has no chat template" in err
+
+
+def interrupted(arguments, shown, said=None):
+    """Runs a command, interrupts it when some text was shown; what it wrote, and its exit code."""
+    command = [sys.executable, "-m", "specds", *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    if said:
+        process.stdin.write(said)
+        process.stdin.flush()
+    out = b""
+    deadline = time.monotonic() + 60
+    while len(out) < shown and time.monotonic() < deadline:
+        out += process.stdout.read1(64)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    return (out + rest).decode(), err.decode(), process.returncode
+
+
+def test_an_interrupted_text_stays_as_it_is(tmp_path):
+    memory = tmp_path / "m"
+    options = ["--model", "demo-tiny", "--max-new-tokens", 1500, "--memory", memory]
+    out, err, code = interrupted(["generate", "import os\n", *options], 40)
+    assert code == 130
+    assert len(out) >= 40
+    assert " tokens in " in err
+    assert "error: interrupted" in err
+    assert memory.exists()
+    assert "1,500 tokens" not in err
+
+
+def test_an_interrupted_reply_is_part_of_the_conversation(chat_model):
+    options = ["chat", "--model", chat_model, "--max-new-tokens", 1500]
+    out, err, code = interrupted(options, 40, b"import os\n")
+    assert code == 0
+    assert out.endswith("\n")
+    assert " tokens in " in err
+    assert "1,500 tokens" not in err

@@ -1,0 +1,170 @@
+"""An accelerated model generates what it always does, through specds, until that is undone."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from transformers import DynamicCache, GenerationConfig, StoppingCriteria, TextIteratorStreamer
+
+from models import FAMILIES, GREEDY, SAMPLING, Recorder, build, prompt, random_drafter
+from specds.generation import UnsupportedRequestError, accelerate, custom_generate, generate
+
+
+@pytest.fixture
+def model():
+    return build(*FAMILIES["llama"])
+
+
+def sample(model):
+    torch.manual_seed(2)
+    return model.generate(prompt(), max_new_tokens=9, **SAMPLING)
+
+
+SETTINGS = {"max_new_tokens": 12, **GREEDY}
+CALLS = {
+    "by position": lambda m: m.generate(prompt(), GenerationConfig(**SETTINGS)),
+    "by name": lambda m: m.generate(inputs=prompt(), **SETTINGS),
+    "by another name": lambda m: m.generate(input_ids=prompt(), **SETTINGS),
+    "sampled": lambda m: (torch.manual_seed(2), m.generate(prompt(), max_new_tokens=9, **SAMPLING))[
+        1
+    ],
+    "as a dictionary": lambda m: (
+        m.generate(prompt(), return_dict_in_generate=True, output_scores=True, **SETTINGS).sequences
+    ),
+    "with a cache": lambda m: m.generate(prompt(), past_key_values=DynamicCache(), **SETTINGS),
+    "a batch": lambda m: m.generate(prompt().repeat(3, 1), pad_token_id=1, **SETTINGS),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_return_what_they_do_without(model, name):
+    expected = CALLS[name](model)
+    drafter = random_drafter()
+    with accelerate(model, drafter, budget=5):
+        output = CALLS[name](model)
+        assert type(output) is type(expected)
+        assert output.tolist() == expected.tolist()
+        assert len(drafter.sessions) == len(expected)
+    CALLS[name](model)
+    assert len(drafter.sessions) == len(expected)
+
+
+def test_streamers_and_stop_strings_go_along(tiny_model):
+    model, tokenizer = tiny_model
+    ids = tokenizer("def add(a, b):\n", return_tensors="pt")["input_ids"]
+    free = tokenizer.decode(model.generate(ids, max_new_tokens=24, **GREEDY)[0])
+    stop = free[-12:-8]
+    plain, ours = Recorder(), Recorder()
+    settings = {"max_new_tokens": 24, "tokenizer": tokenizer, "stop_strings": stop, **GREEDY}
+    expected = model.generate(ids, streamer=plain, **settings)
+    assert len(expected[0]) < ids.shape[1] + 24
+    with accelerate(model, random_drafter()):
+        assert model.generate(ids, streamer=ours, **settings).tolist() == expected.tolist()
+    assert ours.received == plain.received
+
+
+def test_the_last_acceleration_counts_and_each_is_undone_by_itself(model):
+    drafters = [random_drafter() for _ in range(3)]
+
+    def used():
+        before = [len(drafter.sessions) for drafter in drafters]
+        model.generate(prompt(), max_new_tokens=2)
+        after = [len(drafter.sessions) for drafter in drafters]
+        return [one != other for one, other in zip(before, after, strict=True)]
+
+    first, second, third = [accelerate(model, drafter, budget=2) for drafter in drafters]
+    assert used() == [False, False, True]
+    second.undo()
+    assert used() == [False, False, True]
+    third.undo()
+    assert used() == [True, False, False]
+    first.undo()
+    first.undo()
+    assert used() == [False, False, False]
+    assert "generate" not in vars(model)
+
+
+def test_it_is_undone_where_a_block_fails_and_puts_back_what_was_there(model):
+    def own(*args, **kwargs):
+        return "own"
+
+    model.generate = own
+    with pytest.raises(RuntimeError, match="block"), accelerate(model, random_drafter()):
+        raise RuntimeError("block")
+    assert model.generate is own
+
+
+def test_other_loops_go_past_it(model):
+    drafter, other = random_drafter(), random_drafter()
+    with accelerate(model, drafter):
+        generate(model, prompt(), other, max_new_tokens=2)
+        model.generate(prompt(), custom_generate=custom_generate(other), max_new_tokens=2)
+    assert len(drafter.sessions) == 0
+    assert len(other.sessions) == 2
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_of_the_model_are_plain(model, way):
+    drafter = random_drafter()
+    expected = model.generate(prompt(), **SETTINGS).tolist()
+    accelerate(model, drafter)
+    copied = way(model)
+    assert copied.generate(prompt(), **SETTINGS).tolist() == expected
+    assert copied.generate.__self__ is copied
+    assert len(drafter.sessions) == 0
+    assert model.generate(prompt(), **SETTINGS).tolist() == expected
+    assert len(drafter.sessions) == 1
+
+
+class Never(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+BEYOND = {
+    "beams": {"num_beams": 2},
+    "a criterion of one's own": {"stopping_criteria": [Never()], "num_return_sequences": 2},
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_drafts_cannot_do_is_refused_or_plain_as_asked(model, name):
+    settings = {"max_new_tokens": 9, "do_sample": "beams" not in name, **BEYOND[name]}
+    torch.manual_seed(1)
+    expected = model.generate(prompt(), **settings).tolist()
+    with accelerate(model, random_drafter()), pytest.raises(UnsupportedRequestError):
+        model.generate(prompt(), **settings)
+    drafter = random_drafter()
+    with accelerate(model, drafter, otherwise="plain"):
+        torch.manual_seed(1)
+        assert model.generate(prompt(), **settings).tolist() == expected
+        assert drafter.sessions == []
+        # What fails for another reason is no reason to begin again.
+        drafter.grow = None
+        with pytest.raises(TypeError):
+            model.generate(prompt(), max_new_tokens=9)
+    with pytest.raises(ValueError, match="otherwise must be 'refuse' or 'plain', got 'perhaps'"):
+        accelerate(model, otherwise="perhaps")
+
+
+def test_a_pipeline_and_a_thread_that_streams(tiny_model):
+    from threading import Thread
+
+    from transformers import pipeline
+
+    model, tokenizer = tiny_model
+    pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    settings = {"max_new_tokens": 12, "do_sample": False}
+    expected = pipe("def add(a, b):\n", **settings)[0]["generated_text"]
+    drafter = random_drafter()
+    ids = tokenizer("def add(a, b):\n", return_tensors="pt")
+    with accelerate(model, drafter):
+        assert pipe("def add(a, b):\n", **settings)[0]["generated_text"] == expected
+        streamer = TextIteratorStreamer(tokenizer, timeout=30)
+        arguments = {**ids, "streamer": streamer, **settings}
+        thread = Thread(target=model.generate, kwargs=arguments)
+        thread.start()
+        assert "".join(streamer) == expected
+        thread.join()
+    assert len(drafter.sessions) == 2

@@ -1,0 +1,187 @@
+"""What requests may ask for, in the forms that callers give it, and what is refused by name."""
+
+import pytest
+import torch
+import transformers
+
+from models import (
+    _SHAPE,
+    GREEDY,
+    Drafter,
+    build,
+    mixed_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
+from specds._core import Memory
+from specds.drafters import FusedDrafter
+from specds.generation import UnsupportedRequestError, generate
+from specds.generation.arguments import require_request
+
+REFUSED = {
+    "beams": ({"num_beams": 2}, "generation mode 'beam_search'"),
+    "dola": ({"dola_layers": "low"}, "generation mode 'dola_generation'"),
+    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "generation mode 'contrastive_search'"),
+    "lookup": ({"prompt_lookup_num_tokens": 3}, "generation mode 'assisted_generation'"),
+    "constrained": (
+        {"force_words_ids": [[5]], "num_beams": 2},
+        "generation mode 'constrained_beam_search'",
+    ),
+    "assistant": ({"assistant_model": object()}, "assistant_model cannot be used: the drafter"),
+    "synced": ({"synced_gpus": True}, "synced_gpus cannot be used: each process"),
+    "loop": ({"custom_generate": print}, "custom_generate cannot be used"),
+    "padding": (
+        {"attention_mask": torch.tensor([[1] * 20 + [0]])},
+        "attention_mask has zeros behind a prompt: pad prompts on the left",
+    ),
+    "static": ({"cache_implementation": "static"}, "cache_implementation='static'"),
+    "no_cache": ({"use_cache": False}, "use_cache must not be False"),
+    "positions": ({"position_ids": torch.arange(1, 22)[None]}, "position_ids must count from 0"),
+    "embeddings": ({"inputs_embeds": torch.zeros(1, 21, 32)}, "inputs_embeds cannot be used"),
+    "token types": (
+        {"token_type_ids": torch.zeros(1, 21, dtype=torch.long)},
+        "token_type_ids",
+    ),
+    "attentions": (
+        {"output_attentions": True, "return_dict_in_generate": True},
+        "output_attentions cannot be used",
+    ),
+    "hidden": (
+        {"output_hidden_states": True, "return_dict_in_generate": True},
+        "output_hidden_states cannot be used",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_a_tree_cannot_honour_are_named(name):
+    settings, message = REFUSED[name]
+    model = tiny_model("llama", attention="eager")
+    with pytest.raises(ValueError, match=message):
+        generate(model, prompt(), random_drafter(), max_new_tokens=2, **settings)
+
+
+def test_prompts_and_masks_of_other_shapes_are_refused():
+    model = tiny_model("llama")
+    with pytest.raises(UnsupportedRequestError, match=r"must not be empty, got shape \(0, 5\)"):
+        nobody = torch.ones((0, 5), dtype=torch.long)
+        generate(model, nobody, random_drafter(), max_length=9)
+    mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
+    with pytest.raises(UnsupportedRequestError, match="must have the shape of input_ids"):
+        require_request(model, prompt(), transformers.GenerationConfig(use_cache=True), mask)
+
+
+def test_the_prompt_has_two_names_and_needs_none():
+    model = build("LlamaConfig", {**_SHAPE, "bos_token_id": 3})
+    settings = {"max_new_tokens": 9, **GREEDY}
+    expected = model.generate(prompt(), **settings).tolist()
+    mask = torch.ones_like(prompt())
+    for named in ({"inputs": prompt()}, {"input_ids": prompt(), "attention_mask": mask}):
+        output = generate(model, drafter=random_drafter(), **named, **settings)
+        assert output.sequences.tolist() == expected
+    # Without a drafter the request's own text is one.
+    assert generate(model, prompt(), **settings).sequences.tolist() == expected
+    from_nothing = generate(model, None, random_drafter(), **settings).sequences.tolist()
+    assert from_nothing == model.generate(**settings).tolist()
+    with pytest.raises(ValueError, match="give one of them"):
+        generate(model, prompt(), inputs=prompt())
+
+
+HIDDEN = {"by a mask": None, "as padding tokens": 1}
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
+    model, ids = tiny_model("llama"), prompt().clone()
+    ids[0, [7, 11]] = 1
+    mask = (ids != 1).long()
+    settings = {"pad_token_id": 1, "eos_token_id": 2, "max_new_tokens": 24, **GREEDY}
+    if how == "by a mask":
+        settings["attention_mask"] = mask
+    expected = model.generate(ids, **settings)
+    drafter = mixed_drafter(expected[0].tolist())
+    output = generate(model, ids, drafter, budget=8, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+    # A control: the text is another where all tokens are seen.
+    all_seen = settings | {"attention_mask": torch.ones_like(ids)}
+    assert model.generate(ids, **all_seen).tolist() != expected.tolist()
+    with pytest.raises(UnsupportedRequestError, match="this model's windows count them"):
+        generate(tiny_model("mistral"), ids, random_drafter(), **settings)
+
+
+@pytest.mark.parametrize("known", [90, 60, 20])
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+def test_tokens_that_the_drafter_lacks_are_boundaries(known, mode):
+    model = tiny_model("llama")
+    settings = {"do_sample": mode == "sampled", "max_new_tokens": 40}
+    spare = 0
+    for seed in range(6):
+        ids = prompt(12, seed)
+        drafter = FusedDrafter(memory=Memory(known))
+        torch.manual_seed(seed)
+        expected = model.generate(ids, **settings)[0].tolist()
+        spare += max(expected) >= known
+        for _ in range(2):  # the second time there is a memory of the first
+            torch.manual_seed(seed)
+            assert generate(model, ids, drafter, **settings).sequences[0].tolist() == expected
+    assert spare > 0
+
+
+def test_a_session_follows_each_token_that_the_drafter_lacks():
+    model = tiny_model("llama")
+    expected = model.generate(prompt(), max_new_tokens=40, **GREEDY)[0].tolist()
+    known = 80
+    drafter = Drafter(None, vocab_size=known)
+    output = generate(model, prompt(), drafter, max_new_tokens=40, budget=0, **GREEDY)
+    assert output.sequences[0].tolist() == expected
+    last = max(place for place, token in enumerate(expected[:21]) if token >= known)
+    texts = [[]]
+    for token in expected[last:]:
+        texts = [*texts, []] if token >= known else [*texts[:-1], [*texts[-1], token]]
+    assert [session.token_ids for session in drafter.sessions] == [text for text in texts if text]
+    assert len(drafter.sessions) > 1
+    assert all(session.finished == 1 for session in drafter.sessions)
+
+
+_VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+_VISION |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+
+
+def gemma3():
+    text = {**_SHAPE, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config=_VISION,
+        mm_tokens_per_image=4,
+        image_token_index=96,
+        boi_token_index=95,
+        eoi_token_index=94,
+    )
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+def llava():
+    vision = transformers.CLIPVisionConfig(**_VISION)
+    text = transformers.LlamaConfig(**_SHAPE)
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=96)
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize("make", [gemma3, llava])
+def test_models_that_see_generate_from_text(make):
+    torch.manual_seed(0)
+    model = make().eval()
+    model.generation_config.eos_token_id = None
+    ids = prompt().clamp(max=90)
+    settings = {"max_new_tokens": 20, "token_type_ids": torch.zeros_like(ids), **GREEDY}
+    if make is llava:
+        del settings["token_type_ids"]
+    expected = model.generate(ids, **settings)
+    drafter = mixed_drafter(expected[0].tolist())
+    output = generate(model, ids, drafter, budget=8, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+    assert output.stats.num_accepted_tokens > 0
+    image = {"pixel_values": torch.zeros(1, 3, 28, 28)}
+    with pytest.raises(UnsupportedRequestError, match="only tokens are verified"):
+        generate(model, ids, random_drafter(), **settings, **image)

@@ -1,0 +1,112 @@
+"""A conversation is what plain decoding writes after each whole prompt, and reads nothing twice."""
+
+import pytest
+import torch
+from transformers import TextIteratorStreamer
+
+from models import GREEDY
+from specds import Chat, FusedDrafter
+from specds._core import Memory
+from specds.tokenization import vocab_size
+
+TEMPLATE = (
+    "{% for m in messages %}# {{ m['role'] }}:\n{{ m['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant:\n{% endif %}"
+)
+SAID = ["def add(a, b):", "def sub(a, b):", "import os, sys"]
+
+
+@pytest.fixture
+def loaded(tiny_model, monkeypatch):
+    model, tokenizer = tiny_model
+    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
+    return model, tokenizer
+
+
+def plain_chat(model, tokenizer, **settings):
+    """Replies of `model.generate`, which reads all of the conversation in every turn."""
+    messages, replies = [], []
+    for text in SAID:
+        messages.append({"role": "user", "content": text})
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )["input_ids"]
+        torch.manual_seed(len(messages))
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        replies.append(tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True))
+        messages.append({"role": "assistant", "content": replies[-1]})
+    return replies
+
+
+def replies_of(chat):
+    replies = []
+    for text in SAID:
+        torch.manual_seed(len(chat.messages) + 1)
+        replies.append(chat.send(text))
+    return replies
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+def test_replies_are_those_of_plain_decoding(loaded, mode):
+    settings = {"do_sample": mode == "sampled", "max_new_tokens": 20}
+    chat = Chat(*loaded, **settings)
+    assert replies_of(chat) == plain_chat(*loaded, **settings)
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 3
+    assert chat.stats.num_emitted_tokens == 60
+
+
+def test_only_what_is_new_is_read(loaded):
+    model, tokenizer = loaded
+    read = []
+    ways = {"budget": 0, "verification": "tree", "self_check": False}
+    chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    replies_of(chat)
+    hook.remove()
+    whole = tokenizer.apply_chat_template(chat.messages, return_dict=True)["input_ids"]
+    assert len(read) == 3 * 8
+    assert sum(read) < len(whole)
+
+
+def test_a_past_that_was_changed_is_read_again_from_there(loaded):
+    chat = Chat(*loaded, max_new_tokens=12, **GREEDY)
+    replies_of(chat)
+    chat.messages = [{"role": "user", "content": "def mul(a, b):"}]
+    fresh = Chat(*loaded, messages=chat.messages, max_new_tokens=12, **GREEDY)
+    assert chat.send("class A:") == fresh.send("class A:")
+
+
+def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
+    model, tokenizer = loaded
+    memory = Memory(vocab_size(tokenizer))
+    chat = Chat(model, tokenizer, FusedDrafter(memory=memory), max_new_tokens=8, **GREEDY)
+    replies_of(chat)
+    assert memory.num_tokens == 0
+    length = len(chat._token_ids)
+    chat.clear()
+    # Each token of the conversation once, and a boundary.
+    assert length <= memory.num_tokens <= length + 1
+    assert chat.messages == []
+    assert chat.send(SAID[0]) == plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)[0]
+
+
+def test_a_turn_that_fails_leaves_the_conversation_as_it_was(loaded):
+    expected = plain_chat(*loaded, max_new_tokens=8, **GREEDY)
+    chat = Chat(*loaded, max_new_tokens=8, **GREEDY)
+    assert chat.send(SAID[0]) == expected[0]
+
+    class Breaks(TextIteratorStreamer):
+        def put(self, value):
+            raise RuntimeError("line is down")
+
+    with pytest.raises(RuntimeError, match="line is down"):
+        chat.send(SAID[1], streamer=Breaks(loaded[1]))
+    assert len(chat.messages) == 2
+    assert chat.send(SAID[1]) == expected[1]
+
+
+def test_a_tokenizer_without_a_template_is_refused(tiny_model):
+    with pytest.raises(ValueError, match="has no chat template"):
+        Chat(*tiny_model)

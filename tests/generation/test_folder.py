@@ -1,0 +1,123 @@
+"""The folder `custom_generate`: transformers itself loads it, and generates what it always does."""
+
+import shutil
+
+import pytest
+import torch
+import transformers.dynamic_module_utils
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from datastores import build
+from models import GREEDY, Recorder, random_drafter
+from specds import FusedDrafter, build_datastore, generate, open_corpus
+from specds.generation import UnsupportedRequestError, folder
+from specds.loading import _SHIPPED
+
+PROMPT = "def add(a, b):\n"
+SETTINGS = {"max_new_tokens": 16, **GREEDY}
+
+
+@pytest.fixture(autouse=True)
+def _modules_are_kept_for_the_test_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
+
+
+@pytest.fixture(scope="module")
+def datastore(tmp_path_factory, demo_tokenizer):
+    made = tmp_path_factory.mktemp("folder")
+    (made / "code.txt").write_text("def add(a, b):\n    return a + b\n" * 9)
+    corpus = open_corpus(str(made / "code.txt"))
+    return build_datastore(corpus, demo_tokenizer, made / "code.specds").path
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The drafters of the requests that went through a folder."""
+    drafters = []
+    by_folder = folder.generate_by
+
+    def spy(model, plain, options, *args, **kwargs):
+        drafters.append(options.drafter)
+        return by_folder(model, plain, options, *args, **kwargs)
+
+    monkeypatch.setattr(folder, "generate_by", spy)
+    return drafters
+
+
+def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, datastore, used):
+    model, tokenizer = tiny_model
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    folder.export_generate(tmp_path / "own", datastore)
+    by_name = {"custom_generate": str(tmp_path / "own"), "trust_remote_code": True}
+    free = model.generate(ids, **SETTINGS)
+    stop = tokenizer.decode(free[0, -6:-4])
+    drafter, criterion = random_drafter(), {"stop_strings": stop, "tokenizer": tokenizer}
+    settings = {"drafter": drafter, "budget": 3, "stream_every": 4}
+    for more, own in (({}, {}), (criterion, {}), ({}, settings)):
+        plain, ours = Recorder(), Recorder()
+        expected = model.generate(ids, streamer=plain, **SETTINGS, **more)
+        output = model.generate(ids, streamer=ours, **SETTINGS, **more, **own, **by_name)
+        assert output.tolist() == expected.tolist()
+        assert ours.received == plain.received
+    assert len(expected[0]) > 0
+    assert drafter.sessions
+    # One drafter, of the datastore, serves all calls that name none, and keeps none of them.
+    assert used[0] is used[1]
+    assert isinstance(used[0], FusedDrafter)
+    assert str(used[0].datastore.path) == str(datastore)
+    assert used[0].memory is None
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        model.generate(ids, **(by_name | {"trust_remote_code": False}), **SETTINGS)
+    with pytest.raises(UnsupportedRequestError, match="beam_search"):
+        model.generate(ids, num_beams=2, max_new_tokens=3, **by_name)
+
+
+def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, used):
+    home = shutil.copytree(_SHIPPED / "tiny", tmp_path / "model")
+    folder.export_generate(home, datastore, otherwise="plain")
+    tokenizer = AutoTokenizer.from_pretrained(home)
+    plain = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32)
+    ours = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32, trust_remote_code=True)
+    encoded = tokenizer(PROMPT, return_tensors="pt")
+    ids = encoded["input_ids"]
+    expected = plain.generate(ids, **SETTINGS).tolist()
+    assert used == []
+    assert ours.generate(ids, **SETTINGS).tolist() == expected
+    assert ours.generate(**encoded, **SETTINGS).tolist() == expected
+    texts = [
+        pipeline("text-generation", model=model, tokenizer=tokenizer)(PROMPT, **SETTINGS)
+        for model in (plain, ours)
+    ]
+    assert texts[0] == texts[1]
+    assert len(used) == 3
+    beams = {"num_beams": 2, "max_new_tokens": 4, "do_sample": False}
+    assert ours.generate(ids, **beams).tolist() == plain.generate(ids, **beams).tolist()
+    drafter = random_drafter()
+    assert generate(ours, ids, drafter, **SETTINGS).sequences.tolist() == expected
+    assert drafter.sessions
+
+
+def test_the_command_writes_where_nothing_of_others_is(run, tmp_path, datastore):
+    home = shutil.copytree(_SHIPPED / "tiny", tmp_path / "model")
+    for _ in range(2):  # its own folder it writes again
+        code, _, err = run(
+            *("export-generate", tmp_path / "own", "--datastore", datastore, "--into", home)
+        )
+        assert code == 0, err
+    for made in (tmp_path / "own", home):
+        assert repr(str(datastore)) in (made / "custom_generate/generate.py").read_text()
+        assert (made / "custom_generate/requirements.txt").read_text().startswith("specds>=")
+    (tmp_path / "other/custom_generate").mkdir(parents=True)
+    (tmp_path / "other/custom_generate/generate.py").write_text("def generate(): ...")
+    code, _, err = run("export-generate", tmp_path / "other")
+    assert code == 1
+    assert "remove it, or choose another folder" in " ".join(err.split())
+    foreign = build(tmp_path / "foreign.specds", [[1, 2, 3]])
+    code, _, err = run("export-generate", home, "--datastore", foreign.path)
+    assert code == 1
+    assert "another vocabulary" in " ".join(err.split())
+    code, _, err = run("export-generate", tmp_path / "own", "--into", tmp_path)
+    assert code == 1
+    assert "no model is there" in " ".join(err.split())

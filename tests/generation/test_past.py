@@ -1,0 +1,121 @@
+"""A cache that a caller passes is gone on from, and comes back as plain decoding leaves it."""
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+from models import (
+    GREEDY,
+    SAMPLING,
+    Drafter,
+    Recorder,
+    mixed_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
+from specds.generation import UnsupportedRequestError, generate
+from specds.verify import RUNNERS
+
+CACHES = {"whole": lambda _: DynamicCache(), "windowed": lambda m: DynamicCache(config=m.config)}
+
+
+def turns(model, cache, write, mode):
+    """Three turns of a conversation in one cache; `write(ids, **settings)` generates."""
+    ids, texts = prompt(), []
+    for turn in range(3):
+        torch.manual_seed(turn)
+        ids = write(ids, past_key_values=cache, max_new_tokens=20, **mode)
+        texts.append(ids[0].tolist())
+        assert cache.get_seq_length() == ids.shape[1] - 1
+        ids = torch.cat([ids, prompt(3 + 5 * turn, seed=turn + 7)], dim=1)
+    return texts
+
+
+@pytest.mark.parametrize("verification", RUNNERS)
+@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verification):
+    model = tiny_model(family)
+    theirs, ours = CACHES[kind](model), CACHES[kind](model)
+    expected = turns(model, theirs, model.generate, mode)
+    drafted = []
+
+    def write(ids, **settings):
+        drafter = mixed_drafter(expected[len(drafted)])
+        settings |= {"budget": 7, "verification": verification, "return_dict_in_generate": True}
+        output = generate(model, ids, drafter, **settings)
+        assert output.past_key_values is ours
+        drafted.append(output.stats.num_accepted_tokens)
+        return output.sequences
+
+    assert turns(model, ours, write, mode) == expected
+    assert sum(drafted) > 0
+    for mine, plain in zip(ours.layers, theirs.layers, strict=True):
+        assert mine.keys.shape == plain.keys.shape
+        assert torch.allclose(mine.keys, plain.keys, atol=1e-4)
+        assert torch.allclose(mine.values, plain.values, atol=1e-4)
+
+
+def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
+    model = tiny_model("llama")
+    cache = DynamicCache()
+    output = generate(model, prompt(), max_new_tokens=9, past_key_values=cache, **GREEDY)
+    read = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
+    settings = {"max_new_tokens": 9, "verification": "tree", "budget": 0, **GREEDY}
+    again = generate(model, longer, past_key_values=cache, **settings).sequences
+    hook.remove()
+    assert read == [6] + [1] * 8  # the last token that was emitted has no states yet
+    assert again.tolist() == generate(model, longer, **settings).sequences.tolist()
+    # A control: the states of another text lead elsewhere.
+    other = DynamicCache()
+    model(prompt(29, seed=5), past_key_values=other)
+    astray = generate(model, longer, past_key_values=other, **settings).sequences
+    assert astray.tolist() != again.tolist()
+
+
+def test_a_request_that_fails_leaves_the_cache_as_it_was():
+    model, cache = tiny_model("llama"), DynamicCache()
+    output = generate(model, prompt(), max_new_tokens=9, past_key_values=cache, **GREEDY)
+    held = [layer.keys.clone() for layer in cache.layers]
+
+    def fail(*_):
+        raise RuntimeError("out of ideas")
+
+    longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        generate(model, longer, Drafter(fail), max_new_tokens=9, past_key_values=cache, budget=4)
+    assert all(
+        torch.equal(*pair) for pair in zip(held, [x.keys for x in cache.layers], strict=True)
+    )
+
+
+def test_caches_that_cannot_be_gone_on_from_are_named():
+    model, mask = tiny_model("llama"), torch.tensor([[0, 0] + [1] * 19])
+    full = DynamicCache()
+    model(prompt(), past_key_values=full)
+    static = StaticCache(model.config, max_cache_len=64)
+    cases = [
+        ({"past_key_values": full}, "it holds 21 tokens, and input_ids must be these and more"),
+        ({"past_key_values": static}, "only a `DynamicCache`"),
+        ({"past_key_values": DynamicCache(), "attention_mask": mask}, "without padding"),
+    ]
+    for settings, reason in cases:
+        streamer = Recorder()
+        with pytest.raises(UnsupportedRequestError, match=f"past_key_values cannot .*{reason}"):
+            settings |= {"streamer": streamer, "max_new_tokens": 2}
+            generate(model, prompt(), random_drafter(), **settings)
+        assert streamer.received == []
+    # New tokens alone, as plain decoding takes them with a mask of all, are too few for a drafter.
+    everything = torch.ones((1, 26), dtype=torch.long)
+    # Which argument tells depends on the release of transformers.
+    refusal = "position_ids must count from 0|attention_mask must have the shape"
+    with pytest.raises(UnsupportedRequestError, match=refusal):
+        generate(
+            model, prompt(25), past_key_values=full, attention_mask=everything, max_new_tokens=2
+        )

@@ -1,0 +1,74 @@
+"""What is warmed up is there in the first request, until it is released."""
+
+import pytest
+import torch
+
+import specds
+from models import FAMILIES, GREEDY, VOCAB_SIZE, build, mixed_drafter, plain_generate, prompt
+from recorded import Recorded
+from specds.budget import step_cost
+from specds.verify import recordings, static
+
+
+@pytest.fixture(autouse=True)
+def _measuring_takes_no_second(monkeypatch):
+    monkeypatch.setattr(step_cost, "_MEASURING_S", 0.01)
+
+
+def model_of(family="llama"):
+    return build(FAMILIES[family][0], {**FAMILIES[family][1], "max_position_embeddings": 4096})
+
+
+def test_a_first_request_sets_nothing_up(monkeypatch):
+    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
+    monkeypatch.setattr(static, "NODES", (0, 7, 63))
+    model, drafter = model_of(), specds.FusedDrafter()
+    Recorded.made = 0
+    done = specds.warm_up(model, drafter, max_context=600, rows=[1, 2])
+    assert done.verification == "fast"
+    # Those of the self-check went with its small cache.
+    assert 0 < done.num_recordings < Recorded.made
+    (kept,) = recordings._free[model]
+    states = 2 * 2 * 2 * 8 * 4  # of a slot: layers, keys and values, heads, numbers, bytes
+    assert done.cache_bytes == kept.cache.num_slots * states >= 2 * 600 * states
+    assert done.copied_bytes == 0  # there are no kernels here
+
+    def fail(*_):
+        raise AssertionError("the first request measured")
+
+    monkeypatch.setattr(step_cost, "measure", fail)
+    storage = kept.cache.storage
+    settings = {"budget": 7, "max_new_tokens": 12, **GREEDY}
+    for num_rows in (1, 2):
+        ids = prompt().repeat(num_rows, 1)
+        made = Recorded.made
+        output = specds.generate(model, ids, drafter, **settings)
+        assert (
+            output.sequences.tolist() == model.generate(ids, max_new_tokens=12, **GREEDY).tolist()
+        )
+        assert Recorded.made == made
+        specds.generate(model, ids, drafter, **{**settings, "budget": "auto"})
+    assert recordings._free[model][0].cache.storage == storage
+    specds.release(model)
+    assert recordings.held(model) == (0, 0, 0)
+
+
+def test_on_a_processor_steps_are_measured(monkeypatch):
+    model = model_of("gpt_neox")
+    done = specds.warm_up(model, max_context=1500)
+    assert (done.num_recordings, done.cache_bytes, done.copied_bytes) == (0, 0, 0)
+    lengths = {key[-1] for key in step_cost._models[model]}
+    assert lengths == {1024, 2048}
+
+
+def test_a_model_that_is_verified_by_tree_is_warmed_up_too():
+    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE}
+    settings |= {"eos_token_id": None, "bos_token_id": None}
+    model = build("GPTJConfig", settings, attn_implementation="eager")
+    with pytest.warns(UserWarning, match="cannot be exchanged"):
+        done = specds.warm_up(model, max_context=64, rows=2)
+    assert done.verification == "tree"
+    expected = plain_generate(model, **GREEDY)
+    torch.manual_seed(0)
+    output = specds.generate(model, prompt(), mixed_drafter(expected), max_new_tokens=32, **GREEDY)
+    assert output.sequences.tolist() == [expected]

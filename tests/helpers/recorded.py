@@ -1,0 +1,47 @@
+"""A recording of the operations on tensors, for tests on a CPU of what a GPU does.
+
+A replay does them again on the same memory, and knows of nothing that Python did between them, as a
+CUDA graph does.
+"""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def tensors_in(result):
+    found = result if isinstance(result, (tuple, list)) else [result]
+    return [item for item in found if isinstance(item, torch.Tensor)]
+
+
+class Recorded(TorchDispatchMode):
+    """Like `CudaRecording`: computed once to warm up, once to record, and again at each replay."""
+
+    made = 0
+
+    def __init__(self, compute, memory, device):
+        super().__init__()
+        self.operations = []
+        compute()
+        with self:
+            self.outputs = compute()
+        for output in self.outputs:
+            if output is not None:
+                output.zero_()  # a recording computes nothing until it is replayed
+        type(self).made += 1
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        assert operation not in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten.nonzero.default,
+        ), "the host waits for the device"
+        result = operation(*args, **(kwargs or {}))
+        self.operations.append((operation, args, kwargs or {}, tensors_in(result)))
+        return result
+
+    @torch.inference_mode()  # a graph writes where it likes
+    def replay(self):
+        for operation, args, kwargs, kept in self.operations:
+            taken = {item.untyped_storage().data_ptr() for item in tensors_in(args)}
+            for old, new in zip(kept, tensors_in(operation(*args, **kwargs)), strict=True):
+                if old.untyped_storage().data_ptr() not in taken:
+                    old.copy_(new)

@@ -1,0 +1,60 @@
+"""What README and the tutorial say works, with a model that ships in the real one's place."""
+
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NAME = re.compile(r"Qwen/[\w.-]+")
+BLOCK = re.compile(r"^```python\n(.*?)^```|^((?: {4}specds [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+
+
+def steps(page, section=""):
+    """The blocks of Python and the commands of a page, in order: `(code, commands)`."""
+    text = (ROOT / page).read_text()
+    return BLOCK.findall(text[text.index(section) :])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_what_is_written_runs(page, run, chat_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("def main(argv):\n    return len(argv)\n" * 9)
+    names, done, wrote = {}, [], ""
+    for code, commands in steps(page):
+        if code and ">>>" not in code:
+            # Here the clock is not the point.
+            code = NAME.sub(str(chat_model), code).replace("=256", "=24").replace("=64", "=24")
+            exec(compile(code, page, "exec"), names)
+            done.append(code)
+            wrote += capsys.readouterr().out
+        for command in map(str.strip, commands.splitlines()):
+            words = [NAME.sub(str(chat_model), word) for word in shlex.split(command)]
+            monkeypatch.setattr(sys, "stdin", io.StringIO("What is a trie?\n"))
+            limit = ["--max-new-tokens", 24] if words[1] in ("chat", "generate") else []
+            status, _, err = run(*words[1:], *limit)
+            assert status == 0, f"{command}: {err}"
+            done.append(command)
+    assert len(done) >= 4
+    assert " tokens in " in wrote
+
+
+def test_a_memory_makes_the_second_run_faster(chat_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = NAME.sub(str(chat_model), steps("docs/tutorial.md")[0][0])
+    accepted, said = [], []
+    for _ in range(2):
+        names = {}
+        capsys.readouterr()
+        exec(
+            compile(code.replace("256", "40, budget=16, do_sample=False"), "tutorial", "exec"),
+            names,
+        )
+        said.append(capsys.readouterr().out.rpartition("40 tokens in")[0])
+        accepted.append(names["chat"].stats.mean_acceptance_length)
+    assert said[0] == said[1] != ""
+    assert accepted[1] > accepted[0]

@@ -1,0 +1,313 @@
+"""Passes of fixed shapes that are recorded once and replayed give the same text."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from models import (
+    FAMILIES,
+    GREEDY,
+    SAMPLING,
+    Drafter,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+    random_tree,
+    tiny_model,
+)
+from recorded import Recorded
+from specds.generation import generate
+from specds.verify import TreeCache, recordings, release, static
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch):
+    """Has a CPU run what a GPU does."""
+    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
+    monkeypatch.setattr(static, "_SLOTS", (64, 128))
+    monkeypatch.setattr(static, "NODES", (0, 4, 16))
+    Recorded.made = 0
+    recordings._free.clear()
+
+
+def kept_of(model):
+    (kept,) = recordings._free[model]
+    return kept
+
+
+def fast(model, drafter, seed=0, num_tokens=32, **settings):
+    torch.manual_seed(seed)
+    made = {"budget": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
+    return generate(model, prompt(seed=seed), drafter, **{**made, **settings})
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
+def test_texts_are_those_of_plain_decoding(family):
+    model = tiny_model(family)
+    for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
+        expected = plain_generate(model, seed, num_tokens=50, **GREEDY)
+        kept = {"return_dict_in_generate": True, "self_check": False}
+        output = fast(model, make(expected), seed, 50, **kept)
+        assert output.sequences.tolist() == [expected]
+        assert output.past_key_values.get_seq_length() == len(expected) - 1
+    # Three widths, two numbers of slots, and a cache that did not move.
+    assert Recorded.made <= 6
+
+
+def test_a_budget_that_was_asked_for_is_not_rounded_up_beyond_it():
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    # With 0, 4 and 16 nodes recorded, 20 and 90 have passes of their own, and 90 those between.
+    for budget, most in ((3, {4}), (20, {4, 16, 20}), (90, {4, 16, 80, 90})):
+        recordings._free.clear()
+        drafter = oracle_drafter(expected, num_wrong=7)
+        output = fast(model, drafter, budget=budget, self_check=False)
+        assert output.sequences.tolist() == [expected]
+        widths = {shape[1] - 1 for (shape, _) in kept_of(model).passes}
+        assert widths <= {0, *most}
+        assert max(widths) == max(most)
+
+
+def test_batches_are_rounded_up_and_leave_no_trace():
+    model = tiny_model("qwen3")
+    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
+    free = model.generate(ids, max_new_tokens=24, **GREEDY)
+    settings = {"eos_token_id": int(free[1, 28]), "pad_token_id": 1, "max_new_tokens": 24, **GREEDY}
+    expected = model.generate(ids, **settings)
+    for _ in range(2):
+        output = generate(model, ids, random_drafter(), budget=7, **settings)
+        assert output.sequences.tolist() == expected.tolist()
+    alone = fast(model, random_drafter(), num_tokens=24)
+    assert alone.sequences.tolist() == free[:1].tolist()
+
+
+def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows():
+    model = tiny_model("llama")
+    expected = plain_generate(model, num_tokens=150, **GREEDY)
+    made = []
+    for num_tokens in (32, 32, 32, 150):
+        output = fast(model, mixed_drafter(expected), num_tokens=num_tokens)
+        assert output.sequences.tolist() == [expected[: 21 + num_tokens]]
+        made.append((Recorded.made, kept_of(model).cache.storage))
+    assert made[0] == made[1] == made[2]
+    assert made[0][0] > 0
+    assert made[3][0] > made[2][0]
+    assert made[3][1] != made[2][1]
+    release(model)
+    assert model not in recordings._free
+
+
+def change_where_it_lies(model):
+    model.lm_head.weight.mul_(-1)
+
+
+def put_another_in_its_place(model):
+    up = model.model.layers[0].mlp.up_proj
+    up.weight = torch.nn.Parameter(-2 * up.weight)
+
+
+@torch.no_grad()
+def test_other_weights_are_recorded_again_and_changed_ones_are_seen():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    fast(model, random_drafter())
+    for change in (change_where_it_lies, put_another_in_its_place, torch.nn.Module.double):
+        kept = kept_of(model)
+        change(model)
+        expected = plain_generate(model, **GREEDY)
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        assert (kept_of(model) is kept) == (change is change_where_it_lies)
+
+
+def put_a_hook(model):
+    return model.model.layers[0].register_forward_hook(lambda _, args, output: -output)
+
+
+def put_a_hook_on_all(model):
+    def negate(module, args, output):
+        return -output if type(module).__name__ == "LlamaMLP" else None
+
+    return torch.nn.modules.module.register_module_forward_hook(negate)
+
+
+def change_an_attribute(model):
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 1.5
+
+
+class Adapted(torch.nn.Module):
+    """A projection with an adapter, and a switch for it as PEFT has."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.is_on = base, True
+
+    def forward(self, states):
+        return self.base(states) * (2 if self.is_on else 1)
+
+
+def switch_an_adapter(model):
+    model.model.layers[1].mlp.up_proj.is_on ^= True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter],
+)
+def test_a_model_that_changed_in_python_is_recorded_again(change):
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    mlp = model.model.layers[1].mlp
+    mlp.up_proj = Adapted(mlp.up_proj)
+    free = plain_generate(model, **GREEDY)
+    assert fast(model, mixed_drafter(free)).sequences.tolist() == [free]
+    hook = change(model)
+    try:
+        expected = plain_generate(model, **GREEDY)
+        assert expected != free
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        made = Recorded.made
+        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        assert Recorded.made == made
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
+    settings = {**FAMILIES["llama"][1], "max_position_embeddings": 4096}
+    model = build("LlamaConfig", settings)
+    for ids in (prompt(2000), prompt(8).repeat(8, 1)):
+        output = generate(model, ids, random_drafter(), budget=0, max_new_tokens=2, **GREEDY)
+        assert output.sequences.tolist() == model.generate(ids, max_new_tokens=2, **GREEDY).tolist()
+        (block,) = kept_of(model).cache._blocks
+        assert block.shape[1] <= 2176
+
+
+def test_what_is_kept_does_not_keep_a_model():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    fast(model, random_drafter())
+    forward, seen = weakref.ref(kept_of(model).forward), weakref.ref(model)
+    del model
+    gc.collect()
+    assert (forward(), seen()) == (None, None)
+
+
+def test_a_start_that_fails_leaves_nothing_taken(monkeypatch):
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    fast(model, random_drafter())
+    kept = kept_of(model)
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+        patched.setattr(TreeCache, "restart", fail)
+        fast(model, random_drafter())
+    assert kept_of(model) is kept
+
+
+def test_requests_that_overlap_find_recordings_too():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    taken = [recordings.take(model, 2) for _ in range(2)]
+    for number in range(10):
+        recordings.give_back(model, taken[number % 2])
+        again = recordings.take(model, 2)
+        assert again is taken[number % 2]
+
+
+def test_what_is_released_does_not_come_back():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    taken = recordings.take(model, 2)
+    release(model)
+    recordings.give_back(model, taken)
+    assert recordings.take(model, 2) is not taken
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("make", [random_drafter, None], ids=["wrong", "mixed"])
+def test_samples_are_those_of_plain_decoding_whatever_is_drafted(num_rows, make):
+    model = tiny_model("llama")
+    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
+    settings = {"max_new_tokens": 24, **SAMPLING, "top_p": 0.95}
+    torch.manual_seed(5)
+    expected = model.generate(ids, **settings).tolist()
+    after = torch.get_rng_state()
+    drafter = make() if make else mixed_drafter(expected[0])
+    for budget in (0, 4, 16):
+        torch.manual_seed(5)
+        output = generate(model, ids, drafter, budget=budget, verification="fast", **settings)
+        assert output.sequences.tolist() == expected
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):
+    def fail(compute, pool, device):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(recordings, "recorder", lambda _: fail)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    with pytest.warns(UserWarning, match="not recorded as CUDA graphs.*not permitted") as warned:
+        output = fast(model, mixed_drafter(expected), self_check=False)
+    assert len(warned) == 1
+    assert "not permitted" in output.stats.reason
+    assert output.sequences.tolist() == [expected]
+    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["before", "while recording"])
+def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within):
+    class Short(Recorded):
+        def __init__(self, *arguments):
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            except torch.OutOfMemoryError:
+                if within:  # what ends the recording fails because of it
+                    raise RuntimeError("capture_end")  # noqa: B904
+                raise
+
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    expected = plain_generate(model, **GREEDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(recordings, "recorder", lambda _: Short)
+        for verification in ("auto", "fast"):
+            with pytest.raises(torch.OutOfMemoryError):
+                fast(model, mixed_drafter(expected), verification=verification)
+    kept = kept_of(model)
+    output = fast(model, mixed_drafter(expected), verification="auto")
+    assert output.sequences.tolist() == [expected]
+    assert (output.stats.verification, output.stats.reason) == ("fast", "")
+    assert kept_of(model) is kept
+    assert Recorded.made > 0
+
+
+@pytest.mark.parametrize("after", [1, 2, 9])
+def test_an_interrupt_leaves_the_next_request_whole(after):
+    model = tiny_model("mistral")
+    expected = plain_generate(model, **GREEDY)
+    puts = iter([None] * after)
+    streamer = SimpleNamespace(put=lambda _: next(puts), end=None)  # StopIteration after some
+    with pytest.raises(StopIteration):
+        fast(model, mixed_drafter(expected), streamer=streamer)
+    kept = kept_of(model)
+    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    assert kept_of(model) is kept
+
+
+def test_a_request_within_a_request_has_a_cache_of_its_own():
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    inner = []
+
+    def grow(rng, position, max_nodes):
+        if position == 30:
+            inner.append(fast(model, random_drafter(), 1).sequences.tolist())
+        return random_tree(rng, 5)
+
+    assert fast(model, Drafter(grow)).sequences.tolist() == [expected]
+    assert inner == [[plain_generate(model, 1, **GREEDY)]]

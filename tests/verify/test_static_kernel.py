@@ -1,0 +1,213 @@
+"""The static path by the kernel: the same texts, no mask, and no recording that knows a length."""
+
+import weakref
+
+import pytest
+import torch
+
+from models import (
+    _SHAPE,
+    GREEDY,
+    SAMPLING,
+    WINDOW,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    random_drafter,
+)
+from recorded import Recorded
+from specds.generation import generate
+from specds.verify import attention, lean_forward, recordings, release, static
+from specds.verify import tree_attention as module
+from specds.verify.masks import MaskBuilder
+from triton_on_cpu import interpreted
+
+_WIDE = {**_SHAPE, "head_dim": 16}
+_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+MODELS = {
+    "llama": ("LlamaConfig", {}),
+    "qwen3": ("Qwen3Config", {}),
+    "gemma3": ("Gemma3TextConfig", _MIXED),
+    # By `packed_model`: soft caps, and scores that are in the sum alone.
+    "gemma2": ("Gemma2Config", {**_MIXED, "attn_logit_softcapping": 3.0}),
+    "gpt_oss": ("GptOssConfig", {**_MIXED, "num_local_experts": 2, "num_experts_per_tok": 1}),
+}
+
+
+def made(name, dtype=torch.float32, **more):
+    config_class, settings = MODELS[name]
+    settings = {**settings, **more}
+    options = {"attn_implementation": "eager"} if name in ("gemma2", "gpt_oss") else {}
+    return build(config_class, {**_WIDE, **settings}, dtype, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_cpu():
+    with interpreted(), pytest.MonkeyPatch.context() as patch:
+        # Tiles as on a device: fewer programs to interpret.
+        patch.setattr(module, "_TILE_BYTES", 16_384)
+        patch.setattr(module, "_LEAST_SLOTS", 128)
+        yield
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the kernel was called; masks are an error."""
+    seen = []
+
+    def counted(*args, **kwargs):
+        seen.append(kwargs)
+        return attend(*args, **kwargs)
+
+    attend = attention.tree_attention
+    monkeypatch.setattr(attention, "tree_attention", counted)
+
+    def build(*_):
+        raise AssertionError("a mask was made")
+
+    monkeypatch.setattr(MaskBuilder, "build", build)
+    return seen
+
+
+def fast(model, drafter, num_tokens=20, ids=None, **settings):
+    torch.manual_seed(0)
+    given = {"budget": 6, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
+    given["self_check"] = False  # it draws on masks for its plain pass
+    return generate(model, prompt() if ids is None else ids, drafter, **{**given, **settings})
+
+
+@pytest.mark.parametrize(
+    ("name", "records"),
+    [("llama", True), ("qwen3", False), ("gemma3", True), ("gemma2", True), ("gpt_oss", False)],
+)
+def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
+    if records:
+        recording(monkeypatch, 0, 6)
+    model = made(name)
+    expected = plain_generate(model, num_tokens=14, **GREEDY)
+    output = fast(model, mixed_drafter(expected), 14)
+    assert output.sequences.tolist() == [expected]
+    assert len(calls) >= 2
+    if name != "llama":
+        # The control: where its tokens see no window, cap or sink, the text is another.
+        patched = {"window": None, "softcap": None, "sinks": None}
+        attend = attention.tree_attention
+        monkeypatch.setattr(
+            attention, "tree_attention", lambda *args, **kw: attend(*args, **{**kw, **patched})
+        )
+        recordings._free.clear()
+        wrong = fast(model, oracle_drafter(expected), 14).sequences.tolist()
+        assert (wrong == [expected]) == (name == "qwen3")
+
+
+def test_batches_and_samples_are_those_of_plain_decoding(calls):
+    model = made("qwen3")
+    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
+    torch.manual_seed(0)
+    expected = model.generate(ids, max_new_tokens=12, **SAMPLING)
+    drafter = mixed_drafter(expected[1].tolist())
+    output = fast(model, drafter, 12, ids, **SAMPLING)
+    assert output.sequences.tolist() == expected.tolist()
+    assert calls
+
+
+def recording(monkeypatch, *nodes):
+    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
+    monkeypatch.setattr(static, "NODES", nodes)
+    recordings._free.clear()
+    Recorded.made = 0
+
+
+def test_recordings_do_not_depend_on_lengths(calls, monkeypatch):
+    recording(monkeypatch, 0, 6)
+    model = made("llama", num_hidden_layers=1)
+    expected = plain_generate(model, num_tokens=90, **GREEDY)
+    output = fast(model, oracle_drafter(expected), 90)
+    assert output.sequences.tolist() == [expected]
+    (kept,) = recordings._free[model]
+    # At most two widths, over a context that grows to five times its length.
+    assert Recorded.made == len(kept.passes) <= 2
+    for length in (40, 9):
+        made_before = Recorded.made
+        ids = prompt(length, seed=length)
+        expected = model.generate(ids, max_new_tokens=13, **GREEDY)
+        found = fast(model, oracle_drafter(expected[0].tolist()), 13, ids)
+        assert found.sequences.tolist() == expected.tolist()
+        assert Recorded.made == made_before
+
+
+@torch.no_grad()
+def test_weights_that_changed_are_those_of_the_next_request(monkeypatch):
+    recording(monkeypatch, 6)
+    model = made("qwen3", attention_bias=True)
+    texts = []
+    for name in (None, "q_proj", "v_proj", "up_proj"):
+        for parameter, weight in model.named_parameters():
+            if name is not None and name in parameter:
+                weight.data.mul_(-1.0)  # of which not even a version tells
+        texts.append(plain_generate(model, num_tokens=8, **GREEDY))
+        assert fast(model, oracle_drafter(texts[-1]), 8).sequences.tolist() == [texts[-1]]
+    assert Recorded.made == 1
+    assert len({*map(tuple, texts)}) == len(texts)
+
+
+def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monkeypatch):
+    recording(monkeypatch, 6)
+    model = made("llama")
+    fast(model, random_drafter(), 4)
+    (kept,) = recordings._free[model]
+    layer = model.model.layers[0]
+    parts = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
+    parts += [layer.mlp.gate_proj, layer.mlp.up_proj]
+    assert kept.forward.num_copied_bytes == 2 * sum(part.weight.nbytes for part in parts)
+    copy = weakref.ref(kept.forward)
+    del kept
+    release(model)
+    assert copy() is None
+    device = torch.device("cuda")
+    for free, has_room in ((4 * 2**20, True), (2**10, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**30))
+        assert lean_forward._has_room(model.model.layers, device) == has_room
+    monkeypatch.setattr(lean_forward, "_has_room", lambda *_: False)
+    expected = plain_generate(model, num_tokens=8, **GREEDY)
+    assert fast(model, mixed_drafter(expected), 8).sequences.tolist() == [expected]
+    (kept,) = recordings._free[model]
+    assert kept.forward.num_copied_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
+    recording(monkeypatch, 6)
+    model = made(name)
+    expected = plain_generate(model, num_tokens=8, **GREEDY)
+
+    class OutOfResourcesError(Exception):
+        pass
+
+    def attend(*args, **kwargs):
+        raise OutOfResourcesError("shared memory")
+
+    monkeypatch.setattr(attention, "tree_attention", attend)
+    settings = {"verification": "auto", "self_check": True}
+    with pytest.warns(UserWarning, match="slower: Triton's kernels fail|attention with s_aux"):
+        output = fast(model, mixed_drafter(expected), 8, **settings)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.verification == ("fast" if name == "llama" else "tree")
+    assert output.stats.reason
+    again = fast(model, mixed_drafter(expected), 8, **settings)  # of which it is not warned again
+    assert again.stats.reason == output.stats.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_where_the_kernel_does_not_run_masks_are_made(dtype, monkeypatch):
+    model = build("LlamaConfig", {**_WIDE, "head_dim": 8 if dtype == torch.float32 else 16}, dtype)
+
+    def attend(*args, **kwargs):
+        raise AssertionError("the kernel was called")
+
+    monkeypatch.setattr(attention, "tree_attention", attend)
+    expected = plain_generate(model, num_tokens=12, **GREEDY)
+    output = fast(model, mixed_drafter(expected), 12)
+    assert output.sequences.tolist() == [expected]

@@ -1,0 +1,136 @@
+"""The kernel attends as the plain definition does, whatever the tree, lengths and layout."""
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from specds.verify import tree_attention as module
+from specds.verify.tree_attention import kernel_reason, make_scratch, tree_attention
+from tree_attention_cases import TOLERANCES, assert_near, make_case
+from triton_on_cpu import interpreted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_cpu():
+    with interpreted():
+        yield
+
+
+SIGHTS = st.one_of(
+    st.just({}),
+    st.builds(lambda n: {"window": n}, st.integers(1, 40)),
+    st.builds(lambda n: {"chunk": n}, st.integers(1, 40)),
+)
+CASES = st.builds(
+    lambda sight, **of_case: make_case(**of_case, **sight),
+    SIGHTS,
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.integers(0, 70), min_size=1, max_size=3),
+    width=st.integers(1, 12),
+    num_key_heads=st.integers(1, 2),
+    group=st.integers(1, 3),
+    head_dim=st.sampled_from([16, 24, 80]),
+    value_dim=st.sampled_from([None, 16, 40]),
+    dtype=st.sampled_from(list(TOLERANCES)),
+    block_size=st.sampled_from([None, 4, 16]),
+    softcap=st.sampled_from([None, 0.5, 30.0]),
+    scale=st.sampled_from([None, 0.7]),
+    with_sinks=st.booleans(),
+)
+
+
+@pytest.mark.parametrize("num_examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_it_attends_by_definition(num_examples):
+    scratch = make_scratch(torch.device("cpu"))
+
+    # A smaller case is no clearer, and takes minutes to find.
+    @settings(max_examples=num_examples, deadline=None, phases=[Phase.generate])
+    @given(CASES)
+    def check(case):
+        # What one call leaves in the scratch is no harm to the next.
+        assert_near(case.attend(scratch=scratch), case.expected(), case.query.dtype)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        make_case(1, [0, 40], 70, 1, 1, 16),  # two words of ancestors, tiles of both
+        make_case(2, [300], 3, 1, 2, 96, window=20),  # most slots are out of sight
+        make_case(3, [5], 9, 1, 1, 16, window=2),  # the root too, for some
+        make_case(4, [33], 2, 1, 1, 256, dtype=torch.float16, with_sinks=True),
+    ],
+)
+def test_at_the_edges(case):
+    assert_near(case.attend(), case.expected(), case.query.dtype)
+
+
+def test_a_wrong_ancestor_is_seen():
+    case = make_case(5, [20], 4, 1, 2, 16)
+    right = case.attend()
+    for node in range(4):
+        for other in {*range(4)} - {node}:
+            wrong = case.ancestors.clone()
+            wrong[0, node] ^= 1 << other
+            changed = (case.attend(ancestors=wrong) - right)[0].abs().amax((1, 2)) > 1e-3
+            assert changed.nonzero().flatten().tolist() == [node]
+
+
+def test_programs_do_not_depend_on_lengths(monkeypatch):
+    """What a CUDA graph records is right for all lengths."""
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *tensors, **constants: launched.append((grid, tensors[11:], constants))
+
+    monkeypatch.setattr("specds.verify.tree_kernel.attend", Kernel())
+    monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
+    case = make_case(6, [90, 3], 5, 2, 2, 16)
+    for lengths in ([90, 3], [0, 91]):
+        case.lengths = torch.tensor(lengths)
+        case.attend()
+    assert launched[0] == launched[1]
+
+
+def test_it_is_an_operation_that_torch_can_trace():
+    case = make_case(7, [20], 3, 1, 1, 16)
+    scratch = make_scratch(torch.device("cpu"))
+    arguments = (*case.states(), case.ancestors, scratch, None, None, 0.25, 0, 0, 0.0)
+    torch.library.opcheck(
+        module._tree_attention, arguments, test_utils=("test_schema", "test_faketensor")
+    )
+    compiled = torch.compile(tree_attention, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*case.states(), case.ancestors, scratch=scratch), case.attend())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ancestors": lambda case: case.ancestors[:, :, 0]}, "2 words"),
+        ({"query": lambda case: case.query.double()}, "float64"),
+        ({"query": lambda case: case.query[..., :8]}, "heads of 8"),
+        ({"query": lambda case: case.query[:, :3]}, "not for queries"),
+        ({"values": lambda case: case.values.half()}, "float16"),
+        ({"keys": lambda case: case.keys.mT.contiguous().mT}, "strides"),
+        ({"window": lambda _: 4, "chunk": lambda _: 4}, "window or chunks"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    case = make_case(8, [4], 70, 2, 2, 16)
+    names = ("query", "keys", "values", "lengths", "positions")
+    named = dict(zip(names, case.states(), strict=True)) | {"ancestors": case.ancestors}
+    with pytest.raises(ValueError, match=message):
+        tree_attention(**named | {name: make(case) for name, make in change.items()})
+
+
+def test_where_it_cannot_run_there_is_a_reason(monkeypatch):
+    cpu = torch.device("cpu")
+    assert kernel_reason(cpu, torch.float32) is None  # by the interpreter
+    assert "float64" in kernel_reason(cpu, torch.float64)
+    monkeypatch.setattr(module, "_is_interpreted", lambda: False)
+    assert "not a CUDA device" in kernel_reason(cpu, torch.float32)
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert "Triton" in kernel_reason(cpu, torch.float32)

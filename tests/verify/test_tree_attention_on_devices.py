@@ -1,0 +1,109 @@
+"""The kernel as Triton compiles it: for devices that are not here, and on one that is."""
+
+import pytest
+import torch
+
+from specds.verify import tree_attention as module
+from specds.verify.tree_attention import make_scratch
+from tree_attention_cases import TOLERANCES, assert_near, make_case
+
+triton = pytest.importorskip("triton")
+
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    int: "i32",
+    float: "fp32",
+}
+
+
+def compiled(case, capability, monkeypatch):
+    """What a call on a device of this compute capability would launch."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from specds.verify import tree_kernel
+
+    kernel, calls = tree_kernel.attend, []
+
+    class Launch:
+        def __getitem__(self, grid):
+            return lambda *args, **constants: calls.append((args, constants))
+
+    monkeypatch.setattr(tree_kernel, "attend", Launch())
+    monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
+    case.attend()
+    [(args, constants)] = calls
+    options = {
+        name: constants.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion")
+    }
+    named = dict(zip(kernel.arg_names, args, strict=False))
+    signature = {name: TYPES[getattr(arg, "dtype", type(arg))] for name, arg in named.items()}
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, arg in enumerate(args)
+        if isinstance(arg, torch.Tensor) or (isinstance(arg, int) and arg % 16 == 0)
+    }
+    source = ASTSource(
+        kernel, signature | dict.fromkeys(constants, "constexpr"), constants, aligned
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "multiplies"), [(80, "mma.sync"), (90, "wgmma")])
+@pytest.mark.parametrize(
+    ("head_dim", "options"),
+    [
+        (128, {}),
+        (96, {"window": 4096, "softcap": 50.0, "with_sinks": True}),
+        (256, {"block_size": 16}),
+    ],
+)
+def test_it_compiles_for_devices_that_are_not_here(
+    capability, multiplies, head_dim, options, monkeypatch
+):
+    case = make_case(1, [40], 64, 1, 4, head_dim, dtype=torch.bfloat16, **options)
+    kernel = compiled(case, capability, monkeypatch)
+    assert multiplies in kernel.asm["ptx"]
+    assert "cp.async" in kernel.asm["ptx"]  # what comes next is loaded meanwhile
+    assert kernel.metadata.shared <= 99 << 10  # as much as any such device has
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"window": 300, "softcap": 30.0, "with_sinks": True},
+        {"chunk": 512, "block_size": 16},
+    ],
+)
+def test_it_attends_by_definition(head_dim, dtype, options):
+    for lengths, width, heads, group in [([3000, 0, 517], 64, 2, 4), ([9000], 1, 1, 1)]:
+        case = make_case(
+            9, lengths, width, heads, group, head_dim, dtype=dtype, device="cuda", **options
+        )
+        assert_near(case.attend(), case.expected(), dtype)
+
+
+@pytest.mark.gpu
+def test_a_recording_holds_for_all_lengths():
+    case = make_case(10, [4000], 64, 8, 4, 128, dtype=torch.bfloat16, device="cuda")
+    case.keys, case.values = case.keys.nan_to_num(), case.values.nan_to_num()
+    scratch = make_scratch(torch.device("cuda"))
+    case.attend(scratch=scratch)
+    graph = torch.cuda.CUDAGraph()
+    ancestors = case.ancestors
+    with torch.cuda.graph(graph):
+        output = case.attend(scratch=scratch, ancestors=ancestors)
+    depths = case.positions - case.lengths[:, None]
+    for length in (0, 1, 100, 3999) * 3:
+        case.lengths.fill_(length)
+        case.positions.copy_(length + depths)
+        graph.replay()
+        assert_near(output, case.expected(), torch.bfloat16)

@@ -1,0 +1,150 @@
+"""The page of `specds view`: what it answers, to whom, and that a browser shows it."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from functools import partial
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from browser import rendered
+from specds import BuildOptions, build_datastore, open_corpus
+from specds.bench.transcripts import read_files
+from specds.view import Explorer, serve
+from specds.view.server import page
+
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
+
+
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory, demo_tokenizer):
+    folder = tmp_path_factory.mktemp("view")
+    (folder / "a.txt").write_text(TEXT)
+    corpus, path = open_corpus(str(folder / "a.txt")), folder / "a.specds"
+    build_datastore(corpus, demo_tokenizer, path, BuildOptions(prior_tokens=0))
+    rows = [{"prompt": "# add\n", "completion": TEXT}, {"prompt": "# x\n", "completion": "<b>&"}]
+    (folder / "answers.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    from specds import Datastore
+
+    answers = read_files([folder / "answers.jsonl"], demo_tokenizer)
+    return Explorer(Datastore.open(path), demo_tokenizer, answers)
+
+
+@pytest.fixture
+def served(explorer):
+    with serve(explorer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        yield server.server_address
+        server.shutdown()
+        thread.join()
+
+
+def ask(address, method, path, body=None, **headers):
+    with closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def test_a_text_is_answered_with_its_match_and_all_drafts(served):
+    asked = json.dumps({"text": "zz\ndef add(a, b):\n    return", "nodes": 6})
+    status, told = ask(served, "POST", "/explore", asked)
+    found = json.loads(told)
+    assert status == 200
+    assert found["match"]["text"].endswith("add(a, b):\n    return")
+    assert found["match"]["count"] == 1
+    place = found["match"]["passages"][0]
+    assert place["before"] + place["match"] + place["after"] == TEXT
+    fused = found["trees"]["all sources together"]
+    assert len(fused["text"]) <= 6
+    assert fused["text"][0] == " a"
+    assert set(found["trees"]["datastore"]["sources"]) == {"datastore"}
+    assert set(found["trees"]["the text itself"]["sources"]) <= {"context"}
+    assert json.loads(ask(served, "POST", "/explore", '{"text": "", "nodes": 3}')[1])["trees"] == {}
+
+
+def test_nothing_that_is_typed_is_kept(explorer):
+    secret = "my secret is forty two\n" * 4
+    explorer.explore(secret, 8)
+    trees = explorer.explore("my secret is", 8)["trees"]
+    assert all("forty" not in "".join(tree["text"]) for tree in trees.values())
+
+
+def test_a_recorded_answer_is_told_step_by_step(served, explorer):
+    told = json.loads(ask(served, "GET", "/answer?number=0")[1])
+    assert told["is_whole"]
+    text = "".join(token for step in told["steps"] for token in step["tokens"])
+    assert text.startswith(TEXT)
+    assert told["prompt"] == "# add\n"
+    for step in told["steps"]:
+        assert len(step["tokens"]) == len(step["sources"]) == len(step["path"]) + 1
+        drafted = [step["tree"]["text"][node] for node in step["path"]]
+        assert drafted == step["tokens"][:-1]
+    assert any(step["path"] for step in told["steps"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/answer?number=9", None, 404),
+        ("GET", "/answer?number=x", None, 404),
+        ("GET", "/etc/passwd", None, 404),
+        ("POST", "/explore", "no json", 400),
+        ("POST", "/explore", '{"text": "a"}', 400),
+        ("POST", "/explore", "[1]", 400),
+        ("POST", "/other", "{}", 400),
+    ],
+)
+def test_what_makes_no_sense_is_refused(served, method, path, body, status):
+    assert ask(served, method, path, body)[0] == status
+
+
+def test_only_this_machine_is_answered(served):
+    assert served[0] == "127.0.0.1"
+    assert ask(served, "GET", "/about")[0] == 200
+    assert ask(served, "GET", "/about", Host=f"localhost:{served[1]}")[0] == 200
+    assert ask(served, "GET", "/about", Host="example.org")[0] == 403
+
+
+def test_the_page_needs_nothing_else():
+    text = page().decode()
+    assert "{{" not in text
+    assert not re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?:https?:)?//", text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_a_browser_shows_it(served, tmp_path, width):
+    url = f"http://127.0.0.1:{served[1]}/#{quote(TEXT[:29])}"
+    shown, console = rendered(url, tmp_path, width=width)
+    assert console == []
+    assert "drafted by" in shown
+    assert shown.count('class="token') > 8
+    assert "<mark>" in shown
+    assert "all sources together" in shown
+
+
+def test_the_command_serves_until_it_is_interrupted(explorer):
+    path = explorer.about()["path"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specds", "view", path, "--tokenizer", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # What a shell runs in the background ignores interrupts, and so do its children.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    address = urlsplit(process.stdout.readline().strip())
+    assert json.loads(ask((address.hostname, address.port), "GET", "/about")[1])["path"] == path
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.strip()) == (0, "", "")
