@@ -18,6 +18,8 @@ from demo_setup import demo, parser_of, show, table_of
 from specds.cli.arguments import budget
 from specds.demo.measure import MODES, compare
 from specds.drafters import OPTIONS, DrafterInputs, DrafterName, make_drafter, with_trigrams
+from specds.papers.path_rows import PathRows
+from specds.verify.runners import name_of
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison
@@ -41,7 +43,7 @@ def main() -> None:
     with demo(options.prompts) as setup:
         for name in track(names, "drafters", console=Console(stderr=True)):
             inputs = with_trigrams(name, DrafterInputs(setup.datastore, setup.model))
-            for way in ("tree", "batched") if name.value == "n-grammys" else ("tree",):
+            for way in ("tree", PathRows) if name.value == "n-grammys" else ("tree",):
                 comparisons = [
                     compare(
                         setup.model,
@@ -56,7 +58,7 @@ def main() -> None:
                     )
                     for mode, settings in MODES.items()
                 ]
-                table.add_row(name.value, way, *figures(comparisons))
+                table.add_row(name.value, name_of(way), *figures(comparisons))
     show(table)
 
 

@@ -1,0 +1,1 @@
+"""Everything that a GPU is asked for, in parts that do not stop each other."""

@@ -1,0 +1,162 @@
+"""Runs the parts one after the other, and prints each figure with its bar as soon as there is one.
+
+    PYTHONPATH=benches python -m gpu [PART ...] [--case ANSWERS.jsonl DATASTORE BAR] ...
+
+A part that fails says so, and the next one runs; a warning stops nothing. `--out` holds all figures
+so far. Nothing is downloaded. `--dry` runs small sizes on a CPU, to see that all of it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from index.report import Figure
+
+DRY = {
+    "device": "cpu",
+    "dtype": "float32",
+    "shape": "tiny",
+    "contexts": [16],
+    "widths": [1, 5],
+    "slots": [64],
+    "batches": [2],
+    "long_prompt": 40,
+    "limit": 2,
+    "new_tokens": 6,
+    "runs": 1,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+
+    if options.dry:
+        vars(options).update(DRY)
+        torch.set_num_threads(1)
+    elif not torch.cuda.is_available():
+        print("no CUDA device: this needs a GPU whose memory holds the shape; try --dry")
+        return 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        figures = list(_figures(options))
+    # What could not be measured has not met its bar either.
+    held = [figure for figure in figures if (figure.at_most, figure.at_least) != (None, None)]
+    missed = [figure.name for figure in held if not figure.met]
+    print(f"\n{len(held) - len(missed)} of {len(held)} bars met", *missed, sep="\n  missed: ")
+    return 1 if missed else 0
+
+
+def _figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """The figures of all parts, each printed and written down when it comes."""
+    from gpu import answers, attention, first, launches, passes
+    from index.report import Figure, machine
+
+    parts = {
+        "tests": _tests,
+        "ways": first.which_way_runs,
+        "stale": first.stale_recordings,
+        "passes": passes.figures,
+        "curve": answers.curve,
+        "memory": first.memory_after_a_long_prompt,
+        "launches": launches.figures,
+        "attention": attention.figures,
+        "tiles": attention.tiles,
+        "answers": answers.figures,
+    }
+    written: list[dict[str, Any]] = []
+    for name in options.parts or parts:
+        print(f"\n{name}: {(parts[name].__doc__ or '').splitlines()[0]}", flush=True)
+        started = perf_counter()
+        found = parts[name](options)
+        while True:
+            try:
+                figure = next(found, None)
+            except Exception:
+                traceback.print_exc()
+                figure = Figure(f"{name} failed", None, at_most=0)
+                found = iter(())
+            if figure is None:
+                break
+            bar = f"at most {figure.at_most}" if figure.at_most is not None else ""
+            bar = bar or (f"at least {figure.at_least}" if figure.at_least is not None else "")
+            met = {True: "met", False: "MISSED", None: ""}[figure.met]
+            value = "-" if figure.value is None else f"{figure.value:,.4g}"
+            print(f"  {figure.name}: {value} {figure.unit}  {bar} {met}  {figure.note}", flush=True)
+            written.append(figure.to_dict())
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            about = {"machine": machine(), "options": vars(options), "figures": written}
+            options.out.write_text(json.dumps(about, indent=1, default=str), encoding="utf-8")
+            yield figure
+        print(f"  ({perf_counter() - started:.0f} s)", flush=True)
+        free_memory()
+
+
+def free_memory() -> None:
+    """What one part leaves is not held against the next."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+
+
+def _tests(options: argparse.Namespace) -> Iterator[Figure]:
+    """The tests that need a GPU."""
+    from index.report import Figure
+
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
+    if options.dry:
+        command.append("--collect-only")
+    code = subprocess.run([*command, "tests"], check=False).returncode
+    yield Figure("tests", code, at_most=0, note="exit status")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpu", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all")
+    parser.add_argument(
+        "--case",
+        nargs=3,
+        metavar=("ANSWERS", "DATASTORE", "BAR"),
+        action="append",
+        default=[],
+        help="recorded answers, what is drafted from, and the speed-up that they are held to",
+    )
+    parser.add_argument("--dry", action="store_true", help="small sizes on a CPU")
+    parser.add_argument("--shape", default="llama-2-7b")
+    parser.add_argument("--tokenizer", help="of the answers; by default the datastore's")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 16, 32, 63, 64, 65])
+    parser.add_argument("--slots", type=int, nargs="+", default=[1024, 8192, 32_768])
+    parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
+    parser.add_argument("--long-prompt", type=int, default=16_384)
+    parser.add_argument("--limit", type=int, default=16, help="answers of a file")
+    parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("build/bench-gpu.json"))
+    return parser
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,92 @@
+"""Drafting on a real shape against its bars: the cost of a pass, and recorded answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from index.report import Figure
+from specds.bench.generation.curve import verification_costs
+from specds.bench.generation.report import altered
+from specds.bench.generation.run import run_generate
+from specds.bench.generation.shapes import random_model
+from specds.bench.generation.ways import Target
+from specds.bench.options import GenerateOptions
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+NODES = (1, 7, 15, 31, 63)
+LARGEST_RATIO, LARGEST_OUTSIDE = 1.10, 0.05
+LEAST_OF_COMPILED, LEAST_IN_BATCHES = 1.0, 0.98
+
+
+def curve(options: argparse.Namespace) -> Iterator[Figure]:
+    """A step by its nodes, acceptance included: T(n) over T(0)."""
+    model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    target = Target.of(model, "auto", forced=True)
+    for context in options.contexts:
+        for row in verification_costs(target, [context], NODES):
+            yield Figure(
+                f"{row['num_nodes']} nodes after {context:,} tokens, over none",
+                row["ratio"],
+                "x",
+                at_most=LARGEST_RATIO if row["num_nodes"] == NODES[-1] else None,
+                note=f"{1e3 * row['seconds']:.2f} ms",
+            )
+
+
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """Recorded answers, forced through random weights, one by one and in batches."""
+    if not options.case:
+        yield Figure("speed-up", None, at_least=1, note="no --case was given")
+    for answers, datastore, bar in options.case:
+        for batch in (1, *options.batches):
+            rows, changed = _measured(options, Path(answers), Path(datastore), batch)
+            name = Path(answers).stem + (f", batch {batch}" if batch > 1 else "")
+            yield from _speeds(name, rows, float(bar) if batch == 1 else LEAST_IN_BATCHES)
+            yield Figure(f"{name}: rows not as recorded", changed, at_most=0)
+
+
+def _measured(
+    options: argparse.Namespace, answers: Path, datastore: Path, batch: int
+) -> tuple[list[dict[str, Any]], int]:
+    document = run_generate(
+        GenerateOptions(
+            shape=options.shape,
+            forced=True,
+            transcripts=[answers],
+            datastores=[datastore],
+            tokenizer=options.tokenizer,
+            drafters=["fused"],
+            baselines=["plain"] if options.dry else ["compiled", "plain"],
+            max_new_tokens=options.new_tokens,
+            limit=max(options.limit, batch),
+            runs=options.runs,
+            batches=[batch],
+            contexts=(),
+            device=options.device,
+            dtype=options.dtype,
+        )
+    )
+    return document["rows"], len(altered(document))
+
+
+def _speeds(name: str, rows: list[dict[str, Any]], bar: float) -> Iterator[Figure]:
+    """Plain decoding over the compiled one, and drafting over the faster of the two."""
+    plain = {row["name"]: row["tokens_per_s"] for row in rows if row["kind"] != "drafter"}
+    for way, rate in plain.items():
+        yield Figure(f"{name}: {way}", rate, "tokens/s")
+    if plain.get("plain") and plain.get("compiled"):
+        ratio = plain["plain"] / plain["compiled"]
+        yield Figure(f"{name}: plain over compiled", ratio, "x", at_least=LEAST_OF_COMPILED)
+    for row in rows:
+        if row["kind"] == "drafter":
+            note = row["reason"] or f"over {row['fastest_plain']}"
+            speed_up, length = row["speed_up"], row["mean_acceptance_length"]
+            yield Figure(f"{name}: speed-up", speed_up, "x", at_least=bar, note=note)
+            yield Figure(f"{name}: tokens a forward", length)
+            if row["batch"] == 1:
+                outside = row["outside_forward"]
+                yield Figure(f"{name}: outside the forward", outside, at_most=LARGEST_OUTSIDE)

@@ -1,0 +1,179 @@
+"""The attention of one layer over a tree: `tree_attention` against what torch has."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from gpu.passes import seconds_of
+from index.report import Figure
+from specds.verify import tree_attention as own
+from specds.verify.tree_attention import kernel_reason, make_scratch, tree_attention
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# Heads of the keys, query heads on each, and their size: Llama 2 7B, Llama 3 8B, Gemma 3 12B.
+HEADS = ((32, 1, 128), (8, 4, 128), (8, 2, 256))
+WIDTHS = (1, 16, 64)
+# Layers that attend in turn, so that their states do not stay in the device's own cache.
+LEAST_BYTES = 400e6
+KERNELS = {
+    "chosen by torch": None,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+class Tree(NamedTuple):
+    """Queries of a random tree behind all slots but its own."""
+
+    query: torch.Tensor
+    lengths: torch.Tensor
+    positions: torch.Tensor
+    visible: torch.Tensor
+    ancestors: torch.Tensor
+
+    @classmethod
+    def of(cls, slots: int, width: int, num_heads: int, head_dim: int, like: torch.Tensor) -> Tree:
+        visible = torch.eye(width, dtype=torch.bool)
+        for node in range(1, width):
+            visible[node] |= visible[(node - 1) // 2]
+        bits = (visible.long() << torch.arange(width)).sum(-1)
+        query = torch.randn(1, width, num_heads, head_dim).transpose(1, 2).to(like)
+        lengths = torch.tensor([slots - width])
+        positions = lengths[:, None] + visible.sum(-1) - 1
+        return cls(query, *(t.to(like.device) for t in (lengths, positions, visible, bits[None])))
+
+
+@torch.inference_mode()
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """The attention of a layer, by heads, slots and tokens, in each way that there is."""
+    for heads, slots in product([(2, 2, 16)] if options.dry else HEADS, options.slots):
+        states = _states(options, slots, *heads)
+        for width in WIDTHS[:2] if options.dry else WIDTHS:
+            name = f"{heads[0]} x {heads[1]} heads of {heads[2]}, {slots:,} slots, {width} tokens"
+            tree = Tree.of(slots, width, heads[0] * heads[1], heads[2], states)
+            yield from _of_tree(name, tree, states)
+
+
+def _of_tree(name: str, tree: Tree, states: torch.Tensor) -> Iterator[Figure]:
+    seconds, outputs = {}, {}
+    for way, attend in _ways(tree, states):
+        try:
+            outputs[way] = attend(*states[0]).float()
+            compute = partial(_all_layers, attend, states)
+            seconds[way] = seconds_of(compute, states.device) / len(states)
+        except Exception as error:  # one that cannot do it
+            yield Figure(f"{name}: {way}", None, note=str(error).splitlines()[0][:100])
+            continue
+        yield Figure(f"{name}: {way}", 1e6 * seconds[way], "us")
+    others = [value for way, value in seconds.items() if way != "tree"]
+    if "tree" in seconds and others:
+        ratio = seconds["tree"] / min(others)
+        yield Figure(f"{name}: tree over the fastest other", ratio, "x", at_most=1)
+    if "tree" in outputs and "chosen by torch" in outputs:
+        difference = (outputs["tree"] - outputs["chosen by torch"]).abs().max().item()
+        yield Figure(f"{name}: tree and torch differ by", difference, at_most=0.02)
+
+
+def _states(
+    options: argparse.Namespace, slots: int, num_key_heads: int, _group: int, head_dim: int
+) -> torch.Tensor:
+    size = 2 * slots * num_key_heads * head_dim * 2
+    layers = 1 if options.dry else min(64, 1 + int(LEAST_BYTES / size))
+    shape = (layers, 2, 1, num_key_heads, slots, head_dim)
+    return torch.randn(shape, device=options.device, dtype=getattr(torch, options.dtype))
+
+
+def _all_layers(attend: Attend, states: torch.Tensor) -> torch.Tensor:
+    return [attend(keys, values) for keys, values in states][-1]
+
+
+def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
+    """What gives `(1, width, num_heads, head_dim)` from keys and values."""
+    query, num_key_heads = tree.query, states.shape[3]
+    width, slots = query.shape[2], states.shape[4]
+    mask = torch.zeros(width, slots, device=query.device, dtype=query.dtype)
+    mask[:, slots - width :].masked_fill_(~tree.visible, -1e4)
+    packed = query.unflatten(1, (num_key_heads, -1)).flatten(2, 3)
+    group = packed.shape[2] // width
+    mask = mask.repeat(group, 1)[None, None]
+    for name, kernel in KERNELS.items():
+        yield name, partial(_scaled_dot_product, kernel, packed, mask, width)
+    flexible: Any = flex_attention
+    if query.device.type == "cuda":
+        flexible = torch.compile(flex_attention, dynamic=False)
+
+    def sees(_batch: Any, _head: Any, node: Any, slot: Any) -> Any:
+        behind = slot - tree.lengths[0]
+        return (behind < 0) | tree.visible[node, behind.clamp(0, width - 1)]
+
+    # Made once for all layers of a pass, and not counted here.
+    blocks = create_block_mask(sees, 1, None, width, slots, device=query.device.type)
+    yield (
+        "flex",
+        lambda keys, values: flexible(
+            query, keys, values, block_mask=blocks, enable_gqa=group > 1
+        ).transpose(1, 2),
+    )
+    reason = kernel_reason(query.device, query.dtype)
+    scratch = make_scratch(query.device) if reason is None else None
+    of_tree = (tree.lengths, tree.positions, tree.ancestors)
+    yield (
+        "tree",
+        lambda keys, values: tree_attention(query, keys, values, *of_tree, scratch=scratch),
+    )
+
+
+def _scaled_dot_product(
+    kernel: SDPBackend | None,
+    query: torch.Tensor,
+    mask: torch.Tensor,
+    width: int,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+) -> torch.Tensor:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if kernel is None:
+        found = attend(query, keys, values, attn_mask=mask)
+    else:
+        with sdpa_kernel(kernel):
+            found = attend(query, keys, values, attn_mask=mask)
+    return found.unflatten(2, (-1, width)).flatten(1, 2).transpose(1, 2)
+
+
+@torch.inference_mode()
+def tiles(options: argparse.Namespace) -> Iterator[Figure]:
+    """How else could the kernel cut its work? The three fastest, and what it chooses itself."""
+    if reason := kernel_reason(torch.device(options.device), getattr(torch, options.dtype)):
+        yield Figure("tiles", None, note=reason)
+        return
+    for heads, slots in product(HEADS, options.slots[-2:]):
+        states = _states(options, slots, *heads)
+        tree = Tree.of(slots, 64, heads[0] * heads[1], heads[2], states)
+        attend = dict(_ways(tree, states))["tree"]
+        compute = partial(_all_layers, attend, states)
+        found: dict[str, float] = {"chosen": seconds_of(compute, states.device)}
+        usual = own._Tiles.of(64 * heads[1], heads[0], slots, states)
+        for queries, of_slots, splits, warps, stages in product(
+            (16, 32, 64), (32, 64, 128), (1, 2), (4, 8), (2, 3)
+        ):
+            cut = own._Tiles(queries, of_slots, max(usual.splits // splits, 1), warps, stages)
+            try:
+                with mock.patch.object(own._Tiles, "of", return_value=cut):
+                    found[str(cut)] = seconds_of(compute, states.device)
+            except Exception as error:  # it has not the memory
+                print(f"  {cut}: {type(error).__name__}")
+        name = f"{heads[0]} x {heads[1]} heads of {heads[2]}, {slots:,} slots"
+        for cut in ["chosen", *sorted(found, key=found.__getitem__)[:3]]:
+            yield Figure(f"{name}: {cut}", 1e6 * found[cut] / len(states), "us")

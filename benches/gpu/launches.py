@@ -1,0 +1,105 @@
+"""How many kernels does a pass launch, in a layer and outside of the layers?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LogitsProcessorList
+
+from index.report import Figure
+from specds.accept.on_device import Chooser, PassRequest
+from specds.verify.inputs import Inputs
+from specds.verify.static import StaticRunner
+from specds.verify.tree_attention import kernel_reason
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+# One pattern of Gemma 3's layers, and two.
+LAYERS = (6, 12)
+WIDTH, PROMPT, SLOTS, VOCAB = 8, 20, 512, 1000
+SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": VOCAB,
+}
+FAMILIES = {"Llama": "LlamaConfig", "Qwen3": "Qwen3Config", "Gemma 3": "Gemma3TextConfig"}
+
+
+# What torch does without a launch, beside views.
+_FREE = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::detach")
+
+
+class _Operations(TorchDispatchMode):
+    """Counts what computes: each operation is a launch on a device, those of `specds` too."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += not (operation.is_view or operation.name().startswith(_FREE))
+        return operation(*args, **(kwargs or {}))
+
+
+def launches(compute: Callable[[], object], device: torch.device) -> int:
+    """Kernels that a computation launches on a device; on a CPU, operations."""
+    compute()
+    if device.type != "cuda":
+        with _Operations() as operations:
+            compute()
+        return operations.count
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        compute()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+
+
+@torch.no_grad()
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """Launches a layer, outside of the layers, and of acceptance, in three families.
+
+    A CPU has them as a device would where Triton's interpreter runs: with TRITON_INTERPRET=1.
+    """
+    device = torch.device(options.device)
+    dtype = getattr(torch, options.dtype)
+    is_held = kernel_reason(device, dtype) is None
+    unit = "launches" if is_held else "operations"
+    few, many = (2, 4) if options.dry else LAYERS
+    for family, config_class in FAMILIES.items():
+        counts, accepting = [], 0
+        for num_layers in (few, many):
+            config = getattr(transformers, config_class)(num_hidden_layers=num_layers, **SIZES)
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model = model.eval().to(device)
+            runner = StaticRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
+            runner.prefill(torch.arange(PROMPT)[None])
+            host = Inputs.on_host(1, WIDTH)
+            host.fill([0], [None], [PROMPT], [()])
+            inputs = Inputs.of(host.numbers.to(device), 1, WIDTH)
+            _, _, end = runner._shape(1, WIDTH, PROMPT)
+
+            def compute(runner: Any = runner, inputs: Any = inputs, host: Any = host) -> Any:
+                inputs.numbers.copy_(host.numbers)
+                return runner._pass(inputs, end)  # noqa: B023
+
+            logits = compute()
+            counts.append(launches(compute, device))
+            request = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, VOCAB)
+            accepting = launches(partial(runner._accept, inputs, logits, request), device)
+            runner.close()
+        of_layer = (counts[1] - counts[0]) / (many - few)
+        outside = counts[0] - few * of_layer
+        yield Figure(f"{family}: a layer", of_layer, unit, at_most=9 if is_held else None)
+        yield Figure(f"{family}: outside", outside, unit, at_most=12 if is_held else None)
+        yield Figure(f"{family}: acceptance", accepting, unit)

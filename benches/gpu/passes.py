@@ -1,0 +1,79 @@
+"""What a pass consists of: linear layers, all of it, acceptance; by its tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import LogitsProcessorList
+
+from index.report import Figure
+from specds.accept.on_device import Chooser, PassRequest
+from specds.bench.generation.shapes import random_model
+from specds.demo.measure import synchronise
+from specds.drafters import TokenTree
+from specds.verify.inputs import Inputs
+from specds.verify.recordings import CudaRecording, SharedMemory
+from specds.verify.static import StaticRunner
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+REPEATS = 15
+PROMPT, FEW_SLOTS = 128, 512
+
+
+def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """The median time of a computation, without what its launches cost the host."""
+    run: Callable[[], object] = compute
+    if device.type == "cuda":
+        run = CudaRecording(lambda: (compute(), None), SharedMemory(device), device).replay
+    run()
+    times = []
+    for _ in range(REPEATS):
+        synchronise(device)
+        started = perf_counter()
+        run()
+        synchronise(device)
+        times.append(perf_counter() - started)
+    return median(times)
+
+
+@torch.inference_mode()
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """Passes after few tokens, their linear layers and acceptance, each alone."""
+    model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    device, vocab_size = model.device, int(model.config.vocab_size)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    num_bytes = sum(layer.weight.nbytes for layer in layers)
+    runner = StaticRunner(
+        model, prompt_length=PROMPT, max_length=FEW_SLOTS, max_nodes=max(options.widths)
+    )
+    runner.prefill(torch.arange(PROMPT)[None] % vocab_size)
+    greedy = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, vocab_size)
+    for width in options.widths:
+        states = {
+            layer.in_features: layer.weight.new_empty(width, layer.in_features).normal_()
+            for layer in layers
+        }
+        tree = TokenTree(range(width - 1), range(-1, width - 2)) if width > 1 else None
+        host = Inputs.on_host(1, width)
+        host.fill([0], [tree], [PROMPT], [()])
+        inputs = Inputs.of(host.numbers.to(device), 1, width)
+        logits = runner._pass(inputs, FEW_SLOTS)
+        linear = seconds_of(partial(_all_linear, layers, states), device)
+        rate = f"{num_bytes / linear / 1e9:,.0f} GB/s"
+        yield Figure(f"{width} tokens, linear layers", 1e3 * linear, "ms", note=rate)
+        for name, compute in (
+            ("pass", partial(runner._pass, inputs, FEW_SLOTS)),
+            ("acceptance", partial(runner._accept, inputs, logits, greedy)),
+        ):
+            yield Figure(f"{width} tokens, {name}", 1e3 * seconds_of(compute, device), "ms")
+
+
+def _all_linear(layers: Sequence[torch.nn.Linear], states: dict[int, torch.Tensor]) -> torch.Tensor:
+    return [layer(states[layer.in_features]) for layer in layers][-1]
