@@ -43,6 +43,9 @@ bench-index: dev ## the datastore against its bars; ARGS="--corpus PATH --tokeni
 bench-rivals: dev $(VENV)-rivals/installed ## the same, beside what else indexes tokens
 	PYTHONPATH=benches $(BIN)/python -m index --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
+bench-scale: dev ## a datastore as it grows to a billion tokens; ARGS="--corpus PATH --tokenizer NAME --sizes 60M,250M,1G"
+	PYTHONPATH=benches $(BIN)/python -m index.scale $(ARGS)
+
 bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused,tokengrams"
 	PYTHONPATH=benches $(BIN)/python -m rivals --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 

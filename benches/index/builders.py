@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -81,6 +83,47 @@ def build(name: str, corpus: str, out: str, patterns: list[list[int]]) -> dict[s
         "cost": cost,
         "num_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "counts": [count(pattern) for pattern in patterns],
+    }
+
+
+def build_or_die(
+    corpus: str, out: str, max_memory: int, die_at: str | None = None
+) -> dict[str, Any]:
+    """The job of a child: builds as users do, or goes on with a build that was killed there.
+
+    Args:
+        die_at: `tokens` kills the process when half of the documents are given, another word at the
+            first report of that stage of the index.
+    """
+    from specds.build import DatastoreBuilder
+
+    opened = TokenCorpus.open(Path(corpus))
+    facts, num_documents = opened.facts, len(opened.lengths)
+
+    def die(stage: str, *_: int) -> None:
+        if stage == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with metered() as cost:
+        builder = DatastoreBuilder(
+            out,
+            vocab_size=facts.vocab_size,
+            separator=facts.separator,
+            max_memory=max_memory,
+            plan=facts.name,
+        )
+        num_kept = builder.num_given
+        for tokens, lengths in opened.batches(skip=num_kept):
+            builder.add_documents(tokens, lengths)
+            if 2 * builder.num_given >= num_documents:
+                die("tokens")
+        datastore = builder.finish(die)
+    return {
+        "cost": cost,
+        "kept_documents": num_kept,
+        "num_tokens": datastore.num_tokens,
+        "num_shards": datastore.num_shards,
+        "num_bytes": datastore.num_bytes,
     }
 
 

@@ -17,31 +17,41 @@ import numpy as np
 
 from index.child import memory
 from index.tokens import load_transcripts
+from specds import Datastore, FusedDrafter, RestDrafter
 from specds.bench.replay.trace import replay
 
 if TYPE_CHECKING:
-    from specds import RestDrafter
     from specds.bench.transcripts import Transcript
+    from specds.drafters import Drafter
 
 NODES = 64
 
 
+def start(name: str, datastore: str | Datastore) -> Drafter:
+    """The drafter called `name`, over a datastore."""
+    return FusedDrafter(datastore) if name == "fused" else RestDrafter(datastore)
+
+
 def open_times(datastore: str, repeats: int) -> dict[str, Any]:
     """Seconds to open, one after the other."""
-    from specds import Datastore
-
     elapsed = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        began = time.perf_counter()
         opened = Datastore.open(datastore)
-        elapsed.append(time.perf_counter() - start)
+        elapsed.append(time.perf_counter() - began)
     return {"num_bytes": opened.num_bytes, "open_s": elapsed}
+
+
+def verify_time(datastore: str) -> dict[str, Any]:
+    """Seconds to check every byte, none of them in memory before."""
+    _evict(Path(datastore))
+    opened, began = Datastore.open(datastore), time.perf_counter()
+    opened.verify()
+    return {"verify_s": time.perf_counter() - began}
 
 
 def private_memory(datastore: str, contexts: str) -> dict[str, Any]:
     """What opening and drafting after each context leaves in memory that is no file's."""
-    from specds import RestDrafter
-
     rows = np.load(contexts)
     before = memory("RssAnon")
     drafter = RestDrafter(datastore)
@@ -50,25 +60,25 @@ def private_memory(datastore: str, contexts: str) -> dict[str, Any]:
     return {"num_contexts": len(rows), "private_bytes": memory("RssAnon") - before}
 
 
-def cold_drafts(datastore: str, contexts: str, num_contexts: int) -> dict[str, Any]:
+def cold_drafts(
+    datastore: str, contexts: str, num_contexts: int, drafter: str = "rest"
+) -> dict[str, Any]:
     """Seconds to open and then to draft, with no byte of the datastore in memory before."""
-    from specds import RestDrafter
-
     rows = np.load(contexts)
     open_s, draft_s, faults = [], [], []
     for context in rows[:: max(1, len(rows) // num_contexts)][:num_contexts]:
         _evict(Path(datastore))
-        start = time.perf_counter()
-        drafter = RestDrafter(datastore)
-        open_s.append(time.perf_counter() - start)
-        session = drafter.session(context)
+        began = time.perf_counter()
+        opened = start(drafter, datastore)
+        open_s.append(time.perf_counter() - began)
+        session = opened.session(context)
         faults_before = _major_faults()
-        start = time.perf_counter()
+        began = time.perf_counter()
         session.draft(NODES)
-        draft_s.append(time.perf_counter() - start)
+        draft_s.append(time.perf_counter() - began)
         faults.append(_major_faults() - faults_before)
         # The next eviction spares pages that are still mapped.
-        del session, drafter
+        del session, opened
         gc.collect()
     return {"open_s": open_s, "draft_s": draft_s, "major_faults": faults}
 
@@ -85,19 +95,25 @@ def _evict(folder: Path) -> None:
             os.close(file)
 
 
-def warm_drafts(datastore: str, transcripts: str, passes: int) -> dict[str, Any]:
+def warm_drafts(
+    datastore: str, transcripts: str, passes: int, drafter: str = "rest"
+) -> dict[str, Any]:
     """Microseconds of `draft`, and of `observe` and `draft`, over replayed answers.
 
     `minimum` is over the least that each position took in any pass, which leaves out what the
     machine did beside; `passes` are the same percentiles of each pass alone.
     """
-    from specds import RestDrafter
-
     recorded = load_transcripts(Path(transcripts))
-    drafter = RestDrafter(datastore)
-    _replay_all(drafter, recorded)
-    timings = np.stack([_replay_all(drafter, recorded) for _ in range(passes)]) / 1000
-    result: dict[str, Any] = {"num_drafts": timings.shape[1]}
+    opened = Datastore.open(datastore)
+    opened.warm()
+    # A new drafter for each pass: one that learns would draft otherwise the next time.
+    rows = [_replay_all(start(drafter, opened), recorded) for _ in range(passes + 1)]
+    timings = np.stack(rows[1:]) / 1000
+    num_tokens = sum(len(answer.completion_ids) for answer in recorded)
+    result: dict[str, Any] = {
+        "num_drafts": timings.shape[1],
+        "acceptance_length": num_tokens / timings.shape[1],
+    }
     for column, name in enumerate(("draft", "observe and draft")):
         result[name] = {
             "minimum": _percentiles(timings[:, :, column].min(axis=0)),
@@ -107,7 +123,7 @@ def warm_drafts(datastore: str, transcripts: str, passes: int) -> dict[str, Any]
     return result
 
 
-def _replay_all(drafter: RestDrafter, transcripts: list[Transcript]) -> np.ndarray:
+def _replay_all(drafter: Drafter, transcripts: list[Transcript]) -> np.ndarray:
     """Nanoseconds of each `draft`, and of it with the `observe` before it."""
     gc.collect()
     gc.disable()
@@ -116,7 +132,7 @@ def _replay_all(drafter: RestDrafter, transcripts: list[Transcript]) -> np.ndarr
     return np.array(rows)
 
 
-def _timed_replay(drafter: RestDrafter, transcript: Transcript) -> list[tuple[int, int]]:
+def _timed_replay(drafter: Drafter, transcript: Transcript) -> list[tuple[int, int]]:
     trace = replay(lambda: drafter.session(transcript.prompt_ids), transcript, NODES)
     # A draft is made after what was observed at the step before.
     observed = [0, *trace.observe_ns]
@@ -125,7 +141,6 @@ def _timed_replay(drafter: RestDrafter, transcript: Transcript) -> list[tuple[in
 
 def _empty_drafts(number: int) -> np.ndarray:
     """Nanoseconds of a `draft` that finds nothing: what a call into the core takes by itself."""
-    from specds import RestDrafter
     from specds.build import DatastoreBuilder
 
     with tempfile.TemporaryDirectory() as folder:

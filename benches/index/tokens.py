@@ -57,6 +57,11 @@ class TokenCorpus:
         folder.mkdir(parents=True, exist_ok=True)
         width = np.uint16 if facts.vocab_size <= 1 << 16 else np.uint32
         np.save(folder / "tokens.npy", tokens.astype(width, copy=False))
+        return cls.finish(folder, facts, lengths)
+
+    @classmethod
+    def finish(cls, folder: Path, facts: Facts, lengths: np.ndarray) -> TokenCorpus:
+        """Writes all but the tokens, which are there."""
         np.save(folder / "lengths.npy", lengths.astype(np.int64, copy=False))
         (folder / "facts.json").write_text(json.dumps(asdict(facts)))
         return cls(folder, facts)
@@ -74,15 +79,18 @@ class TokenCorpus:
         """Separators included, as every index of these tokens counts them."""
         return len(self.tokens) + len(self.lengths)
 
-    def batches(self, num_tokens: int = 1 << 18) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Whole documents as `(tokens, lengths)`, by default as many as `specds build` adds."""
+    def batches(
+        self, num_tokens: int = 1 << 18, skip: int = 0
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Whole documents after the first `skip`; by default, what `specds build` adds at once."""
         lengths, mapped = np.array(self.lengths), self.tokens
+        skipped, lengths = int(lengths[:skip].sum()), lengths[skip:]
         ends = np.cumsum(lengths)
         cuts = np.flatnonzero(np.diff(ends // num_tokens)) + 1
         first = 0
         # Read and not mapped: pages of a mapping count as memory of the builder.
         with (self.folder / "tokens.npy").open("rb") as file:
-            file.seek(mapped.offset)
+            file.seek(mapped.offset + skipped * mapped.itemsize)
             for last in [*cuts.tolist(), len(ends)]:
                 part = lengths[first:last]
                 yield np.fromfile(file, dtype=mapped.dtype, count=int(part.sum())), part

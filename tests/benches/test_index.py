@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index import __main__ as command
-from index import builders, published_rest
+from index import builders, made_text, published_rest, scale
 from index.tokens import Facts, TokenCorpus
 from rivals.answers import differences, random_patterns, scan
 from specds import RestDrafter
@@ -119,6 +119,47 @@ def test_our_counts_are_those_of_a_scan(tmp_path):
     assert len(differences(patterns, counts, truth)) == 1
 
 
+# Made text.
+
+
+def test_made_text_is_of_the_4_grams_of_its_corpus_and_not_a_copy():
+    corpus = np.random.default_rng(0).integers(4, size=1500).astype(np.uint16)
+    round_text = np.concatenate([corpus, corpus[:16]]).tobytes()
+    rows = made_text.MadeText(corpus).batch(0, chains=20)
+    assert rows.shape == (20, made_text.LENGTH)
+
+    def share_found(size):
+        windows = np.lib.stride_tricks.sliding_window_view(rows, size, axis=1).reshape(-1, size)
+        # Two bytes a token: a match at an odd byte would be none.
+        return np.mean([any(at % 2 == 0 for at in _places(round_text, w)) for w in windows])
+
+    assert share_found(4) == 1
+    assert 0.05 < share_found(12) < 0.5
+    again, other = made_text.MadeText(corpus).batch(0, 20), made_text.MadeText(corpus).batch(1, 20)
+    assert (rows == again).all()
+    assert (rows != other).any()
+
+
+def _places(text, pattern):
+    at = text.find(pattern.tobytes())
+    while at >= 0:
+        yield at
+        at = text.find(pattern.tobytes(), at + 1)
+
+
+def test_made_text_comes_in_batches(tmp_path, monkeypatch):
+    source = write(tmp_path / "source", [[0, 1, 2, 3, 0, 2] * 5])
+    monkeypatch.setattr(made_text, "CHAINS", 2)
+    made = made_text.write(tmp_path / "made", source, 5 * (made_text.LENGTH + 1))
+    assert made.num_tokens == 5 * (made_text.LENGTH + 1)
+    text = made_text.MadeText(source.tokens)
+    expected = np.concatenate([text.batch(0, 2), text.batch(1, 2), text.batch(2, 1)])
+    assert (np.array(made.tokens).reshape(5, -1) == expected).all()
+    # What is skipped is what a build has been given.
+    skipped = [part for part, _ in made.batches(num_tokens=600, skip=2)]
+    assert (np.concatenate(skipped) == expected[2:].ravel()).all()
+
+
 # Processes and the table.
 
 
@@ -155,3 +196,20 @@ def test_the_whole_benchmark_runs(corpus_file, tmp_path, capsys):
     assert sources["answers"]["specds"]["num_accepted_tokens"] > 0
     # The tokens are kept for the next run, and nothing else.
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_growth_is_measured(corpus_file, tmp_path, capsys):
+    scale.main(
+        corpus=str(corpus_file),
+        sizes="60k,20k",
+        cache=tmp_path / "cache",
+        answers=1,
+        json_file=tmp_path / "result.json",
+    )
+    assert "killed twice" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    assert [round(row["num_tokens"], -4) for row in rows] == [20_000, 60_000]
+    for row in rows:
+        assert row["killed"] == row["killed"] | {"is_equal": True}
+        assert row["killed"]["kept_documents"] == row["num_tokens"] // (made_text.LENGTH + 1)
+        assert row["fused"]["warm"]["acceptance_length"] >= 1
