@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
@@ -20,10 +20,19 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds.accept.on_device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
+from reference import path_to
+from specds.accept.on_device import (
+    Chooser,
+    PassRequest,
+    decisions,
+    follow,
+    likeliest,
+    likeliest_on_host,
+    report,
+)
 from specds.drafters import Session
 from specds.generation import generate
-from specds.verify import StaticRunner
+from specds.verify import StaticRunner, static
 from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
@@ -116,6 +125,40 @@ def test_texts_are_those_of_plain_decoding(family):
             output.sequences, past_key_values=output.past_key_values, max_new_tokens=9, **GREEDY
         )
         assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_moved", [0, 2, 16])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 3), stops=st.booleans())
+def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, int(rng.integers(1, 13))) for _ in range(num_rows)]
+    paths = [path_to(tree, int(rng.integers(len(tree)))) for tree in trees]
+    forced = [tree.token_ids[path].tolist() for tree, path in zip(trees, paths, strict=True)]
+    prompts = [prompt(9 + row, row) for row in range(num_rows)]
+    sizes = {"prompt_length": 12, "max_length": 50, "max_nodes": 12, "num_rows": num_rows}
+    caches, wanted = [], [path[: len(path) - stops] for path in paths]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(static, "_MOVED", num_moved)
+        for accepts in (True, False):
+            runner = StaticRunner(tiny_model("qwen3"), **sizes)
+            runner.prefill_rows(prompts)
+            if accepts:
+                runner.launch([5] * num_rows, trees, forced, PassRequest(GREEDILY))
+                decided = zip(runner.wait(), paths, strict=True)
+                assert all(decision.nodes[: len(path)] == path for decision, path in decided)
+            else:
+                runner.verify_rows([5] * num_rows, trees)
+            runner.commit_rows(wanted)
+            caches.append(runner.cache)
+    ours, theirs = caches
+    assert ours.lengths == theirs.lengths
+    for row in range(num_rows):
+        ours.row = theirs.row = row
+        for one, other in zip(ours.committed().layers, theirs.committed().layers, strict=True):
+            assert torch.equal(one.keys, other.keys)
+            assert torch.equal(one.values, other.values)
 
 
 class Predictions(Session):
