@@ -218,6 +218,36 @@ class Drafter(Protocol):
         ...
 
 
+class DrafterOf:
+    """A drafter made of another: its drafts, and sessions that differ in something else."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+
+    @property
+    def vocab_size(self) -> int | None:
+        """As of the drafter."""
+        return self.drafter.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        """As of the drafter."""
+        return getattr(self.drafter, "max_nodes", None)
+
+
+class SessionOf:
+    """A session made of another: all that it does not do itself, that one does."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+Session.register(SessionOf)
+
+
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
     """Gives a session of the core its prompt.
 
