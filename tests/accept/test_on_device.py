@@ -11,7 +11,6 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from models import (
     GREEDY,
-    mixed_drafter,
     oracle_drafter,
     plain_generate,
     prompt,
@@ -95,36 +94,6 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
         # What follows the path is left where it is.
         end = 1 + len(nodes)
         assert path[row, end:].tolist() == list(range(end, width))
-
-
-def test_forced_tokens_stand_at_every_place_of_their_depth():
-    tree = random_tree(np.random.default_rng(0), 6)
-    inputs = Inputs.on_host(2, 8)
-    inputs.fill([1, 2], [tree, None], [5, 6], [(50, 51), ()])
-    depths = [0, *tree.depths().tolist(), 0]
-    assert inputs.forced[0].tolist() == [50 if d == 0 else 51 if d == 1 else -1 for d in depths]
-    assert inputs.forced[1].tolist() == [-1] * 8
-    assert inputs.lengths.tolist() == [5, 6]
-    assert torch.equal(inputs.visible()[1], torch.eye(8, dtype=torch.bool))
-
-
-@pytest.mark.usefixtures("deciding")
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "deepseek_v3"])
-def test_texts_are_those_of_plain_decoding(family):
-    model = tiny_model(family)
-    for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
-        expected = plain_generate(model, seed, **GREEDY)
-        drafter = make(expected)
-        kept = {"return_dict_in_generate": True, "verification": "fast", **GREEDY}
-        output = tree_generate(model, drafter, seed, **kept)
-        assert output.sequences.tolist() == [expected]
-        assert drafter.sessions[0].token_ids == expected
-        assert sum(output.drafted) == output.stats.num_accepted_tokens
-        assert output.past_key_values.get_seq_length() == len(expected) - 1
-        rest = model.generate(
-            output.sequences, past_key_values=output.past_key_values, max_new_tokens=9, **GREEDY
-        )
-        assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
 
 
 @torch.no_grad()
@@ -221,26 +190,6 @@ def test_forced_texts_stops_and_batches_are_decided_alike():
         output = tree_generate(model, oracle_drafter(free), **ends, **GREEDY)
         assert output.sequences.tolist() == [free[:end]]
         assert output.past_key_values.get_seq_length() == end - 1
-
-
-@pytest.mark.usefixtures("deciding")
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_samples_are_those_of_plain_decoding_whatever_is_drafted(num_rows):
-    model = tiny_model("llama")
-    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
-    warped = {"do_sample": True, "temperature": 3.0, "top_k": 20, "max_new_tokens": 24}
-    torch.manual_seed(0)
-    expected = model.generate(ids, **warped).tolist()
-    after = torch.get_rng_state()
-    drafters = random_drafter(), oracle_drafter(expected[0]), mixed_drafter(expected[-1])
-    for budget, drafter in enumerate(drafters):
-        torch.manual_seed(0)
-        output = generate(model, ids, drafter, budget=7 * budget, **warped)
-        assert output.sequences.tolist() == expected
-        # What is drawn after the request is what would be drawn after plain decoding.
-        assert torch.equal(torch.get_rng_state(), after)
-    torch.manual_seed(1)
-    assert generate(model, ids, random_drafter(), **warped).sequences.tolist() != expected
 
 
 def test_a_choice_is_one_sample_of_the_processed_distribution():
