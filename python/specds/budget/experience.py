@@ -56,10 +56,6 @@ class Trust:
         nodes = zip(_promises(tree), tree.depths().tolist(), strict=True)
         return [promise * self._factors[min(depth, _DEPTHS)] for promise, depth in nodes]
 
-    def hope(self, tree: TokenTree) -> float:
-        """The most tokens to expect of a node that is no likelier than the last of a tree."""
-        return min(_promises(tree)[-1] * max(self._factors), 1.0)
-
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
         promised = self._promised = [_KEPT * number for number in self._promised]
