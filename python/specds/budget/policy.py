@@ -144,8 +144,6 @@ class AutoBudget(Budget):
         self._rows: list[_Drafted] = []
         # Of each row: one that has fewer is padded.
         self._num_nodes = 0
-        # What is expected of them, in tokens of a row.
-        self._expected = 0.0
         self._learning_s = 0.0
 
     def prepare(self) -> None:
@@ -184,14 +182,13 @@ class AutoBudget(Budget):
             row.gains = trust.gains(row.tree)
         gains = [row.gains for row in self._rows]
         costs = cost.relative(max(map(len, gains)))
-        size, self._expected = best_size(gains, costs)
+        size, expected = best_size(gains, costs)
         self._num_nodes = size
         trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        shortfall = (1.0 - self._experience.kept) * self._expected
-        profit = 1.0 + self._expected - costs[size]
-        self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
+        profit = 1.0 + expected - costs[size]
+        self._experience.judge(profit - seconds / cost.seconds(0))
         return trees
 
     def record(
@@ -208,8 +205,6 @@ class AutoBudget(Budget):
             cost.record(size, seconds)
             for row, tokens in zip(rows, emitted, strict=True):
                 if len(row.tree) and tokens is not None:
-                    if size:
-                        self._experience.verified(sum(row.gains[:size]), len(tokens) - 1)
                     self._experience.trust.learn(row.tree, size, tokens)
 
         return learn
