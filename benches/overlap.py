@@ -57,6 +57,7 @@ class Replaying(StaticRunner):
         choices = self.answer[places.clamp(max=len(self.answer) - 1)]
         visible = inputs.visible()
         counts, path = follow(inputs.token_ids, inputs.depths, inputs.parents, visible, choices)
+        self._move(inputs, path)
         # What else a model would foretell is not recorded: any tokens take as long.
         ranks = torch.arange(request.num_predictions)
         predictions = (inputs.token_ids[..., None] * 7919 + ranks) % request.known_tokens

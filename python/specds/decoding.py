@@ -191,9 +191,12 @@ class Decoding:
     def _step(self, rows: Sequence[Row]) -> None:
         trees = self._draft(rows)
         self._watch.lap("draft_s")
-        paths, predictions = (
-            self._accept_on_host if self._accepts is None else self._accept_on_device
-        )(rows, trees)
+        accept = self._accept_on_host if self._accepts is None else self._accept_on_device
+        paths, predictions = accept(rows, trees)
+        self._watch.lap("accept_s")
+        kept = zip(paths, rows, strict=True)
+        self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
+        self._watch.lap("compact_s")
         for tree, path in zip(trees, paths, strict=True):
             self.stats.record_draft(0 if tree is None else len(tree), len(path))
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
@@ -216,10 +219,6 @@ class Decoding:
         self._watch.lap("forward_s")
         by_row = zip(rows, logits, trees, strict=True)
         paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
-        self._watch.lap("accept_s")
-        kept = zip(paths, rows, strict=True)
-        self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
-        self._watch.lap("compact_s")
         return paths, self._predictions(rows, logits)
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
@@ -236,10 +235,6 @@ class Decoding:
         decided = runner.wait()
         self._watch.lap("forward_s")
         paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
-        self._watch.lap("accept_s")
-        kept = zip(paths, rows, strict=True)
-        runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
-        self._watch.lap("compact_s")
         return paths, [
             decision.predictions[: 1 if tree is None else 1 + len(tree), : row.num_predictions]
             for row, decision, tree in zip(rows, decided, trees, strict=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
@@ -11,7 +11,6 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from models import (
     GREEDY,
-    mixed_drafter,
     oracle_drafter,
     plain_generate,
     prompt,
@@ -20,10 +19,19 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds.accept.on_device import Chooser, decisions, follow, likeliest, likeliest_on_host, report
+from reference import path_to
+from specds.accept.on_device import (
+    Chooser,
+    PassRequest,
+    decisions,
+    follow,
+    likeliest,
+    likeliest_on_host,
+    report,
+)
 from specds.drafters import Session
 from specds.generation import generate
-from specds.verify import StaticRunner
+from specds.verify import StaticRunner, static
 from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
@@ -88,34 +96,38 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
         assert path[row, end:].tolist() == list(range(end, width))
 
 
-def test_forced_tokens_stand_at_every_place_of_their_depth():
-    tree = random_tree(np.random.default_rng(0), 6)
-    inputs = Inputs.on_host(2, 8)
-    inputs.fill([1, 2], [tree, None], [5, 6], [(50, 51), ()])
-    depths = [0, *tree.depths().tolist(), 0]
-    assert inputs.forced[0].tolist() == [50 if d == 0 else 51 if d == 1 else -1 for d in depths]
-    assert inputs.forced[1].tolist() == [-1] * 8
-    assert inputs.lengths.tolist() == [5, 6]
-    assert torch.equal(inputs.visible()[1], torch.eye(8, dtype=torch.bool))
-
-
-@pytest.mark.usefixtures("deciding")
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "deepseek_v3"])
-def test_texts_are_those_of_plain_decoding(family):
-    model = tiny_model(family)
-    for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
-        expected = plain_generate(model, seed, **GREEDY)
-        drafter = make(expected)
-        kept = {"return_dict_in_generate": True, "verification": "fast", **GREEDY}
-        output = tree_generate(model, drafter, seed, **kept)
-        assert output.sequences.tolist() == [expected]
-        assert drafter.sessions[0].token_ids == expected
-        assert sum(output.drafted) == output.stats.num_accepted_tokens
-        assert output.past_key_values.get_seq_length() == len(expected) - 1
-        rest = model.generate(
-            output.sequences, past_key_values=output.past_key_values, max_new_tokens=9, **GREEDY
-        )
-        assert rest.tolist() == [plain_generate(model, seed, num_tokens=41, **GREEDY)]
+@torch.no_grad()
+@pytest.mark.parametrize("num_moved", [0, 2, 16])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 3), stops=st.booleans())
+def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, int(rng.integers(1, 13))) for _ in range(num_rows)]
+    paths = [path_to(tree, int(rng.integers(len(tree)))) for tree in trees]
+    forced = [tree.token_ids[path].tolist() for tree, path in zip(trees, paths, strict=True)]
+    prompts = [prompt(9 + row, row) for row in range(num_rows)]
+    sizes = {"prompt_length": 12, "max_length": 50, "max_nodes": 12, "num_rows": num_rows}
+    caches, wanted = [], [path[: len(path) - stops] for path in paths]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(static, "_MOVED", num_moved)
+        for accepts in (True, False):
+            runner = StaticRunner(tiny_model("qwen3"), **sizes)
+            runner.prefill_rows(prompts)
+            if accepts:
+                runner.launch([5] * num_rows, trees, forced, PassRequest(GREEDILY))
+                decided = zip(runner.wait(), paths, strict=True)
+                assert all(decision.nodes[: len(path)] == path for decision, path in decided)
+            else:
+                runner.verify_rows([5] * num_rows, trees)
+            runner.commit_rows(wanted)
+            caches.append(runner.cache)
+    ours, theirs = caches
+    assert ours.lengths == theirs.lengths
+    for row in range(num_rows):
+        ours.row = theirs.row = row
+        for one, other in zip(ours.committed().layers, theirs.committed().layers, strict=True):
+            assert torch.equal(one.keys, other.keys)
+            assert torch.equal(one.values, other.values)
 
 
 class Predictions(Session):
@@ -178,26 +190,6 @@ def test_forced_texts_stops_and_batches_are_decided_alike():
         output = tree_generate(model, oracle_drafter(free), **ends, **GREEDY)
         assert output.sequences.tolist() == [free[:end]]
         assert output.past_key_values.get_seq_length() == end - 1
-
-
-@pytest.mark.usefixtures("deciding")
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_samples_are_those_of_plain_decoding_whatever_is_drafted(num_rows):
-    model = tiny_model("llama")
-    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
-    warped = {"do_sample": True, "temperature": 3.0, "top_k": 20, "max_new_tokens": 24}
-    torch.manual_seed(0)
-    expected = model.generate(ids, **warped).tolist()
-    after = torch.get_rng_state()
-    drafters = random_drafter(), oracle_drafter(expected[0]), mixed_drafter(expected[-1])
-    for budget, drafter in enumerate(drafters):
-        torch.manual_seed(0)
-        output = generate(model, ids, drafter, budget=7 * budget, **warped)
-        assert output.sequences.tolist() == expected
-        # What is drawn after the request is what would be drawn after plain decoding.
-        assert torch.equal(torch.get_rng_state(), after)
-    torch.manual_seed(1)
-    assert generate(model, ids, random_drafter(), **warped).sequences.tolist() != expected
 
 
 def test_a_choice_is_one_sample_of_the_processed_distribution():

@@ -47,15 +47,21 @@ def fast(model, drafter, seed=0, num_tokens=32, **settings):
     return generate(model, prompt(seed=seed), drafter, **{**made, **settings})
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "deepseek_v3"])
 def test_texts_are_those_of_plain_decoding(family):
     model = tiny_model(family)
     for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
         expected = plain_generate(model, seed, num_tokens=50, **GREEDY)
         kept = {"return_dict_in_generate": True, "self_check": False}
-        output = fast(model, make(expected), seed, 50, **kept)
+        drafter = make(expected)
+        output = fast(model, drafter, seed, 50, **kept)
         assert output.sequences.tolist() == [expected]
-        assert output.past_key_values.get_seq_length() == len(expected) - 1
+        assert drafter.sessions[0].token_ids == expected
+        assert sum(output.drafted) == output.stats.num_accepted_tokens
+        cache = output.past_key_values
+        assert cache.get_seq_length() == len(expected) - 1
+        rest = model.generate(output.sequences, past_key_values=cache, max_new_tokens=9, **GREEDY)
+        assert rest.tolist() == [plain_generate(model, seed, 59, **GREEDY)]
     # Three widths, two numbers of slots, and a cache that did not move.
     assert Recorded.made <= 6
 
@@ -155,6 +161,17 @@ def switch_an_adapter(model):
     model.model.layers[1].mlp.up_proj.is_on ^= True
 
 
+def test_passes_that_compute_in_another_precision_are_recorded_apart():
+    model = build("LlamaConfig", FAMILIES["llama"][1])
+    expected = plain_generate(model, **GREEDY)
+    with torch.autocast("cpu", torch.bfloat16):  # which the self-check allows for
+        fast(model, mixed_drafter(expected), verification="auto")
+    made = Recorded.made
+    assert made > 0
+    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    assert Recorded.made > made
+
+
 @pytest.mark.parametrize(
     "change",
     [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter],
@@ -233,7 +250,7 @@ def test_what_is_released_does_not_come_back():
 def test_samples_are_those_of_plain_decoding_whatever_is_drafted(num_rows, make):
     model = tiny_model("llama")
     ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
-    settings = {"max_new_tokens": 24, **SAMPLING, "top_p": 0.95}
+    settings = {"max_new_tokens": 24, **SAMPLING, "top_k": 20, "top_p": 0.95}
     torch.manual_seed(5)
     expected = model.generate(ids, **settings).tolist()
     after = torch.get_rng_state()

@@ -64,7 +64,9 @@ def test_acceptance_moves_what_was_accepted_and_nothing_else(runner_class, monke
     runner = runner_class(tiny_model("llama"), prompt_length=9, max_length=50, max_nodes=8)
     runner.prefill(prompt(9))
     moved = []
-    monkeypatch.setattr(TreeCache, "_move", lambda _, places: moved.append(places.tolist()))
+    monkeypatch.setattr(
+        TreeCache, "move", lambda _, *places: moved.append([of.tolist() for of in places])
+    )
     tree = TokenTree([3, 4, 5, 6, 7], [-1, -1, 1, 2, 2], [0.5] * 5)
     for path, expected in (([1, 2, 4], [[11, 12, 14], [10, 11, 12]]), ([], None), ([0], None)):
         runner.cache.lengths = [9]

@@ -56,10 +56,6 @@ class Trust:
         nodes = zip(_promises(tree), tree.depths().tolist(), strict=True)
         return [promise * self._factors[min(depth, _DEPTHS)] for promise, depth in nodes]
 
-    def hope(self, tree: TokenTree) -> float:
-        """The most tokens to expect of a node that is no likelier than the last of a tree."""
-        return min(_promises(tree)[-1] * max(self._factors), 1.0)
-
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
         promised = self._promised = [_KEPT * number for number in self._promised]
@@ -106,8 +102,6 @@ class Experience:
 
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust = Trust() if trust is None else trust
-        # Tokens that were expected of the nodes verified, and how many came.
-        self._expected = self._came = 0.0
         self._worth = 0.0
         self._draft_s: float | None = None
         self._period = self._wait = 0
@@ -127,20 +121,6 @@ class Experience:
         rate = _AVERAGING if seconds > usual else _AVERAGING_DOWN
         self._draft_s = usual + rate * (min(seconds, 3 * usual) - usual)
         return self._draft_s
-
-    def verified(self, expected: float, came: int) -> None:
-        """Takes how many tokens were expected of the nodes of a step, and how many came."""
-        self._expected = _KEPT * self._expected + expected
-        self._came = _KEPT * self._came + came
-
-    @property
-    def kept(self) -> float:
-        """The share of the tokens expected of verified nodes that came.
-
-        It is below that of all nodes: the nodes verified are those that most was expected of, and
-        of some of them it was too much.
-        """
-        return min((self._came + _FAITH) / (self._expected + _FAITH), 1.0)
 
     def judge(self, profit: float) -> None:
         """Takes what a draft gained, its own time paid for, in tokens of a sequence.

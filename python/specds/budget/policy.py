@@ -19,12 +19,9 @@ from specds.drafters.session import EMPTY_TREE, within
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.budget.experience import Experience, Trust
+    from specds.budget.experience import Experience
     from specds.budget.step_cost import CostModel
     from specds.drafters.session import Session
-
-# Nodes that are drafted at first; more follow where they may pay.
-_LEAST_LOOK = 8
 
 
 class Budget(ABC):
@@ -116,20 +113,12 @@ class _Drafted:
         max_depth: As for `Budget.draft`.
         tree: What was drafted.
         gains: Tokens to expect of its nodes.
-        hope: The most tokens to expect of further nodes; 0 where there are none.
     """
 
     session: Session
     max_depth: int
     tree: TokenTree = EMPTY_TREE
     gains: list[float] = field(default_factory=list)
-    hope: float = 0.0
-
-    def take(self, draft: TokenTree, most: int, trust: Trust) -> None:
-        """Takes a draft of at most `most` nodes."""
-        self.tree = within(draft, most, self.max_depth)
-        self.gains = trust.gains(self.tree)
-        self.hope = trust.hope(self.tree) if len(self.tree) == most else 0.0
 
 
 class AutoBudget(Budget):
@@ -155,9 +144,6 @@ class AutoBudget(Budget):
         self._rows: list[_Drafted] = []
         # Of each row: one that has fewer is padded.
         self._num_nodes = 0
-        # What is expected of them, in tokens of a row.
-        self._expected = 0.0
-        self._first_look = _LEAST_LOOK
         self._learning_s = 0.0
 
     def prepare(self) -> None:
@@ -185,55 +171,25 @@ class AutoBudget(Budget):
         return trees
 
     def _draft(self, cost: CostModel) -> list[TokenTree | None]:
-        start = self._clock()
+        start, trust = self._clock(), self._experience.trust
         for row in self._rows:
             # A draft is worth tokens of its own row, and all rows wait for it.
             row.session.set_step_time(cost.seconds(0) / len(self._rows))
-        grows = all(row.session.grows for row in self._rows)
-        most = min(self._first_look, MOST_NODES) if grows else MOST_NODES
-        profit = self._look(cost, most)
-        while most < MOST_NODES and self._is_worth_a_look(cost, most, profit):
-            most = min(4 * most, MOST_NODES)
-            profit = self._look(cost, most)
-        size = self._num_nodes
-        trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
-        # Steps are like the one before: half of what is drafted then is left over.
-        self._first_look = max(2 * self._num_nodes, _LEAST_LOOK)
-        # Sessions get the model's predictions, and learn, only where they draft in the next step.
-        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        shortfall = (1.0 - self._experience.kept) * self._expected
-        self._experience.judge(profit - shortfall - seconds / cost.seconds(0))
-        return trees
-
-    def _look(self, cost: CostModel, most: int) -> float:
-        """Grows the draft of each row to at most `most` nodes, and chooses how many are verified.
-
-        Returns:
-            What these gain, in tokens of a row.
-        """
-        trust = self._experience.trust
         # What is less likely seldom pays, wherever it stands.
-        least = min(cost.least_worth / trust.most, 1.0)
-        drafts = _draft_all(self._rows, most, least, MOST_NODES)
+        drafts = _draft_all(self._rows, min(cost.least_worth / trust.most, 1.0))
         for row, draft in zip(self._rows, drafts, strict=True):
-            row.take(draft, most, trust)
+            row.tree = within(draft, MOST_NODES, row.max_depth)
+            row.gains = trust.gains(row.tree)
         gains = [row.gains for row in self._rows]
         costs = cost.relative(max(map(len, gains)))
-        self._num_nodes, self._expected = best_size(gains, costs)
-        return 1.0 + self._expected - costs[self._num_nodes]
-
-    def _is_worth_a_look(self, cost: CostModel, most: int, profit: float) -> bool:
-        """Whether more than `most` nodes might pay, were each as likely as the last of its tree."""
-        plain, num_rows = cost.seconds(0), len(self._rows)
-        rate = 1.0 + profit * plain / cost.seconds(self._num_nodes)
-        known = sum(sum(row.gains) for row in self._rows)
-        hope = sum(row.hope for row in self._rows)
-        # Between the numbers that were measured the curve is straight: the best is one of these.
-        return any(
-            1.0 + (known + (size - most) * hope) / num_rows > rate * seconds / plain
-            for size, seconds in cost.curve().items()
-            if size > most
-        )
+        size, expected = best_size(gains, costs)
+        self._num_nodes = size
+        trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
+        # Sessions get the model's predictions, and learn, only where they draft in the next step.
+        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
+        profit = 1.0 + expected - costs[size]
+        self._experience.judge(profit - seconds / cost.seconds(0))
+        return trees
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
@@ -249,8 +205,6 @@ class AutoBudget(Budget):
             cost.record(size, seconds)
             for row, tokens in zip(rows, emitted, strict=True):
                 if len(row.tree) and tokens is not None:
-                    if size:
-                        self._experience.verified(sum(row.gains[:size]), len(tokens) - 1)
                     self._experience.trust.learn(row.tree, size, tokens)
 
         return learn
@@ -260,19 +214,16 @@ class AutoBudget(Budget):
         return None if self._cost is None else self._cost.curve()
 
 
-def _draft_all(
-    rows: Sequence[_Drafted], max_nodes: int, min_gain: float, may_grow_to: int
-) -> list[TokenTree]:
+def _draft_all(rows: Sequence[_Drafted], min_gain: float) -> list[TokenTree]:
     """Drafts for each row; for sessions of the core at the same time."""
     if len(rows) > 1 and all(isinstance(row.session, DraftSession) for row in rows):
         return draft_batch(
             [cast("DraftSession", row.session) for row in rows],
-            max_nodes,
+            MOST_NODES,
             max_depths=[row.max_depth for row in rows],
             min_gain=min_gain,
-            may_grow_to=may_grow_to,
         )
-    return [row.session.draft(max_nodes, row.max_depth, min_gain, may_grow_to) for row in rows]
+    return [row.session.draft(MOST_NODES, row.max_depth, min_gain) for row in rows]
 
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:

@@ -14,7 +14,7 @@ from specds._core import (
     ModelTables,
     fit_weights,
 )
-from specds.drafters.session import begin
+from specds.drafters.session import DrafterOf, begin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds._core import DraftSession
-    from specds.drafters.session import Drafter
+    from specds.drafters.session import Drafter, Session
 
 
 Effort: TypeAlias = Literal["auto", "low", "normal"]
@@ -204,7 +204,7 @@ class FusedDrafter:
         predicted_output: Sequence[int] | np.ndarray | None = None,
     ) -> Drafter:
         """This drafter as `generate` takes it, for sessions with these arguments."""
-        return _ForRequest(self, tenant, predicted_output)
+        return _ForRequest(self, tenant=tenant, predicted_output=predicted_output)
 
     def weights(self, tenant: str = "") -> bytes:
         """What a tenant's requests taught so far: what drafters of other texts may start from."""
@@ -245,22 +245,13 @@ def read_weights(name: str | None) -> bytes | None:
     return fit_weights(None, []) if name == "none" else Path(name).read_bytes()
 
 
-@dataclass(frozen=True)
-class _ForRequest:
-    drafter: FusedDrafter
-    tenant: str
-    predicted_output: Sequence[int] | np.ndarray | None
+class _ForRequest(DrafterOf):
+    def __init__(self, drafter: FusedDrafter, **arguments: Any) -> None:
+        super().__init__(drafter)
+        self._arguments = arguments
 
-    @property
-    def vocab_size(self) -> int | None:
-        return self.drafter.vocab_size
-
-    @property
-    def max_nodes(self) -> int | None:
-        return self.drafter.max_nodes
-
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        return self.drafter.session(prompt_ids, self.tenant, self.predicted_output)
+    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
+        return self.drafter.session(prompt_ids, **self._arguments)
 
 
 def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:

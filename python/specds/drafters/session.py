@@ -57,11 +57,6 @@ class Session(ABC):
     """
 
     @property
-    def grows(self) -> bool:
-        """Whether `draft` uses all its arguments, so that it pays to ask for few nodes first."""
-        return False
-
-    @property
     def proposes(self) -> bool:
         """Whether it samples tokens of distributions of its own, as models that draft do."""
         return False
@@ -97,7 +92,6 @@ class Session(ABC):
         max_nodes: int,
         max_depth: int | None = None,
         min_gain: float = 0.0,
-        may_grow_to: int = 0,
     ) -> TokenTree:
         """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
 
@@ -105,11 +99,9 @@ class Session(ABC):
 
         Args:
             max_nodes: The most nodes.
-            max_depth: Deeper nodes are left out where the session `grows`; a child of the context
-                has depth 1. The caller drops those of other sessions.
-            min_gain: The least probability of a node, for a session that `grows`.
-            may_grow_to: For a session that `grows`: the most nodes that the next call may ask for
-                where nothing is observed before it. The draft then grows on.
+            max_depth: Deeper nodes are of no use, and dropped by the caller; a child of the context
+                has depth 1.
+            min_gain: Nodes that are less likely do not pay.
         """
 
     @abstractmethod
@@ -216,6 +208,36 @@ class Drafter(Protocol):
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
         """Starts a request with its prompt, a non-empty sequence of token ids."""
         ...
+
+
+class DrafterOf:
+    """A drafter made of another: its drafts, and sessions that differ in something else."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+
+    @property
+    def vocab_size(self) -> int | None:
+        """As of the drafter."""
+        return self.drafter.vocab_size
+
+    @property
+    def max_nodes(self) -> int | None:
+        """As of the drafter."""
+        return getattr(self.drafter, "max_nodes", None)
+
+
+class SessionOf:
+    """A session made of another: all that it does not do itself, that one does."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+Session.register(SessionOf)
 
 
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specds._core import SOURCES, TokenTree
-from specds.drafters.session import EMPTY_TREE, Session
+from specds.drafters.session import EMPTY_TREE, DrafterOf, SessionOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
 
-    from specds.drafters.session import Drafter
+    from specds.drafters.session import Drafter, Session
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Step:
         return [*drafted, *[None] * (len(self.token_ids) - len(drafted))]
 
 
-class Watched:
+class Watched(DrafterOf):
     """Drafts what another drafter drafts, and tells what came of each draft.
 
     Args:
@@ -46,34 +46,21 @@ class Watched:
     """
 
     def __init__(self, drafter: Drafter, tell: Callable[[Step], Any]) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._tell = tell
-
-    @property
-    def vocab_size(self) -> int | None:
-        """As of the drafter."""
-        return self._drafter.vocab_size
-
-    @property
-    def max_nodes(self) -> int | None:
-        """As of the drafter."""
-        return getattr(self._drafter, "max_nodes", None)
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
         """Starts a request."""
-        return WatchedSession(self._drafter.session(prompt_ids), self._tell)
+        return WatchedSession(self.drafter.session(prompt_ids), self._tell)
 
 
-class WatchedSession:
-    """A session that tells what came of its drafts; all else is the other's."""
+class WatchedSession(SessionOf):
+    """A session that tells what came of its drafts."""
 
     def __init__(self, session: Session, tell: Callable[[Step], Any]) -> None:
-        self.session = session
+        super().__init__(session)
         self._tell = tell
         self._tree, self._max_depth = EMPTY_TREE, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
 
     def draft(
         self, max_nodes: int, max_depth: int | None = None, *args: Any, **kwargs: Any
@@ -94,9 +81,6 @@ class WatchedSession:
         tree = tree.prefix(num_verified)
         emitted = [int(token) for token in token_ids]
         self._tell(Step(tree, right_path(tree, emitted)[: self._max_depth], emitted))
-
-
-Session.register(WatchedSession)
 
 
 def right_path(tree: TokenTree, truth: Sequence[int] | np.ndarray) -> list[int]:

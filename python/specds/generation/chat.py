@@ -9,7 +9,7 @@ from transformers import DynamicCache
 
 from specds._core import DraftSession, Memory
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Session
+from specds.drafters.session import DrafterOf, SessionOf
 from specds.generation.calls import generate
 from specds.generation.request import Options
 from specds.stats import GenerationStats
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.drafters.session import Drafter
+    from specds.drafters.session import Drafter, Session
     from specds.generation.request import Drafts
 
 
@@ -115,20 +115,12 @@ class Chat:
             self._cache.crop(shared - self._cache.get_seq_length())
 
 
-class _OneSession:
+class _OneSession(DrafterOf):
     """A drafter whose session stays open, and goes on where the next prompt does."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._kept: _Kept | None = None
-
-    @property
-    def vocab_size(self) -> int | None:
-        return self._drafter.vocab_size
-
-    @property
-    def max_nodes(self) -> int | None:
-        return getattr(self._drafter, "max_nodes", None)
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
         prompt = [*prompt_ids]
@@ -138,7 +130,7 @@ class _OneSession:
                 self._kept.observe(prompt[len(known) :])
                 return self._kept
         self.close()
-        session = self._drafter.session(prompt)
+        session = self.drafter.session(prompt)
         if isinstance(getattr(session, "session", session), DraftSession):  # watched or not
             self._kept = _Kept(session, prompt)
         return self._kept or session
@@ -149,15 +141,12 @@ class _OneSession:
         self._kept = None
 
 
-class _Kept:
+class _Kept(SessionOf):
     """A session of the core that is not finished where a request is."""
 
     def __init__(self, session: Session, token_ids: list[int]) -> None:
-        self.session = session
+        super().__init__(session)
         self.token_ids = token_ids
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None = None) -> None:
         self.session.observe(token_ids, num_verified)
@@ -165,6 +154,3 @@ class _Kept:
 
     def finish(self) -> None:
         """The conversation goes on."""
-
-
-Session.register(_Kept)

@@ -88,7 +88,6 @@ class HierarchySession(Session):
         max_nodes: int,
         max_depth: int | None = None,
         min_gain: float = 0.0,
-        may_grow_to: int = 0,
     ) -> TokenTree:
         """Drafts by the levels; a level that fails is left out from then on, with a warning."""
         max_nodes = min(max_nodes, self._config.max_nodes)

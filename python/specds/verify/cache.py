@@ -209,29 +209,33 @@ class TreeCache(Cache):
         self.settle()
         self.lengths[row] += number
 
-    def commit(self, kept: Sequence[Sequence[int]]) -> None:
+    def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
         """Commits, in each row, some tokens of the last pass over it, ascending indices there.
 
         Moves what does not lie where it shall, and never the prefix.
+
+        Args:
+            kept: The tokens of each row.
+            num_moved: As many of each row were moved already, by `move`.
         """
         sources: list[int] = []
         targets: list[int] = []
         for row, keep in enumerate(kept):
             start = row * self.capacity + self.lengths[row]
-            for target, source in enumerate(keep):
+            for target, source in enumerate(keep[num_moved:], num_moved):
                 if source != target:
                     sources.append(start + source)
                     targets.append(start + target)
             self.lengths[row] += len(keep)
         if sources:
             # torch takes longer to read lists.
-            self._move(torch.from_numpy(np.array((sources, targets))))
+            self.move(*torch.from_numpy(np.array((sources, targets))))
 
-    def _move(self, places: torch.Tensor) -> None:
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copies states from places to others, int64 `(num_tokens,)`; all are read before."""
         for block in self._blocks:
-            sources, targets = places.to(block.device, non_blocking=True).unbind()
-            # Selected states are copied out before any is written, so this is safe in place.
-            block.index_copy_(1, targets, block.index_select(1, sources))
+            read, write = (of.to(block.device, non_blocking=True) for of in (sources, targets))
+            block.index_copy_(1, write, block.index_select(1, read))
 
     def roll_back(self, length: int) -> None:
         """Forgets all but the first `length` committed tokens: O(1)."""

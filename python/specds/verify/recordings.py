@@ -253,7 +253,14 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     weights = [(_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors]
     every = torch.nn.modules.module
     hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
-    return tuple(modules), tuple(settings), tuple(weights), hooks
+    casts = autocast_dtype(model.device)
+    return tuple(modules), tuple(settings), tuple(weights), hooks, casts
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What operations compute in on a device at present, whatever they are given; None: that."""
+    casts = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if casts else None
 
 
 def _is_plain(value: Any) -> bool:

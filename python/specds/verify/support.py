@@ -19,6 +19,7 @@ from specds._core import TokenTree
 from specds.verify.generic import Runner
 from specds.verify.masks import LAYER_TYPES, layer_types, sight_of
 from specds.verify.packed_model import packing_reasons
+from specds.verify.recordings import autocast_dtype
 from specds.verify.runners import AUTO, RUNNERS, name_of, runner_class
 from specds.verify.tree_attention import kernel_reason
 
@@ -94,7 +95,7 @@ def check_model(
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
-    allowed = _resolution(model.dtype) ** 0.5
+    allowed = _resolution(autocast_dtype(model.device) or model.dtype) ** 0.5
     if error <= allowed:
         return Support(True, (), error)
     reason = (

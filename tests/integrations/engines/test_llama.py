@@ -12,17 +12,6 @@ from specds.integrations.llama_cpp import DraftModel
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
 
-@pytest.fixture(scope="module")
-def prompts():
-    return workload.prompts()
-
-
-@pytest.fixture(scope="module")
-def plain(prompts):
-    with Engine() as engine:
-        return engine.generate(prompts)
-
-
 @pytest.mark.parametrize(("k", "least"), [(8, 3.8), (12, 4.1)])
 def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain, k, least):
     drafting = draft_model(k)

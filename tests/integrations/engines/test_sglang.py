@@ -14,17 +14,6 @@ from specds.integrations import sglang as adapter
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
 
-@pytest.fixture(scope="module")
-def prompts():
-    return workload.prompts()
-
-
-@pytest.fixture(scope="module")
-def plain(prompts):
-    with Engine() as engine:
-        return engine.generate(prompts)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "effort", "least"), [("NGRAM", "low", 5.2), ("SPECDS", "normal", 5.6)]
 )
