@@ -49,6 +49,9 @@ bench-scale: dev ## a datastore as it grows to a billion tokens; ARGS="--corpus 
 bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused,tokengrams"
 	PYTHONPATH=benches $(BIN)/python -m rivals --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
+bench-papers: dev ## the papers' ablations as tables; ARGS="rest-match aded-searches --transcripts FILE --datastore PATH"
+	PYTHONPATH=benches $(BIN)/python -m papers $(ARGS)
+
 bench-demo: dev ## every drafter on the demo's model, greedy and sampled
 	$(BIN)/python benches/demo_drafters.py $(ARGS)
 

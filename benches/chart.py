@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
-PAGES = [DOCS / "acceptance.md", DOCS / "papers.md"]
+PAGES = [DOCS / "acceptance.md", DOCS / "papers.md", DOCS.parent / "README.md"]
 
 Row = dict[str, Any]
 
@@ -45,21 +45,52 @@ SETS = {
     "alpaca-vicuna-7b": "AlpacaEval\nVicuna-7B",
     "gsm8k-gpt3-175b": "GSM8K\nGPT-3 175B",
     "humaneval-codegen-16b": "HumanEval\nCodeGen-16B",
+    "specbench-vicuna-7b": "Spec-Bench\nVicuna-7B",
+    "airline-gpt-4o": "agent\nGPT-4o",
+    "rollouts-codegen-16b": "rollouts\nCodeGen-16B",
+    "japanese-llama-3.1-8b": "Japanese\nLlama-3.1-8B",
 }
+DRAWN_SETS = list(SETS)[:4]
+# In the head of a table: `dev` where drafters were developed on these answers, T where sampled.
+NOTES = {
+    "mtbench-vicuna-7b": " (dev)",
+    "alpaca-vicuna-7b": " (dev)",
+    "gsm8k-gpt3-175b": " (dev)",
+    "humaneval-codegen-16b": ", T = 0.8 (dev)",
+    "rollouts-codegen-16b": ", T = 0.8",
+}
+NO_DATASTORE, NO_MEMORY = "fused without datastore", "fused without memory"
 DRAFTERS = {
     "fused": "`fused`",
+    NO_MEMORY: "`fused`, each request anew",
+    NO_DATASTORE: "`fused` without a datastore",
     "fused:effort=low": "`fused:effort=low`",
     "aded": "`aded`",
     "aded:search=greedy": "`aded:search=greedy`",
     "aded:order=2": "`aded:order=2`",
     "aded:order=4": "`aded:order=4`",
-    "rest": "`rest`",
+    "rest:match=2": "`rest:match=2`, its best match length",
+    "rest": "`rest`, as in the paper",
     "n-grammys:parts=context": "`n-grammys:parts=context`",
     "prompt-lookup": "`prompt-lookup`",
     "draftretriever": "ADED's package, draftretriever 0.1.1",
+    "arctic-suffix-corpus": "Arctic's suffix tree, 1 M tokens of the corpus in it",
     "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
     "arctic-suffix": "the same, its default chain",
     "transformers-prompt-lookup": "prompt lookup of transformers",
+}
+# The corpus that a drafter has, and whether it remembers earlier requests.
+HAS = {
+    "fused": ("60 M tokens", "yes"),
+    NO_MEMORY: ("60 M tokens", "no"),
+    NO_DATASTORE: ("none", "yes"),
+    "aded": ("60 M tokens", "no"),
+    "rest:match=2": ("60 M tokens", "no"),
+    "rest": ("60 M tokens", "no"),
+    "draftretriever": ("60 M tokens", "yes"),
+    "arctic-suffix-corpus": ("1 M tokens", "yes"),
+    "arctic-suffix-tree": ("none", "yes"),
+    "transformers-prompt-lookup": ("none", "no"),
 }
 DRAWN = {
     "fused": "specds",
@@ -95,11 +126,17 @@ def rows_of(kind: str) -> list[Row]:
 
 def keep(path: Path, conditions: str) -> None:
     """Takes the rows of a benchmark's output; older ones of the same kind go."""
-    found = json.loads(path.read_text())["rows"]
-    found = [row for row in found if row["status"] == "ok" and row["transcripts"] != "all"]
+    document = json.loads(path.read_text())
+    found = [
+        row for row in document["rows"] if row["status"] == "ok" and row["transcripts"] != "all"
+    ]
     kind = "replay" if "drafter" in found[0] else "generate"
     rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind)}
     for row in found:
+        if row.get("drafter") == "fused" and row["datastore"] is None:
+            row["drafter"] = NO_DATASTORE
+        elif row.get("drafter") == "fused" and not document["warm_memory"]:
+            row["drafter"] = NO_MEMORY
         kept = {key: row[key] for key in (*KEYS[kind], *VALUES[kind])}
         rows[tuple(row[key] for key in KEYS[kind])] = {**kept, "conditions": conditions}
     lines = ",\n".join(json.dumps(row) for row in rows.values())
@@ -114,27 +151,37 @@ def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
     }
 
 
-def table(drafters: list[str]) -> str:
-    """Some drafters on all sets, as Markdown."""
+def table(drafters: list[str], only: int | None = None) -> str:
+    """Some drafters on all sets, as Markdown; at one budget with what each drafter has."""
     lengths = acceptance(rows_of("replay"))
-    names = [name.replace("\n", ", ") for name in SETS.values()]
-    lines = [f"| drafter | nodes | {' | '.join(names)} |", "| --- |" + " ---: |" * (1 + len(SETS))]
+    names = [name.replace("\n", ", ") + NOTES.get(group, "") for group, name in SETS.items()]
+    about = ["corpus", "remembers requests"] if only else ["nodes"]
+    rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
+    lines = [["drafter", *about, *names], [*rule, *["---:"] * len(SETS)]]
     for drafter in drafters:
-        for budget in sorted({b for d, _, b in lengths if d == drafter}):
+        for budget in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
             cells = [lengths.get((drafter, name, budget)) for name in SETS]
-            shown = " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells)
-            lines.append(f"| {DRAFTERS[drafter]} | {budget} | {shown} |")
-    return "\n".join(lines)
+            shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
+            has = HAS[drafter] if only else [str(budget)]
+            lines.append([DRAFTERS[drafter], *has, *shown])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def with_tables(page: str) -> str:
-    """A page with a table between each pair of its marks, of the drafters that the mark names."""
+    """A page with a table between each pair of its marks, of the drafters that the mark names.
+
+    `<!-- acceptance of rest,aded -->` is a table of all budgets, `all` is all drafters, and
+    `<!-- acceptance at 64 -->` one of those that differ in what they have.
+    """
 
     def filled(found: re.Match[str]) -> str:
-        names = found[2].split(",")
-        return f"{found[1]}\n\n{table([*DRAFTERS] if names == ['all'] else names)}\n\n{found[3]}"
+        if found[2] == "at":
+            shown = table([*HAS], int(found[3]))
+        else:
+            shown = table([*DRAFTERS] if found[3] == "all" else found[3].split(","))
+        return f"{found[1]}\n\n{shown}\n\n{found[4]}"
 
-    mark = r"(<!-- acceptance of (\S+) -->).*?(<!-- end -->)"
+    mark = r"(<!-- acceptance (of|at) (\S+) -->).*?(<!-- end -->)"
     return re.sub(mark, filled, page, flags=re.DOTALL)
 
 
@@ -171,8 +218,8 @@ def draw_acceptance(axes: Any, theme: dict[str, Any]) -> None:
     lengths = acceptance(rows_of("replay"))
     width = 0.84 / len(DRAWN)
     for place, (drafter, name) in enumerate(DRAWN.items()):
-        heights = [lengths[drafter, transcripts, BUDGET] for transcripts in SETS]
-        where = [group - 0.42 + (place + 0.5) * width for group in range(len(SETS))]
+        heights = [lengths[drafter, transcripts, BUDGET] for transcripts in DRAWN_SETS]
+        where = [group - 0.42 + (place + 0.5) * width for group in range(len(DRAWN_SETS))]
         axes.bar(where, heights, width * 0.9, color=theme["bars"][place], label=name, zorder=2)
         for x, height in zip(where, heights, strict=True):
             is_ours = place == 0
@@ -186,10 +233,10 @@ def draw_acceptance(axes: Any, theme: dict[str, Any]) -> None:
                 color=theme["bars"][0] if is_ours else theme["faint"],
             )
     axes.axhline(1, color=theme["faint"], linewidth=0.8, linestyle=(0, (3, 3)), zorder=3)
-    axes.set_xticks(range(len(SETS)), SETS.values())
+    axes.set_xticks(range(len(DRAWN_SETS)), [SETS[name] for name in DRAWN_SETS])
     axes.set_yticks([])
     axes.set_ylim(0, 4.1)
-    axes.set_xlim(-0.5, len(SETS) - 0.5)
+    axes.set_xlim(-0.5, len(DRAWN_SETS) - 0.5)
     below = f"recorded answers, {BUDGET} nodes a draft; dashed: plain decoding"
     title(axes, theme, 0, "Tokens per forward pass", below)
     axes.legend(

@@ -8,6 +8,7 @@
 
 mod fused;
 mod memory;
+mod papers;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -37,6 +38,7 @@ static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 fn main() {
     check_answers();
     fused::check_answers();
+    papers::check_answers();
     print_sizes();
     print_replays();
     memory::print_figures();

@@ -31,7 +31,10 @@ NAMES = (
     "aded:order=4",
     *(f"n-grammys:parts={part}" for part in OPTIONS["n-grammys"]["parts"][1:]),
 )
-COLUMNS = ("nodes", "greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
+COLUMNS = (
+    f"nodes, {next(iter(MODES))}",
+    *(cell for mode in MODES for cell in (f"{mode}: tokens", "speed-up")),
+)
 
 
 def main() -> None:
@@ -65,8 +68,8 @@ def main() -> None:
 def figures(comparisons: list[Comparison]) -> list[str]:
     if not all(comparison.identical for comparison in comparisons):
         raise RuntimeError("a drafter changed the text: that must never be")
-    greedy = comparisons[0].stats
-    cells = [f"{greedy.num_draft_tokens / max(greedy.num_drafts, 1):.1f}"]
+    first = comparisons[0].stats
+    cells = [f"{first.num_draft_tokens / max(first.num_drafts, 1):.1f}"]
     for comparison in comparisons:
         stats = comparison.stats
         cells += [f"{stats.mean_acceptance_length:.2f}", f"{comparison.speed_up:.2f}x"]

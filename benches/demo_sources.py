@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("datastore", "context", "memory", "recycled", "model_tables")
 NOTHING = FusedConfig(**dict.fromkeys(SOURCES, False))
-COLUMNS = ("greedy: tokens", "speed-up", "sampled: tokens", "speed-up")
+COLUMNS = tuple(cell for mode in MODES for cell in (f"{mode}: tokens", "speed-up"))
 
 
 def configurations() -> Iterator[tuple[str, FusedConfig]]:

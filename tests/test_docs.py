@@ -22,10 +22,10 @@ def test_links_from_outside_the_site_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", chart.PAGES, ids=lambda page: page.name)
 def test_tables_of_acceptance_lengths_are_those_of_the_rows(page: Path) -> None:
     text = page.read_text()
-    assert "| 64 |" in text
+    assert "| `rest" in text
     assert chart.with_tables(text) == text
 
 
 def test_the_first_pages_stay_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
     assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500

@@ -1,7 +1,7 @@
 """`specds bench replay` with rivals among the drafters: `python -m rivals [--rivals-python P] ...`.
 
 Rivals: `transformers-prompt-lookup`, and in the interpreter of `--rivals-python` `draftretriever`,
-`tokengrams`, `infini-gram`, `arctic-suffix` and `arctic-suffix-tree`.
+`tokengrams`, `infini-gram`, `arctic-suffix`, `arctic-suffix-tree` and `arctic-suffix-corpus`.
 """
 
 import sys

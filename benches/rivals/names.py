@@ -40,6 +40,7 @@ RIVALS: dict[str, Rival] = {
     "infini-gram": Rival(True, partial(open_remote, "infini-gram")),
     "arctic-suffix": Rival(False, partial(open_remote, "arctic-suffix")),
     "arctic-suffix-tree": Rival(False, partial(open_remote, "arctic-suffix-tree")),
+    "arctic-suffix-corpus": Rival(True, partial(open_remote, "arctic-suffix-corpus")),
 }
 """`transformers-prompt-lookup` runs in this process, the others in that of another interpreter."""
 

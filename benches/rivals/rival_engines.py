@@ -245,12 +245,30 @@ class ArcticSuffixTree(ArcticSuffix):
     }
 
 
+class ArcticSuffixCorpus(ArcticSuffixTree):
+    """The same, with documents of the corpus, a million tokens, among the answers before."""
+
+    def __init__(self, package: Any, corpus: Corpus) -> None:
+        documents = corpus.documents()
+        stride = max(len(corpus.text()) // 1_000_000, 1)
+        self._documents = [document.tolist() for document in documents[::stride]]
+        super().__init__(package)
+
+    def forget(self) -> None:
+        super().forget()
+        for document in self._documents:
+            self.session(document[:1])
+            self.observe(document[1:])
+            self.finish()
+
+
 ENGINES: dict[str, tuple[str, Callable[..., Engine]]] = {
     "draftretriever": ("draftretriever", Draftretriever),
     "tokengrams": ("tokengrams", Tokengrams),
     "infini-gram": ("infini_gram.engine", InfiniGram),
     "arctic-suffix": ("arctic_inference.suffix_decoding", ArcticSuffix),
     "arctic-suffix-tree": ("arctic_inference.suffix_decoding", ArcticSuffixTree),
+    "arctic-suffix-corpus": ("arctic_inference.suffix_decoding", ArcticSuffixCorpus),
 }
 """The module of each rival, and its engine."""
 

@@ -139,7 +139,7 @@ def test_ultrachat_200k_is_read_from_parquet(serve, read):
     assert texts(read("ultrachat-200k", split="test_sft")[1]) == [said(3)]
 
 
-def test_sharegpt_is_read_from_its_list(serve, read):
+def test_sharegpt_is_read_from_its_lists(serve, read):
     rows = [
         {
             "id": f"x_{n}",
@@ -150,14 +150,13 @@ def test_sharegpt_is_read_from_its_list(serve, read):
         }
         for n in range(3)
     ]
-    name = "ShareGPT_V3_unfiltered_cleaned_split"
     files = {
-        f"{name}.json": json.dumps(rows, indent=2).encode(),
-        f"{name}_no_imsorry.json": json.dumps(rows[:1]).encode(),
+        "ShareGPT_2023.05.04v0_Wasteland_Edition.json": json.dumps(rows[:2], indent=2).encode(),
+        "ShareGPT_V4.3_unfiltered_cleaned_split.json": json.dumps(rows[2:]).encode(),
     }
-    serve("anon8231489123/ShareGPT_Vicuna_unfiltered", files)
+    serve("Aeala/ShareGPT_Vicuna_unfiltered", files)
     _, parts = read("sharegpt")
-    assert texts(parts) == [said(0, 1, 2)]
+    assert texts(parts) == [said(0, 1), said(2)]
 
 
 def stack():
@@ -177,6 +176,14 @@ def test_the_stack_is_read_by_language_by_who_may(serve, read):
     assert "text_field=content language=Python" in pickle.loads(pickled).name
     with pytest.raises(CorpusError, match="`the-stack` has no data files for the language `cobol`"):
         read("the-stack", token=TOKEN, language="cobol")
+
+
+@pytest.mark.parametrize("path", ["bigcode/the-stack", "bigcode/the-stack-dedup"])
+def test_the_stack_is_read_by_language_by_its_ids_too(serve, read, path):
+    serve(path, stack())
+    assert texts(read(path, language="rust")[1]) == [["rust 0"], ["rust 1"]]
+    with pytest.raises(CorpusError, match=f"`{path}` is read by language: choose one by --lang"):
+        read(path)
 
 
 @pytest.mark.parametrize("token", [None, "hf_token_of_a_stranger"])

@@ -318,7 +318,8 @@ def test_options_make_the_ablations(datastore, trigrams):
         ),
         ("aded:order=5", "option `order` of `aded` is none of 3, 2, 4: got `5`"),
         ("fused:effort", "option `effort` of `fused` is none of auto, low, normal"),
-        ("rest:exact=yes", "drafter `rest` has no option `exact`, and takes none"),
+        ("rest:exact=yes", "drafter `rest` has no option `exact`: try `rest:match=1`"),
+        ("prompt-lookup:q=1", "drafter `prompt-lookup` has no option `q`, and takes none"),
     ],
 )
 def test_options_that_are_not_there_are_told_with_those_that_are(name, message):

@@ -39,7 +39,8 @@ OneDrafter = Annotated[
         rich_help_panel="Drafting",
         help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
         "model's own predictions (`fused:effort=low` or `normal`: how much of these is read, by "
-        "default as the time of a step allows); `rest`: datastore alone; "
+        "default as the time of a step allows); `rest`: datastore alone (`rest:match=2`: "
+        "suffixes of two tokens at most, the paper's are of 16); "
         "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
         "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
         "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "

@@ -41,7 +41,6 @@ class HubDataset:
         split: The split to read.
         text_field: The field of a row that holds its text; found by itself where None.
         messages_field: The field of a row that holds a conversation; found by itself where None.
-        data_files: The file to read, where the others are other versions of the same.
         by_language: Whether there is a folder for each programming language.
     """
 
@@ -49,7 +48,6 @@ class HubDataset:
     split: str = "train"
     text_field: str | None = None
     messages_field: str | None = None
-    data_files: str | None = None
     by_language: bool = False
 
 
@@ -58,14 +56,16 @@ NAMED = {
     "ultrachat-200k": HubDataset(
         "HuggingFaceH4/ultrachat_200k", split="train_sft", messages_field="messages"
     ),
-    "sharegpt": HubDataset(
-        "anon8231489123/ShareGPT_Vicuna_unfiltered",
-        messages_field="conversations",
-        data_files="ShareGPT_V3_unfiltered_cleaned_split.json",
-    ),
+    "sharegpt": HubDataset("Aeala/ShareGPT_Vicuna_unfiltered", messages_field="conversations"),
     "the-stack": HubDataset("bigcode/the-stack-dedup", text_field="content", by_language=True),
 }
-"""The datasets that have a name of their own."""
+"""The datasets that have a name of their own: those of the papers' corpora."""
+
+BY_LANGUAGE = {
+    path: HubDataset(path, text_field="content", by_language=True)
+    for path in ("bigcode/the-stack", "bigcode/the-stack-dedup")
+}
+"""Datasets that have a folder for each language, by their ids."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,6 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
         "path": dataset.path,
         "name": options.config,
         "data_dir": options.language and f"data/{options.language.lower()}",
-        "data_files": dataset.data_files,
         "revision": options.revision,
     }
     with _explained(spec, dataset, options):

@@ -12,7 +12,7 @@ from specds.corpora.chat import plain
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, corpus_of
 from specds.corpora.files import kind, local_file
 from specds.corpora.folder import folder_parts
-from specds.corpora.hub import NAMED, HubDataset, hub_corpus
+from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
 from specds.corpora.stdlib import StandardLibrary
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def open_corpus(
               answers; any other file is one document; either may be packed: `.gz`, `.zst`;
             - a folder of source code, or of `.parquet` and `.jsonl` files;
             - a pattern of files: ``logs/*.jsonl.gz``;
-            - any other dataset of the hub: ``org/name``.
+            - any other dataset of the hub: ``org/name``; the two of The Stack by language.
         options: How to read it, and what to leave out.
         render: Turns a conversation into text; `render_with` does it by a tokenizer's chat
             template. Without it, a conversation is what was said, a message a line.
@@ -47,13 +47,15 @@ def open_corpus(
     """
     options = options or CorpusOptions()
     render = render or plain
-    if options.language is not None and spec != "the-stack":
-        raise CorpusError(f"a language can be chosen of `the-stack` alone, not of `{spec}`")
+    path = Path(spec)
+    known = NAMED.get(spec) or (None if path.exists() else BY_LANGUAGE.get(spec))
+    if options.language is not None and not (known and known.by_language):
+        names = ", ".join(f"`{name}`" for name in ("the-stack", *BY_LANGUAGE))
+        raise CorpusError(f"a language can be chosen of {names} alone, not of `{spec}`")
     if spec == "stdlib":
         return corpus_of(spec + options.describe(), [StandardLibrary(options)])
-    if spec in NAMED:
-        return hub_corpus(spec, NAMED[spec], options, render)
-    path = Path(spec)
+    if known:
+        return hub_corpus(spec, known, options, render)
     if spec and path.is_dir():
         return corpus_of(spec + options.describe(), folder_parts(path, options, render))
     if spec and path.exists():

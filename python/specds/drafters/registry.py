@@ -11,7 +11,7 @@ from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.rest import RestDrafter
+from specds.drafters.rest import RestConfig, RestDrafter
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "fused": {"effort": get_args(Effort)},
-    "rest": {},
+    "rest": {"match": tuple(map(str, range(16, 0, -1)))},
     "aded": {"search": ("mcts", "greedy"), "order": ("3", "2", "4")},
     "prompt-lookup": {},
     "n-grammys": {"parts": get_args(Strategy)},
@@ -32,10 +32,10 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """The drafters of one model, and the values of each of their options, the usual one first.
 
 ``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone. ``aded``:
-n-grams of an ``order`` that adapt to the text, by Monte Carlo tree ``search``. ``prompt-lookup``:
-the request's own text alone. ``n-grammys``: that and the model's bigrams, or one of these
-``parts``.
+other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone, suffixes of
+``match`` tokens at most. ``aded``: n-grams of an ``order`` that adapt to the text, by Monte Carlo
+tree ``search``. ``prompt-lookup``: the request's own text alone. ``n-grammys``: that and the
+model's bigrams, or one of these ``parts``.
 """
 
 
@@ -188,8 +188,8 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
     )
 
 
-def _rest(inputs: DrafterInputs) -> Drafter:
-    return RestDrafter(cast("Datastore", inputs.datastore))
+def _rest(inputs: DrafterInputs, match: str = "16") -> Drafter:
+    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig(max_match=int(match)))
 
 
 def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
