@@ -96,7 +96,7 @@ test-browser: dev ## the tests that show a page in Chromium
 fuzz-generate: dev ## random requests by model.generate and by specds; ARGS="--configurations 2000"
 	PYTHONPATH=benches:tests/helpers $(BIN)/python -W ignore benches/fuzz_generate.py $(ARGS)
 
-fuzz: ## a million forged files, with overflow checks; TIMES=1000 READER=snapshots
+fuzz: ## more than a million forged files, with overflow checks; TIMES=1000 READER=snapshots
 	ulimit -v 8000000; SPECDS_FUZZ=$(or $(TIMES),1000) CARGO_TARGET_DIR=target/fuzz \
 	CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
 	cargo test --release --quiet --test core fuzz::$(READER)
