@@ -61,6 +61,9 @@ bench-overlap: dev ## how long a device waits for the host in a step, on a stand
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	PYTHONPATH=benches $(BIN)/python -m gpu $(ARGS)
 
+bench-hub: dev ## pulling a datastore from a hub on loopback, beside a plain download; ARGS="--datastore PATH"
+	PYTHONPATH=benches:tests/helpers $(BIN)/python benches/hub_pull.py $(ARGS)
+
 $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
 	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet

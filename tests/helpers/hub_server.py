@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +52,7 @@ class Hub:
         repositories: Its datasets by their ids.
         objects: What was uploaded and is not committed yet, by the SHA-256.
         lost_uploads: How many of the next uploads fail.
+        bytes_per_s: As fast as its line is; None for as fast as it can.
         requests: What was asked for: `METHOD /path`; and each connection that was `DROPPED`.
         refuses: The status of the answer to everything, where it is broken.
         endpoint: Its address.
@@ -59,6 +61,7 @@ class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     lost_uploads: int = 0
+    bytes_per_s: float | None = None
     requests: list[str] = field(default_factory=list)
     refuses: int | None = None
     endpoint: str = ""
@@ -260,4 +263,11 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: drops.pop(0)]
             self.close_connection = True
             self.hub.requests.append("DROPPED")
-        self.wfile.write(body)
+        if self.hub.bytes_per_s is None:
+            self.wfile.write(body)
+            return
+        started, part = time.perf_counter(), 1 << 18
+        for start in range(0, len(body), part):
+            due = started + start / self.hub.bytes_per_s
+            time.sleep(max(due - time.perf_counter(), 0))
+            self.wfile.write(body[start : start + part])

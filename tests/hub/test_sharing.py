@@ -12,6 +12,7 @@ import hub_client
 import specds
 from hub_server import TOKEN, Repository, running_hub
 from specds import BuildOptions, Datastore, FormatError, build_from_token_ids
+from specds.loading import load_encoder
 from specds.tokenization import TokenizerError
 
 pytest.importorskip("huggingface_hub")
@@ -272,15 +273,16 @@ def test_revision_that_is_not_there_is_said_so(call, put):
     assert Path(call("pull", f"org/chat@{commit}")).name == commit
 
 
-def test_other_tokenizer_is_refused_before_the_shards_come(hub, call, put, demo_tokenizer):
+def test_other_tokenizer_is_refused_before_the_shards_come(hub, call, put):
+    tokenizer = load_encoder("demo")
     put("org/chat")
     with pytest.raises(TokenizerError) as refusal:
-        call("pull", "org/chat", tokenizer=demo_tokenizer)
+        call("pull", "org/chat", tokenizer=tokenizer)
     assert sent(hub) == ["manifest.json"]
     message = str(refusal.value)
-    own = specds.tokenization.fingerprint(demo_tokenizer)
+    own = specds.tokenization.fingerprint(tokenizer)
     assert f"fingerprint 0123abcd, not {own}" in message
-    command = COMMAND.replace("other", demo_tokenizer.name_or_path)
+    command = COMMAND.replace("other", tokenizer.name_or_path)
     assert f"`{command} --out FOLDER`" in message
 
 
