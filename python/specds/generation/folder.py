@@ -48,8 +48,8 @@ def export_generate(
 
     Args:
         folder: A new folder, a model's, or one that has a `custom_generate` written here before.
-        datastore: What to draft from beside the request: its absolute path, or its name on the hub, is written
-            down.
+        datastore: What to draft from beside the request: its absolute path is written down, or its
+            name on the hub.
         otherwise: As of `accelerate`.
 
     Returns:
