@@ -67,6 +67,9 @@ bench-overlap: dev ## how long a device waits for the host in a step, on a stand
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	PYTHONPATH=benches $(BIN)/python -m gpu $(ARGS)
 
+bench-hub: dev ## pulling a datastore from a hub on loopback, beside a plain download; ARGS="--datastore PATH"
+	PYTHONPATH=benches:tests/helpers $(BIN)/python benches/hub_pull.py $(ARGS)
+
 $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
 	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
@@ -102,7 +105,7 @@ test-browser: dev ## the tests that show a page in Chromium
 fuzz-generate: dev ## random requests by model.generate and by specds; ARGS="--configurations 2000"
 	PYTHONPATH=benches:tests/helpers $(BIN)/python -W ignore benches/fuzz_generate.py $(ARGS)
 
-fuzz: ## a million forged files, with overflow checks; TIMES=1000 READER=snapshots
+fuzz: ## more than a million forged files, with overflow checks; TIMES=1000 READER=snapshots
 	ulimit -v 8000000; SPECDS_FUZZ=$(or $(TIMES),1000) CARGO_TARGET_DIR=target/fuzz \
 	CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
 	cargo test --release --quiet --test core fuzz::$(READER)

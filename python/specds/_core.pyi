@@ -40,6 +40,7 @@ __all__ = [
     "n_grammys_session",
     "pack_rows",
     "prompt_lookup_session",
+    "read_manifest",
     "read_outcomes",
     "refit",
     "rest_session",
@@ -75,7 +76,7 @@ class StoredDocument:
 class Datastore:
     @staticmethod
     def open(path: str | PathLike[str]) -> Datastore: ...
-    def verify(self) -> None: ...
+    def verify(self, *, checksums_only: bool = False) -> None: ...
     def warm(self) -> None: ...
     def lookup(self, context: ArrayLike, *, max_match: int = 16, min_match: int = 1) -> Match: ...
     def count(self, pattern: ArrayLike) -> int: ...
@@ -105,6 +106,8 @@ class Datastore:
     @property
     def corpus(self) -> list[str]: ...
     @property
+    def commands(self) -> list[str]: ...
+    @property
     def prior(self) -> bytes | None: ...
 
 @final
@@ -118,6 +121,7 @@ class DatastoreBuilder:
         tokenizer_name: str = "",
         tokenizer_fingerprint: str = "",
         corpus: Sequence[str] | None = None,
+        command: str = "",
         max_shard_tokens: int | None = None,
         max_memory: int | None = None,
         drop_duplicates: bool = False,
@@ -167,6 +171,7 @@ def compact(
     prior_tokens: int | None = None,
     progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore: ...
+def read_manifest(path: str | PathLike[str]) -> str: ...
 def refit(
     path: str | PathLike[str],
     *,

@@ -15,7 +15,9 @@ EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
     "datasets": "corpora",
+    "huggingface_hub": "hub",
     "pathspec": "corpora",
+    "pyarrow": "corpora",
     "ray": "ray",
 }
 """The extra of this package that brings another one."""
@@ -24,6 +26,21 @@ EXTRAS = {
 def advice(package: str) -> str:
     """How to install a package that is missing."""
     return f"{package} is not installed: pip install 'specds[{EXTRAS[package]}]'"
+
+
+def imported(module: str) -> Any:
+    """A module of a package that comes with an extra.
+
+    Raises:
+        ImportError: It is not installed; the message says how to.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ImportError(advice(package)) from error
 
 
 def lazy(package: str, **homes: str) -> Callable[[str], Any]:

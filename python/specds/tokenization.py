@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from types import SimpleNamespace
 
     import numpy as np
     from transformers import PreTrainedTokenizerBase
@@ -138,18 +140,37 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
-def check_tokenizer(built: Datastore, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuses a tokenizer other than the one that a datastore was built with.
 
+    Args:
+        built: The datastore, or what its manifest says, and its path.
+        tokenizer: The one that it is to be used with.
+
     Raises:
-        TokenizerError: The fingerprints differ.
+        TokenizerError: The fingerprints differ; the message has both, and how to build the right
+            datastore.
     """
-    if fingerprint(tokenizer) != built.tokenizer_fingerprint:
+    own = fingerprint(tokenizer)
+    if own != built.tokenizer_fingerprint:
         raise TokenizerError(
-            f"the datastore at {built.path} was built with the tokenizer "
-            f"`{built.tokenizer_name}`, which has another vocabulary: use that "
-            "one, or rebuild the datastore with `specds build --tokenizer`"
+            f"the datastore at {built.path} was built with the tokenizer `{built.tokenizer_name}`, "
+            f"which has another vocabulary (fingerprint {built.tokenizer_fingerprint}, not {own}): "
+            f"use that one, or build a datastore by `{_rebuild(built, tokenizer.name_or_path)}`"
         )
+
+
+def _rebuild(built: Datastore | SimpleNamespace, name: str) -> str:
+    """The command that built a datastore, for another tokenizer."""
+    corpora = " ".join(f"--corpus {shlex.quote(line)}" for line in built.corpus)
+    known = [line for line in built.commands if "--tokenizer" in line]
+    command = known[0] if known else f"specds build {corpora} --tokenizer NAME"
+    try:
+        words = shlex.split(command)
+        words[words.index("--tokenizer") + 1] = name
+    except (ValueError, IndexError):  # a stranger's
+        words = ["specds", "build", "--tokenizer", name]
+    return shlex.join([*words, "--out", "FOLDER"])
 
 
 def encode_batch(

@@ -15,6 +15,7 @@ use specds::storage::MAX_SHARD_TOKENS;
 use crate::arrays::integers;
 use crate::error::py_err;
 use crate::lookup::Datastore;
+use crate::storage::located;
 
 /// Writes a datastore beside its target and publishes it when it is complete.
 ///
@@ -28,6 +29,7 @@ use crate::lookup::Datastore;
 ///     tokenizer_name: For people.
 ///     tokenizer_fingerprint: For programs.
 ///     corpus: Where the documents come from, one line a source.
+///     command: What asks for this build, to be told to others; empty for nothing.
 ///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
 ///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
 ///         No bound by default.
@@ -72,7 +74,7 @@ impl DatastoreBuilder {
     #[new]
     #[pyo3(signature = (
         path, *, vocab_size, separator, tokenizer_name = "", tokenizer_fingerprint = "",
-        corpus = None, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
+        corpus = None, command = "", max_shard_tokens = None, max_memory = None, drop_duplicates = false,
         max_documents = None, max_tokens = None, prior_tokens = None, overwrite = false,
         append = false, plan = None
     ))]
@@ -85,6 +87,7 @@ impl DatastoreBuilder {
         tokenizer_name: &str,
         tokenizer_fingerprint: &str,
         corpus: Option<Vec<String>>,
+        command: &str,
         max_shard_tokens: Option<u64>,
         max_memory: Option<u64>,
         drop_duplicates: bool,
@@ -108,6 +111,10 @@ impl DatastoreBuilder {
             tokenizer_name: tokenizer_name.to_owned(),
             tokenizer_fingerprint: tokenizer_fingerprint.to_owned(),
             corpus: corpus.unwrap_or_default(),
+            commands: (!command.is_empty())
+                .then(|| command.to_owned())
+                .into_iter()
+                .collect(),
             max_shard_tokens: max_shard_tokens.unwrap_or(MAX_SHARD_TOKENS),
             max_memory: max_memory.unwrap_or(u64::MAX),
             drop_duplicates,
@@ -244,6 +251,8 @@ pub(crate) fn merge(
     prior_tokens: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
+    let sources = sources.into_iter().map(|path| located(py, path));
+    let sources = sources.collect::<PyResult<Vec<_>>>()?;
     let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
     let merge = |report: &mut Report| {
         let datastore = build::merge(&sources, &path, overwrite)?;

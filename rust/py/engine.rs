@@ -12,6 +12,7 @@ use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, Pac
 
 use crate::arrays::{integers, rows_of_integers, width};
 use crate::error::py_err;
+use crate::storage::located;
 
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
 ///
@@ -21,7 +22,7 @@ use crate::error::py_err;
 /// Several ranks that are given the same draft the same. Safe to share by threads.
 ///
 /// Args:
-///     config: A JSON object with the keys `datastore` (a path), `snapshot` (a file that
+///     config: A JSON object with the keys `datastore` (a path, or a name on the hub), `snapshot` (a file that
 ///         `FusedDrafter.save` wrote, to start from), `memory` (``off``; ``tenants``: where the
 ///         engine tells a tenant; ``shared``: all requests are of one tenant), `memory_bytes`,
 ///         `effort` (``auto`` is low until the time of a step is told), `recycled`, `min_prob` (of
@@ -66,7 +67,10 @@ impl EngineDrafter {
             tokenizer: tokenizer.to_owned(),
             num_ranks,
         };
-        let open = || engine::EngineDrafter::open(EngineConfig::from_json(config)?, &facts);
+        let mut config = EngineConfig::from_json(config).map_err(py_err)?;
+        let datastore = config.datastore.map(|path| located(py, path));
+        config.datastore = datastore.transpose()?;
+        let open = || engine::EngineDrafter::open(config, &facts);
         Ok(Self(Mutex::new(py.detach(open).map_err(py_err)?)))
     }
 

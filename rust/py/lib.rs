@@ -13,6 +13,7 @@ mod memory;
 mod papers;
 mod passes;
 mod sampling;
+mod storage;
 
 use pyo3::prelude::*;
 
@@ -45,6 +46,8 @@ mod _core {
     use super::passes::{pack_rows, read_outcomes};
     #[pymodule_export]
     use super::sampling::{draw, likeliest};
+    #[pymodule_export]
+    use super::storage::read_manifest;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -10,6 +10,7 @@ use specds::lookup;
 
 use crate::arrays::integers;
 use crate::error::py_err;
+use crate::storage::located;
 
 /// The longest suffix of a context that occurs in a datastore.
 #[pyclass(frozen, module = "specds")]
@@ -87,11 +88,16 @@ impl From<lookup::Datastore> for Datastore {
 impl Datastore {
     /// Opens a datastore by mapping its files.
     ///
+    /// Args:
+    ///     path: Its folder; or, where nothing is there, its name on the hub: ``org/name``,
+    ///         ``hf://org/name@revision``. It is downloaded and checked once.
+    ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
     ///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let path = located(py, path)?;
         let opened = py
             .detach(|| lookup::Datastore::open(&path))
             .map_err(py_err)?;
@@ -100,10 +106,22 @@ impl Datastore {
 
     /// Reads everything and checks every checksum and the order of the index.
     ///
+    /// Args:
+    ///     checksums_only: Check the checksums alone: enough to find damage, in a fraction of the
+    ///         time.
+    ///
     /// Raises:
     ///     FormatError: The first thing found wrong.
-    fn verify(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.verify()).map_err(py_err)
+    #[pyo3(signature = (*, checksums_only = false))]
+    fn verify(&self, py: Python<'_>, checksums_only: bool) -> PyResult<()> {
+        py.detach(|| {
+            if checksums_only {
+                self.0.verify_checksums()
+            } else {
+                self.0.verify()
+            }
+        })
+        .map_err(py_err)
     }
 
     /// Reads the whole datastore into memory, as far as there is room.
@@ -263,6 +281,12 @@ impl Datastore {
     #[getter]
     fn tokenizer_fingerprint(&self) -> &str {
         &self.0.manifest().tokenizer_fingerprint
+    }
+
+    /// The commands that built it, where they are known.
+    #[getter]
+    fn commands(&self) -> Vec<String> {
+        self.0.manifest().commands.clone()
     }
 
     /// What the datastore was built from.

@@ -6,16 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, Existing, compact, merge};
 use specds::draft::{DraftLimits, Session};
 use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
 use specds::lookup::Datastore;
 use specds::memory::MemoryOptions;
 use specds::papers::rest::{RestConfig, RestSession};
-use xxhash_rust::xxh3::xxh3_64;
+use specds::storage::{Manifest, ShardManifest};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{PAYLOAD, SECTIONS, Victim, read_all, write_in_place};
-use crate::forgery::forge;
+use crate::forgery::{forge, seal};
 use crate::random::Random;
 use crate::snapshot::sealed;
 use crate::{build, options, silent, tempdir};
@@ -179,6 +181,82 @@ fn datastores() {
         } else {
             write_in_place(&victim.path().join(&name), &victim.files[&name]);
         }
+    }
+}
+
+/// Replaces, repeats or removes something in a JSON document.
+fn lie(random: &mut Random, value: &mut Value) {
+    const NAMES: [&str; 5] = ["", "..", "../../etc/passwd", "/", "\0"];
+    const NUMBERS: [u64; 7] = [0, 1, 3, 255, 1 << 31, 1 << 40, u64::MAX];
+    let below = |random: &mut Random, length: usize| {
+        random.below(u32::try_from(length).unwrap().max(1)) as usize
+    };
+    match value {
+        Value::Object(fields) => {
+            let at = below(random, fields.len());
+            lie(random, fields.values_mut().nth(at).unwrap());
+        }
+        Value::Array(items) if !items.is_empty() && random.below(3) > 0 => {
+            let at = below(random, items.len());
+            lie(random, &mut items[at]);
+        }
+        Value::Array(items) => match items.pop() {
+            Some(item) if random.below(2) == 0 => items.extend([item.clone(), item]),
+            _ => {}
+        },
+        Value::String(text) if random.below(2) == 0 => {
+            let rest: String = text.chars().skip(3).collect();
+            *text = NAMES[below(random, NAMES.len())].to_owned() + &rest;
+        }
+        Value::String(text) => {
+            text.pop();
+        }
+        other => *other = NUMBERS[below(random, NUMBERS.len())].into(),
+    }
+}
+
+#[test]
+fn manifests() {
+    let documents = documents();
+    let victim = Victim::of_shards(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
+    let path = victim.path().join("manifest.json");
+    for mut random in inputs(60) {
+        let mut value = serde_json::to_value(victim.manifest()).unwrap();
+        let index = random.below(3) as usize;
+        let mut shard = serde_json::to_value(victim.shard(index)).unwrap();
+        let is_of_shard = random.below(2) == 0;
+        for _ in 0..=random.below(2) {
+            lie(
+                &mut random,
+                if is_of_shard { &mut shard } else { &mut value },
+            );
+        }
+        let mut moved = None;
+        if is_of_shard {
+            let Ok(shard) = serde_json::from_value::<ShardManifest>(shard) else {
+                continue;
+            };
+            let text = serde_json::to_string_pretty(&shard).unwrap() + "\n";
+            let id = format!("{:032x}", xxh3_128(text.as_bytes()));
+            let old = victim.path().join(victim.file(index, ""));
+            let new = victim.path().join(format!("shard-{id}"));
+            fs::rename(&old, &new).unwrap();
+            fs::write(new.join("shard.json"), text).unwrap();
+            value["shards"][index]["id"] = id.into();
+            moved = Some((old, new));
+        }
+        if let Ok(manifest) = serde_json::from_value::<Manifest>(value) {
+            write_in_place(&path, seal(manifest).as_bytes());
+            if let Ok(datastore) = victim.open() {
+                ask(datastore, &mut random, &documents[4]);
+            }
+        }
+        if let Some((old, new)) = moved {
+            fs::rename(new, &old).unwrap();
+            let name = victim.file(index, "shard.json");
+            write_in_place(&old.join("shard.json"), &victim.files[&name]);
+        }
+        write_in_place(&path, &victim.files[Path::new("manifest.json")]);
     }
 }
 

@@ -1,15 +1,18 @@
 """A Hugging Face hub for datasets, small enough to run in a thread on loopback.
 
-It answers what the unmodified clients ask for when they open and stream a dataset: what a
-dataset is, what is in its folders, and ranges of its files. Its faults can be ordered.
+It answers what the unmodified clients ask for when they open, stream, download or upload a dataset:
+what a dataset is, what is in its folders, ranges of its files, and commits. Its faults can be
+ordered.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,11 +30,13 @@ class Repository:
         files: Contents by path.
         gated: Only shown to who brings `TOKEN`.
         drops: By path, after how many bytes each of the next connections breaks.
+        sizes: Lies about the lengths of files.
     """
 
     files: dict[str, bytes]
     gated: bool = False
     drops: dict[str, list[int]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def commit(self) -> str:
@@ -45,12 +50,18 @@ class Hub:
 
     Attributes:
         repositories: Its datasets by their ids.
+        objects: What was uploaded and is not committed yet, by the SHA-256.
+        lost_uploads: How many of the next uploads fail.
+        bytes_per_s: As fast as its line is; None for as fast as it can.
         requests: What was asked for: `METHOD /path`; and each connection that was `DROPPED`.
         refuses: The status of the answer to everything, where it is broken.
         endpoint: Its address.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    lost_uploads: int = 0
+    bytes_per_s: float | None = None
     requests: list[str] = field(default_factory=list)
     refuses: int | None = None
     endpoint: str = ""
@@ -105,7 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked["what"] == "tree":
             self._tree(repository, (asked["path"] or "").rstrip("/"))
         else:
-            siblings = [{"rfilename": path} for path in repository.files]
+            siblings = [
+                {"rfilename": path, "size": repository.sizes.get(path, len(content))}
+                for path, content in repository.files.items()
+            ]
             self._json(
                 {"_id": "1", "id": asked["id"], "sha": repository.commit, "siblings": siblings}
             )
@@ -113,9 +127,82 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append(f"{self.command} {path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asked = re.fullmatch(
+            r"(/api)?/datasets/(?P<id>[^/]+/[^/]+?)(\.git)?/(?P<what>preupload|commit|info)/.*",
+            path,
+        )
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._refuse(403, "Forbidden")
+        elif path == "/api/repos/create":
+            given = json.loads(body)
+            name = f"{given['organization']}/{given['name']}"
+            self.hub.repositories.setdefault(name, Repository({}))
+            self._json({"url": f"{self.hub.endpoint}/datasets/{name}"})
+        elif not asked:  # what a card says
+            self._json({})
+        elif asked["what"] == "preupload":
+            ways = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(".bin") else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in json.loads(body)["files"]
+            ]
+            self._json({"files": ways})
+        elif asked["what"] == "info":
+            objects = json.loads(body)["objects"]
+            self._json(
+                {"transfer": "basic", "objects": [self._upload_of(each) for each in objects]}
+            )
+        else:
+            self._commit(asked["id"], body)
+
+    def do_PUT(self) -> None:
+        self.hub.requests.append(f"{self.command} {self.path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.hub.lost_uploads:
+            self.hub.lost_uploads -= 1
+            self._refuse(500, "Lost")
+        else:
+            self.hub.objects[hashlib.sha256(body).hexdigest()] = body
+            self._json({})
+
+    def _upload_of(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["oid"] in self.hub.objects:
+            return asked
+        return {**asked, "actions": {"upload": {"href": f"{self.hub.endpoint}/{asked['oid']}"}}}
+
+    def _commit(self, name: str, body: bytes) -> None:
+        repository = self.hub.repositories[name]
+        header, *operations = map(json.loads, body.splitlines())
+        if header["value"].get("parentCommit") not in (None, repository.commit):
+            self._refuse(412, "Precondition")
+            return
+        for operation in operations:
+            value = operation["value"]
+            if operation["key"] == "deletedFile":
+                del repository.files[value["path"]]
+            elif operation["key"] == "file":
+                repository.files[value["path"]] = base64.b64decode(value["content"])
+            else:
+                repository.files[value["path"]] = self.hub.objects[value["oid"]]
+        commit = repository.commit
+        self._json(
+            {
+                "commitUrl": f"{self.hub.endpoint}/datasets/{name}/commit/{commit}",
+                "commitOid": commit,
+            }
+        )
+
     def _tree(self, repository: Repository, folder: str) -> None:
         prefix = f"{folder}/" if folder else ""
         below = {path.removeprefix(prefix) for path in repository.files if path.startswith(prefix)}
+        is_deep = "recursive=true" in self.path.lower()
         entries: list[dict[str, Any]] = [
             {"type": "directory", "oid": "d" * 40, "size": 0, "path": prefix + name}
             for name in sorted({path.partition("/")[0] for path in below if "/" in path})
@@ -127,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "size": len(repository.files[prefix + name]),
                 "path": prefix + name,
             }
-            for name in sorted(path for path in below if "/" not in path)
+            for name in sorted(path for path in below if is_deep or "/" not in path)
         ]
         if entries:
             self._json(entries)
@@ -176,4 +263,11 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: drops.pop(0)]
             self.close_connection = True
             self.hub.requests.append("DROPPED")
-        self.wfile.write(body)
+        if self.hub.bytes_per_s is None:
+            self.wfile.write(body)
+            return
+        started, part = time.perf_counter(), 1 << 18
+        for start in range(0, len(body), part):
+            due = started + start / self.hub.bytes_per_s
+            time.sleep(max(due - time.perf_counter(), 0))
+            self.wfile.write(body[start : start + part])

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 FOR_BUILDER = (
-    *("append", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
+    *("append", "command", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
     *("max_tokens", "overwrite", "prior_tokens"),
 )
 """The options that the core's builder takes."""

@@ -26,6 +26,7 @@ class BuildOptions:
         engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
             ``specds compact --drop-duplicates`` leaves out what came to several of them.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
+        command: What asks for this build, told to those whom the datastore is shared with.
     """
 
     overwrite: bool = False
@@ -38,6 +39,7 @@ class BuildOptions:
     prior_tokens: int = DEFAULT_PRIOR_TOKENS
     engine: Literal["local", "ray"] = "local"
     ray_address: str | None = None
+    command: str = ""
 
     def sorting_memory(self) -> int:
         """Bytes that sorting may take; 4 GiB where the system does not say what it has."""

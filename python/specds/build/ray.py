@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import merge
+from specds._lazy import imported
 from specds.build.local import open_builder, tokenise
 from specds.build.report import BuildReport, Clock, Reading
-from specds.corpora.document import Corpus, CorpusError, imported
+from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import digest
 from specds.tokenization import fingerprint
 
@@ -320,7 +321,7 @@ def _portable(error: Exception) -> Exception:
 
 def _ray() -> Any:
     """Ray; it takes a second to import."""
-    return imported("ray", extra="ray")
+    return imported("ray")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, build, export, fit, inspect, run
+from specds.cli import bench, build, export, fit, inspect, run, share
 from specds.cli.help import Command, Group
 
 __all__ = ["app", "main"]
@@ -31,7 +31,15 @@ app = typer.Typer(
 )
 _COMMANDS = {
     "Text": (run.generate, run.chat, run.demo, export.export_generate),
-    "Datastores": (build.build, build.add, build.merge, build.compact, fit.fit),
+    "Datastores": (
+        build.build,
+        build.add,
+        build.merge,
+        build.compact,
+        fit.fit,
+        share.push,
+        share.pull,
+    ),
     "Questions": (inspect.info, inspect.verify, inspect.lookup, inspect.view),
 }
 for panel, commands in _COMMANDS.items():

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[
-    Path, typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`.")
+    Path,
+    typer.Argument(
+        metavar="DATASTORE", help="A folder made by `specds build`, or `org/name` on the hub."
+    ),
 ]
 
 _MOST = (1 << 63) - 1

@@ -1,7 +1,8 @@
 """Commands that write datastores: build, add, merge, compact."""
 
 import glob
-from dataclasses import replace
+import shlex
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from specds import terminal
 from specds.build import BuildOptions
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, tokenizer_name
-from specds.cli.records import Only, Without, with_records
+from specds.cli.records import Only, Without, arguments_of, with_records
 from specds.corpora import CorpusOptions
 
 _CORPUS = Annotated[
@@ -40,7 +41,7 @@ def build(
     ],
     out: _OUT,
     reading: _READING,
-    options: Annotated[BuildOptions, Without("append")],
+    options: Annotated[BuildOptions, Without("append", "command")],
     estimate: _ESTIMATE = False,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +84,7 @@ def add(
     datastore: DatastorePath,
     corpus: _CORPUS,
     reading: _READING,
-    options: Annotated[BuildOptions, Without("append", "overwrite")],
+    options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
     tokenizer: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
@@ -128,6 +129,7 @@ def _build(
             expected = estimate_build(opened, loaded, options)
         display.show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
         return
+    options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
         with terminal.build_progress() as progress:
             report = build_datastore(
@@ -140,6 +142,19 @@ def _build(
             terminal.note("nothing was complete yet: the same command begins anew")
         raise
     display.show(report.to_dict(), display.build_table(report), as_json=as_json)
+
+
+def _command(
+    corpus: list[str], tokenizer: str, reading: CorpusOptions, options: BuildOptions
+) -> str:
+    """The command that gives the same shards anywhere: where they are made is left out."""
+    corpora = [word for each in corpus for word in ("--corpus", each)]
+    read = arguments_of(reading, *(field.name for field in fields(reading)))
+    built = arguments_of(options, *_SHAPING)
+    return shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
+
+
+_SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max_shard_tokens")
 
 
 @with_records

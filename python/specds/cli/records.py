@@ -114,6 +114,22 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
+def arguments_of(record: Any, *names: str) -> list[str]:
+    """The arguments of a command line that give these fields of a record their values."""
+    given: list[str] = []
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name not in names or value == field.default:
+            continue
+        flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
+        if isinstance(value, bool):
+            given.append(flag.split("/")[0 if value else -1])
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            given += [flag, str(each)]
+    return given
+
+
 def _record(annotation: Any) -> Any:
     """The dataclass that an annotation names, or None."""
     named = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation

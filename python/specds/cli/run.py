@@ -59,6 +59,7 @@ def generate(
     if (prompt is None) == (prompt_option is None):
         raise typer.BadParameter("give one prompt: as an argument, or by --prompt")
     text = text_of(prompt or prompt_option or "")
+    running = running.with_datastore()
     require(running)
     with opened(running) as at, stopped_by_interrupt() as interrupt:
         from specds.generation import generate as run
@@ -112,6 +113,7 @@ def chat(
 
         specds chat --model ./vicuna-7b --datastore chat.specds --memory mine.memory --by-source
     """
+    running = running.with_datastore()
     require(running)
     with opened(running) as at:
         from specds.generation import Chat

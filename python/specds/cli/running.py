@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,7 +87,10 @@ class Running:
     datastore: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", rich_help_panel="Drafting", help="A folder made by `specds build`."
+            metavar="FOLDER|NAME",
+            rich_help_panel="Drafting",
+            help="A folder made by `specds build`, or `org/name` on the hub; `none` for none. "
+            "[default: what the model's folder names]",
         ),
     ] = None
     drafter: DrafterOrHierarchy = "fused"
@@ -156,6 +159,18 @@ class Running:
     dtype: Annotated[
         str, typer.Option(metavar="NAME", help="`auto`, `float32`, `bfloat16`, ...")
     ] = "auto"
+
+    def with_datastore(self) -> "Running":
+        """With the datastore that the model's folder names, where none is given."""
+        from specds.hub import named_datastore
+
+        if self.datastore is not None:
+            return replace(self, datastore=None) if str(self.datastore) == "none" else self
+        named = named_datastore(self.model)
+        if named is None or not getattr(self.drafter, "takes_datastore", True):
+            return self
+        terminal.note(f"drafting from `{named}`, which {self.model} names")
+        return replace(self, datastore=Path(named))
 
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
         """As `specds.generate` takes them."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
-from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,21 +151,6 @@ class CorpusOptions:
             if value != default
         )
         return "".join(shown)
-
-
-def imported(module: str, extra: str = "corpora") -> Any:
-    """A module of a package that comes with an extra.
-
-    Raises:
-        ImportError: It is not installed; the message says how to.
-    """
-    package = module.partition(".")[0]
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise ImportError(f"{package} is not installed: pip install 'specds[{extra}]'") from error
 
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:

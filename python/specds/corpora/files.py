@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specds.corpora.document import CorpusError, Document, Skipped, imported, sift
+from specds._lazy import imported
+from specds.corpora.document import CorpusError, Document, Skipped, sift
 from specds.corpora.json_rows import document_rows, line_rows
 from specds.corpora.rows import RowReader
 

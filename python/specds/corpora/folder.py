@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from specds.corpora.document import Document, Skipped, imported, sift
+from specds._lazy import imported
+from specds.corpora.document import Document, Skipped, sift
 from specds.corpora.files import decode, digest, file_state, kind, local_file
 
 if TYPE_CHECKING:

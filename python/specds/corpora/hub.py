@@ -10,9 +10,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specds.corpora.document import Corpus, CorpusError, Document, corpus_of, imported
+from specds._lazy import imported
+from specds.corpora.document import Corpus, CorpusError, Document, corpus_of
 from specds.corpora.files import json_documents, kind, readable
 from specds.corpora.rows import RowReader
+from specds.hub.client import (
+    LOG_IN,
+    UNAUTHORISED,
+    brief,
+    connection_errors,
+    hub,
+    status_of,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +35,7 @@ _ROWS_A_BATCH = 256
 _TRIES = 5
 _FIRST_WAIT_S = 2.0
 
-_UNAUTHORISED = (401, 403)
 _TOO_MANY_REQUESTS = 429
-_LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
 
 T = TypeVar("T")
 
@@ -232,7 +240,7 @@ def _file_name(url: str) -> str:
 
 
 def _file_system() -> Any:
-    return imported("huggingface_hub").HfFileSystem()
+    return hub().HfFileSystem()
 
 
 def _rows(dataset: Any) -> Iterator[Row]:
@@ -259,7 +267,7 @@ def _resumed(read: Callable[[], Iterable[T]], name: str) -> Iterator[T]:
                 num_read += 1
                 failures = 0
             return
-        except _connection_errors() as error:
+        except connection_errors() as error:
             failures += 1
             if failures == _TRIES or _is_refusal(error):
                 raise CorpusError(
@@ -269,28 +277,16 @@ def _resumed(read: Callable[[], Iterable[T]], name: str) -> Iterator[T]:
             time.sleep(_FIRST_WAIT_S * 2 ** (failures - 1))
 
 
-def _connection_errors() -> tuple[type[Exception], ...]:
-    general = imported("huggingface_hub.errors").HfHubHTTPError
-    # Its bases are the general error of the HTTP client, whichever it is, and `OSError`.
-    return (OSError, *general.__bases__)
-
-
-def _status(error: Exception) -> int | None:
-    """The status of the hub's answer; None where there was none."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
-
-
 def _is_refusal(error: Exception) -> bool:
     """Whether the hub has answered that asking again is of no use."""
-    status = _status(error)
+    status = status_of(error)
     return status is not None and 400 <= status < 500 and status != _TOO_MANY_REQUESTS
 
 
 @contextmanager
 def _explained(spec: str, dataset: HubDataset, options: CorpusOptions) -> Iterator[None]:
     """Turns the errors of opening a dataset into what can be done about them."""
-    known: tuple[type[Exception], ...] = (*_connection_errors(), RuntimeError, ValueError)
+    known: tuple[type[Exception], ...] = (*connection_errors(), RuntimeError, ValueError)
     try:
         yield
     except CorpusError:
@@ -300,33 +296,31 @@ def _explained(spec: str, dataset: HubDataset, options: CorpusOptions) -> Iterat
 
 
 def _explanation(error: Exception, spec: str, dataset: HubDataset, options: CorpusOptions) -> str:
-    brief = " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__
+    said = brief(error)
     if isinstance(error, imported("datasets.exceptions").DatasetNotFoundError):
-        return _not_found(brief, spec, dataset, options)
-    if _status(error) in _UNAUTHORISED:
-        return f"the hub refuses your token for `{spec}`: {_LOG_IN}"
+        return _not_found(said, spec, dataset, options)
+    if status_of(error) in UNAUTHORISED:
+        return f"the hub refuses your token for `{spec}`: {LOG_IN}"
     # `datasets` tells of a file that it cannot get as of one that is not there.
-    if isinstance(error, FileNotFoundError) and "LocalEntryNotFound" not in brief:
+    if isinstance(error, FileNotFoundError) and "LocalEntryNotFound" not in said:
         language = f" for the language `{options.language}`" if options.language else ""
         return f"`{spec}` has no data files{language}: see {_page(dataset)}"
-    if isinstance(error, _connection_errors()):
-        is_offline = imported("huggingface_hub").constants.HF_HUB_OFFLINE
-        way_out = "unset HF_HUB_OFFLINE" if is_offline else "check the network"
-        return f"cannot reach the hub for `{spec}`: {way_out} ({brief})"
+    if isinstance(error, connection_errors()):
+        return unreachable(spec, error)
     if isinstance(error, RuntimeError):
         return (
             f"`{spec}` is made by a script, which `datasets` no longer runs: try --revision "
-            f"refs/convert/parquet, or download its files ({brief})"
+            f"refs/convert/parquet, or download its files ({said})"
         )
-    return f"cannot open `{spec}`: {brief} (--config chooses)"
+    return f"cannot open `{spec}`: {said} (--config chooses)"
 
 
-def _not_found(brief: str, spec: str, dataset: HubDataset, options: CorpusOptions) -> str:
-    if "gated" in brief:
-        return f"`{spec}` is gated: accept its terms at {_page(dataset)}, then {_LOG_IN}"
-    if "Revision" in brief:
+def _not_found(said: str, spec: str, dataset: HubDataset, options: CorpusOptions) -> str:
+    if "gated" in said:
+        return f"`{spec}` is gated: accept its terms at {_page(dataset)}, then {LOG_IN}"
+    if "Revision" in said:
         return f"`{spec}` has no revision `{options.revision}`: see {_page(dataset)}"
-    return f"no dataset `{dataset.path}` on the hub, nor such a file here; if private, {_LOG_IN}"
+    return f"no dataset `{dataset.path}` on the hub, nor such a file here; if private, {LOG_IN}"
 
 
 def _page(dataset: HubDataset) -> str:

@@ -48,7 +48,8 @@ def export_generate(
 
     Args:
         folder: A new folder, a model's, or one that has a `custom_generate` written here before.
-        datastore: What to draft from beside the request: its absolute path is written down.
+        datastore: What to draft from beside the request: its absolute path is written down, or its
+            name on the hub.
         otherwise: As of `accelerate`.
 
     Returns:
@@ -64,7 +65,8 @@ def export_generate(
         raise FileExistsError(f"{target} is not {_MARK}: remove it, or choose another folder")
     if datastore is not None:
         opened = Datastore.open(datastore)
-        datastore = str(Path(datastore).resolve())
+        # A name on the hub means the same everywhere.
+        datastore = str(Path(datastore).resolve() if Path(datastore).exists() else datastore)
         if (Path(folder) / "config.json").exists():
             from specds.loading import load_tokenizer
 

@@ -29,7 +29,8 @@ def open_drafter(
     """Opens the drafter of an engine, and logs what of its configuration cannot be used.
 
     Args:
-        options: What the operator configured, as for `EngineDrafter`.
+        options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
+            that the model's folder names.
         vocab_size: Of the engine's model.
         tokenizer: The engine's tokenizer, or where it lies; None where there is none.
         num_ranks: How many processes draft the same.
@@ -40,6 +41,10 @@ def open_drafter(
         FormatError: The datastore cannot be read.
     """
     name = ""
+    if isinstance(tokenizer, str) and "datastore" not in options:
+        from specds.hub import named_datastore
+
+        options = {**options, "datastore": named_datastore(tokenizer)}
     if tokenizer is not None and options.get("datastore") is not None:
         from specds.loading import load_encoder
         from specds.tokenization import fingerprint

@@ -369,11 +369,13 @@ impl DatastoreBuilder {
             tokenizer_name: options.tokenizer_name,
             tokenizer_fingerprint: options.tokenizer_fingerprint,
             corpus: Vec::new(),
+            commands: Vec::new(),
             shards: Vec::new(),
             prior: None,
             build_id: String::new(),
         });
         manifest.corpus.extend(options.corpus);
+        manifest.commands.extend(options.commands);
         let new = self.shards.iter().filter_map(|shard| shard.entry.clone());
         manifest.extend(new);
         manifest

@@ -56,13 +56,13 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             num_tokens: 0,
             num_documents: 0,
             corpus: Vec::new(),
+            commands: Vec::new(),
             prior: None,
             ..manifest.clone()
         });
         check_tokenizer(source, &manifest, merged.tokenizer())?;
-        let is_new = |line: &String| !merged.corpus.contains(line);
-        let lines: Vec<_> = manifest.corpus.into_iter().filter(is_new).collect();
-        merged.corpus.extend(lines);
+        add_new(&mut merged.corpus, manifest.corpus);
+        add_new(&mut merged.commands, manifest.commands);
         for shard in shards {
             if merged.shards.contains(&shard) {
                 continue;
@@ -78,6 +78,15 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
         return Err(Error::invalid("sources", reason));
     }
     Ok(merged)
+}
+
+/// Appends the lines that are not there yet.
+fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
+    for line in more {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
 }
 
 /// How [`compact`] rebuilds a datastore.
@@ -127,6 +136,7 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         tokenizer_name: old.tokenizer_name.clone(),
         tokenizer_fingerprint: old.tokenizer_fingerprint.clone(),
         corpus: old.corpus.clone(),
+        commands: old.commands.clone(),
         max_shard_tokens: options.max_shard_tokens,
         max_memory: options.max_memory,
         drop_duplicates: options.drop_duplicates,

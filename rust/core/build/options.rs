@@ -33,6 +33,8 @@ pub struct DatastoreOptions {
     pub tokenizer_fingerprint: String,
     /// Where the corpus comes from: one line a source.
     pub corpus: Vec<String>,
+    /// The commands that ask for the build: one line each.
+    pub commands: Vec<String>,
     /// The most tokens of a shard, separators included; at most [`MAX_SHARD_TOKENS`]. Few large
     /// shards are faster to look up in.
     pub max_shard_tokens: u64,
@@ -63,6 +65,7 @@ impl DatastoreOptions {
             tokenizer_name: String::new(),
             tokenizer_fingerprint: String::new(),
             corpus: Vec::new(),
+            commands: Vec::new(),
             max_shard_tokens: MAX_SHARD_TOKENS,
             max_memory: u64::MAX,
             drop_duplicates: false,
@@ -108,6 +111,7 @@ impl DatastoreOptions {
         let shaping = Self {
             tokenizer_name: String::new(),
             corpus: Vec::new(),
+            commands: Vec::new(),
             plan: None,
             ..self.clone()
         };

@@ -95,8 +95,13 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
-    /// Checks every byte against its checksum: what is to be learned or copied is not damaged. O(n).
-    pub(crate) fn verify_checksums(&self) -> Result<()> {
+    /// Checks every byte against its checksum: nothing is damaged, though a liar can make checksums
+    /// right for an index that contradicts the tokens. O(n).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checksum`] with the first file that is damaged.
+    pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
 

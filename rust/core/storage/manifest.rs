@@ -48,6 +48,9 @@ pub struct Manifest {
     pub tokenizer_fingerprint: String,
     /// Where the corpus came from, as the builder was told.
     pub corpus: Vec<String>,
+    /// The commands that built it, as the builder was told: one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
     /// The shards, in the order of their documents.
     pub shards: Vec<ShardEntry>,
     /// What drafters with this datastore start from, where that was fitted.
@@ -152,8 +155,14 @@ pub(crate) fn folder_name(id: &str) -> String {
 pub(crate) const FOLDER_PREFIX: &str = "shard-";
 
 impl Manifest {
-    /// Reads the manifest of the datastore at `folder`. O(shards).
-    pub(crate) fn read(folder: &Path) -> Result<Self> {
+    /// Reads the manifest of the datastore at `folder`, and checks that it does not contradict itself:
+    /// no id in it can be a path. O(shards).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotADatastore`], [`Error::Version`], [`Error::Checksum`], [`Error::Corrupt`],
+    /// [`Error::Io`].
+    pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;
         let manifest: Self = serde_json::from_slice(&text)
@@ -165,6 +174,11 @@ impl Manifest {
             .check()
             .map_err(|reason| Error::corrupt(&path, reason))?;
         Ok(manifest)
+    }
+
+    /// The text of its file.
+    pub fn to_json(&self) -> String {
+        to_json(self)
     }
 
     /// What tokens mean: equal where they mean the same.
@@ -185,14 +199,14 @@ impl Manifest {
     pub(crate) fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.num_bytes);
         let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
-        shards.sum::<u64>() + prior + to_json(self).len() as u64
+        shards.sum::<u64>() + prior + self.to_json().len() as u64
     }
 
     /// Sets what follows from the shards, and gives the text of the file.
     pub(crate) fn seal(&mut self) -> String {
         self.build_id.clear();
-        self.build_id = format!("{:032x}", xxh3_128(to_json(self).as_bytes()));
-        to_json(self)
+        self.build_id = format!("{:032x}", xxh3_128(self.to_json().as_bytes()));
+        self.to_json()
     }
 
     /// Whether the numbers fit each other, so that no reader has to ask again.

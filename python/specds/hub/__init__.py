@@ -1,0 +1,20 @@
+"""Datastores shared over the Hugging Face hub: pulled once, checked before they are used.
+
+A name such as ``org/name`` stands wherever a folder does; a folder of that name goes first. Nothing
+that is pulled is executed, and no name in it leads out of the hub's cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specds._lazy import lazy
+
+if TYPE_CHECKING:
+    from specds.hub.named import named_datastore
+    from specds.hub.pull import locate, pull
+    from specds.hub.push import push
+
+__all__ = ["locate", "named_datastore", "pull", "push"]
+
+__getattr__ = lazy(__name__, locate="pull", named_datastore="named", pull="pull", push="push")

@@ -1,0 +1,108 @@
+"""The hub's own client: asked once, and its errors told with a way out."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from specds._core import FormatError, __version__
+from specds._lazy import imported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from specds.hub.names import HubName
+
+KIND = {"repo_type": "dataset"}
+LIBRARY = {"library_name": "specds", "library_version": __version__}
+LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
+
+_TIMEOUT_S = 10.0
+UNAUTHORISED = (401, 403)
+
+
+def hub() -> Any:
+    """The package `huggingface_hub`."""
+    return imported("huggingface_hub")
+
+
+def api() -> Any:
+    """A client that says who asks."""
+    return hub().HfApi(**LIBRARY)
+
+
+def describe(name: HubName) -> tuple[str, dict[str, int]]:
+    """The commit of a name, and the sizes of its files by their paths.
+
+    One request, which is not tried again: without a network, that is known at once.
+    """
+    info = api().dataset_info(
+        name.repository, revision=name.revision, files_metadata=True, timeout=_TIMEOUT_S
+    )
+    return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def connection_errors() -> tuple[type[Exception], ...]:
+    """What the client raises where the hub refuses or cannot be reached."""
+    general = imported("huggingface_hub.errors").HfHubHTTPError
+    # Its bases are the general error of the HTTP client, whichever it is, and `OSError`.
+    return (OSError, *general.__bases__)
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """The status of the hub's answer; None where there was none."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__
+    return None
+
+
+def unreachable(what: str, error: Exception) -> str:
+    """What to do where the hub cannot be reached."""
+    way_out = "unset HF_HUB_OFFLINE" if hub().constants.HF_HUB_OFFLINE else "check the network"
+    return f"cannot reach the hub for `{what}`: {way_out} ({brief(error)})"
+
+
+def brief(error: Exception) -> str:
+    """An error on one line."""
+    return " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__
+
+
+@contextmanager
+def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
+    """Turns errors of the client into what can be done about them.
+
+    Args:
+        name: What was asked for.
+        not_here: Whether a folder of that name would have gone first.
+
+    Raises:
+        FileNotFoundError: The hub has no such datastore, or no such revision.
+        PermissionError: It is gated or private, or may not be written.
+        ConnectionError: The hub cannot be reached.
+    """
+    errors = imported("huggingface_hub.errors")
+    here = f"there is no folder `{name}` here; " if not_here else ""
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        message = f"`{name}` is gated: accept its terms at {name.page}, then {LOG_IN}"
+        raise PermissionError(message) from error
+    except errors.RevisionNotFoundError as error:
+        message = f"`{name.repository}` has no revision `{name.revision}`: see {name.page}"
+        raise FileNotFoundError(message) from error
+    except errors.RepositoryNotFoundError as error:
+        message = f"{here}no dataset `{name.repository}` on the hub; if it is private, {LOG_IN}"
+        raise FileNotFoundError(message) from error
+    except connection_errors() as error:
+        status = status_of(error)
+        if status in UNAUTHORISED:
+            message = f"the hub refuses your token for `{name}`: {LOG_IN}"
+            raise PermissionError(message) from error
+        if "Consistency check failed" in str(error):
+            raise FormatError(f"`{name}` is not as long as it says: {brief(error)}") from error
+        if status is None and isinstance(error, OSError) and error.errno:
+            raise  # of the disk
+        raise ConnectionError(here + unreachable(str(name), error)) from error

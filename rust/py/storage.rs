@@ -1,0 +1,35 @@
+//! Where a datastore lies, and what its manifest says before its other files are there.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use specds::storage::Manifest;
+
+use crate::error::py_err;
+
+/// The text of a datastore's manifest, once it is known not to contradict itself.
+///
+/// Reads no other file: the shards need not be there.
+///
+/// Args:
+///     path: The folder.
+///
+/// Returns:
+///     A JSON object; what it says of names and numbers can be relied on.
+///
+/// Raises:
+///     FormatError: It is none, is damaged, or contradicts itself.
+#[pyfunction]
+pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let manifest = py.detach(|| Manifest::read(&path)).map_err(py_err)?;
+    Ok(manifest.to_json())
+}
+
+/// The folder of a datastore: what is at the path, or else what the hub has under that name.
+pub(crate) fn located(py: Python<'_>, path: PathBuf) -> PyResult<PathBuf> {
+    if path.exists() {
+        return Ok(path);
+    }
+    let hub = py.import("specds.hub")?;
+    hub.call_method1("locate", (path,))?.extract()
+}

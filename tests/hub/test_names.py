@@ -1,0 +1,151 @@
+"""Which datastore is meant, and whether what was checked is believed."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from specds import Datastore, build_from_token_ids
+from specds.hub import locate, named_datastore
+from specds.hub.card import card_of
+from specds.hub.checks import remember, remembered
+from specds.hub.names import HubName
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("org/name", HubName("org/name")),
+        ("org/na-me_1.2", HubName("org/na-me_1.2")),
+        ("hf://org/name", HubName("org/name")),
+        ("hf:/org/name@v1", HubName("org/name", "v1")),
+        ("hf://datasets/org/name@refs/pr/1", HubName("org/name", "refs/pr/1")),
+        ("org/name@v1", HubName("org/name", "v1")),
+        ("name", None),
+        ("./org/name", None),
+        ("../name", None),
+        ("org/..", None),
+        ("/org/name", None),
+        ("org/name/file", None),
+        ("org/name\n", None),
+        ("", None),
+    ],
+)
+def test_names_are_told_from_paths(text, name):
+    assert HubName.parse(text) == name
+    if text and "\n" not in text:
+        assert HubName.parse(Path(text)) == (
+            HubName.parse("org/name") if text == "./org/name" else name
+        )
+
+
+@pytest.mark.parametrize("text", ["hf://name", "hf://org/name/file", "hf://org/../x"])
+def test_scheme_without_a_name_is_refused(text):
+    with pytest.raises(ValueError, match="is no datastore of the hub: try hf://org/name@revision"):
+        Datastore.open(text)
+
+
+def test_folder_goes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("org").mkdir()
+    build_from_token_ids([[1, 2]], "org/name", vocab_size=3)
+    assert locate("org/name") == Path("org/name")
+    assert Datastore.open("org/name").num_documents == 1
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A datastore that was checked under a name, and the folder of the notes."""
+    folder, cache = tmp_path / "d", tmp_path / "cache"
+    monkeypatch.setenv("SPECDS_CACHE", str(cache))
+    build_from_token_ids([[1, 2]], folder, vocab_size=3)
+    name = HubName("org/name")
+    remember(name, folder)
+    assert remembered(name) == folder
+    assert cache.stat().st_mode & 0o777 == 0o700
+    return name, folder, cache
+
+
+def test_change_is_noticed(kept):
+    name, folder, _ = kept
+    path = next(folder.glob("shard-*/tokens.bin"))
+    content, found = path.read_bytes(), path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert remembered(name) is None
+
+
+def test_note_that_others_can_write_is_not_believed(kept):
+    name, _, cache = kept
+    cache.chmod(0o777)
+    assert remembered(name) is None
+    cache.chmod(0o700)
+    (note,) = cache.iterdir()
+    for text in ("", "[]", "{}", '{"folder": 3, "files": {}}', '{"folder": "/", "files": []}'):
+        note.write_text(text)
+        assert remembered(name) is None
+
+
+def test_note_is_of_one_name_and_one_hub(kept, monkeypatch):
+    name, _, _ = kept
+    assert remembered(HubName(name.repository, "v1")) is None
+    monkeypatch.setenv("HF_ENDPOINT", "https://elsewhere")
+    assert remembered(name) is None
+
+
+def test_card_shows_what_a_stranger_wrote_as_text():
+    manifest = {
+        "corpus": ["a|b`c\n---\nlicense: mit"],
+        "tokenizer_name": "",
+        "tokenizer_fingerprint": "f",
+        "vocab_size": 1,
+        "num_tokens": 1,
+        "num_documents": 1,
+        "build_id": "0",
+        "commands": ["one\n# two"],
+    }
+    card = card_of(HubName("org/name"), manifest, 1, None, ())
+    assert "| corpus | `a\\|b'c --- license: mit` |" in card
+    assert "\n    one # two\n" in card
+    assert card.count("---\n") == 2
+
+
+def test_model_names_its_datastore(tmp_path):
+    assert named_datastore(tmp_path) is None
+    assert named_datastore("demo") is None
+    config = tmp_path / "generation_config.json"
+    config.write_text(json.dumps({"specds_datastore": "hf://org/name@v1"}))
+    assert named_datastore(tmp_path) == "hf://org/name@v1"
+    own = tmp_path / "specds.json"
+    own.write_text(json.dumps({"datastore": "d.specds"}))
+    with pytest.raises(ValueError, match=r"`d\.specds` is neither a datastore of the hub nor in"):
+        named_datastore(tmp_path)
+    (tmp_path / "d.specds").mkdir()
+    assert named_datastore(tmp_path) == str(tmp_path / "d.specds")
+    for bad in ("../elsewhere", "/etc", 3):
+        own.write_text(json.dumps({"datastore": bad}))
+        with pytest.raises(ValueError, match=r"specds\.json: "):
+            named_datastore(tmp_path)
+
+
+def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
+    from specds.integrations.opening import open_drafter
+    from specds.tokenization import fingerprint, vocab_size
+
+    demo_tokenizer.save_pretrained(tmp_path)
+    name = fingerprint(demo_tokenizer)
+    size = vocab_size(demo_tokenizer)
+    text = [1, 2, 3, 4, 5] * 9
+    build_from_token_ids([text], tmp_path / "d", vocab_size=size, tokenizer_fingerprint=name)
+    (tmp_path / "specds.json").write_text('{"datastore": "d"}')
+
+    def drafted(options):
+        drafter = open_drafter(options, tokenizer=str(tmp_path))
+        drafter.sync([[7, 1, 2, 3]])
+        return drafter.draft_chains(2)[0].tolist()
+
+    assert drafted({}) == [[4, 5]]
+    assert drafted({"datastore": None}) == [[-1, -1]]
+    (tmp_path / "specds.json").unlink()
+    assert drafted({}) == [[-1, -1]]

@@ -1,0 +1,351 @@
+"""Datastores go to a hub on loopback and come from it, through the unmodified client."""
+
+import json
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+import hub_client
+import specds
+from hub_server import TOKEN, Repository, running_hub
+from specds import BuildOptions, Datastore, FormatError, build_from_token_ids
+from specds.loading import load_encoder
+from specds.tokenization import TokenizerError
+
+pytest.importorskip("huggingface_hub")
+
+COMMAND = "specds build --corpus a.txt --tokenizer other --limit-tokens 900"
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    """A hub, and a process whose client knows no other one."""
+    home = str(tmp_path_factory.mktemp("hub"))
+    with (
+        running_hub() as hub,
+        ProcessPoolExecutor(
+            1, get_context("spawn"), hub_client.prepare, (hub.endpoint, home)
+        ) as pool,
+    ):
+        yield hub, pool, Path(home)
+
+
+@pytest.fixture
+def hub(process):
+    """The hub, with nothing on it, and nothing in the cache of its client."""
+    hub, _, home = process
+    shutil.rmtree(home / "hub", ignore_errors=True)
+    hub.requests.clear()
+    yield hub
+    hub.repositories.clear()
+    hub.objects.clear()
+    hub.refuses, hub.lost_uploads = None, 0
+
+
+@pytest.fixture
+def call(process):
+    """Calls a function of `specds.hub` in the other process."""
+
+    def run(function, *arguments, token=TOKEN, **options):
+        _, pool, _ = process
+        module = {"locate": "pull"}.get(function, function)
+        name = f"specds.hub.{module}.{function}"
+        return pool.submit(hub_client.call, name, arguments, options, token).result(60)
+
+    return run
+
+
+@pytest.fixture
+def datastore(tmp_path):
+    """The folder of a datastore of two shards."""
+    path = tmp_path / "chat.specds"
+    documents = [[n % 7, n % 5, n % 3, 1] * 8 for n in range(60)]
+    options = BuildOptions(max_shard_tokens=1200, prior_tokens=0, command=COMMAND)
+    build_from_token_ids(
+        documents,
+        path,
+        options,
+        vocab_size=9,
+        tokenizer_name="other",
+        tokenizer_fingerprint="0123abcd",
+    )
+    assert Datastore.open(path).num_shards == 2
+    return path
+
+
+@pytest.fixture
+def put(hub, datastore):
+    """Puts the datastore on the hub, as it is or changed: ``put(name, path=change)``."""
+
+    def put(name, changes=None, **faults):
+        files = {
+            str(path.relative_to(datastore)): path.read_bytes()
+            for path in datastore.rglob("*")
+            if path.is_file()
+        }
+        for path, change in (changes or {}).items():
+            files[path] = change(files[path])
+        hub.repositories[name] = repository = Repository(files, **faults)
+        hub.requests.clear()
+        return repository
+
+    return put
+
+
+def sent(hub):
+    """The files that the hub sent, by name."""
+    return [
+        request.split("/", 6)[-1]
+        for request in hub.requests
+        if "GET" in request and "/resolve/" in request
+    ]
+
+
+def shard_file(datastore, name):
+    return str(next(datastore.glob(f"shard-*/{name}")).relative_to(datastore))
+
+
+def test_what_is_pushed_is_pulled_once_and_opened_without_asking(hub, call, datastore):
+    address = call("push", datastore, "org/chat", licence="cc-by-4.0")
+    files = hub.repositories["org/chat"].files
+    assert address.endswith(hub.repositories["org/chat"].commit)
+    assert len(files) == 2 + 2 * 6
+    folder = Path(call("pull", "org/chat"))
+    assert len(sent(hub)) == 1 + 2 * 6
+    Datastore.open(folder).verify()
+    for path in datastore.rglob("*.*"):
+        if path.is_file():
+            assert (folder / path.relative_to(datastore)).read_bytes() == path.read_bytes()
+
+    hub.requests.clear()
+    assert Path(call("pull", "org/chat")) == folder
+    assert hub.requests
+    assert not sent(hub)
+    hub.requests.clear()
+    for name in ("org/chat", "hf://org/chat", "hf://datasets/org/chat@main", Path("hf://org/chat")):
+        assert Path(call("locate", name, token=None)) == folder
+    assert not hub.requests
+
+
+def test_card_says_what_it_is_and_how_it_was_built(hub, call, datastore):
+    call("push", datastore, "org/chat", licence="cc-by-4.0")
+    card = hub.repositories["org/chat"].files["README.md"].decode()
+    assert 'license: "cc-by-4.0"\n---\n' in card
+    assert "| fingerprint of the tokenizer | `0123abcd` |" in card
+    assert "| tokens | 1,980 |" in card
+    assert f"\n    {COMMAND}\n" in card
+    total = sum(path.stat().st_size for path in datastore.rglob("*.*") if path.is_file())
+    assert f"| bytes | {total:,} |" in card
+
+
+def test_card_that_was_edited_is_left_alone(hub, call, datastore):
+    call("push", datastore, "org/chat")
+    hub.repositories["org/chat"].files["README.md"] = b"# mine"
+    call("push", datastore, "org/chat")
+    assert hub.repositories["org/chat"].files["README.md"] == b"# mine"
+
+
+def test_shards_that_are_there_are_sent_neither_way(hub, call, datastore):
+    call("push", datastore, "org/chat")
+    call("pull", "org/chat")
+    hub.requests.clear()
+    call("push", datastore, "org/chat")
+    assert not [request for request in hub.requests if request.startswith("PUT")]
+    options = BuildOptions(append=True, prior_tokens=0)
+    build_from_token_ids(
+        [[8, 8, 7, 7] * 9], datastore, options, vocab_size=9, tokenizer_fingerprint="0123abcd"
+    )
+    hub.requests.clear()
+    call("push", datastore, "org/chat")
+    assert len([request for request in hub.requests if request.startswith("PUT")]) == 5
+    hub.requests.clear()
+    folder = call("pull", "org/chat")
+    assert len(sent(hub)) == 7
+    assert Datastore.open(folder).num_shards == 3
+
+
+def test_shards_of_an_older_push_are_removed(hub, call, datastore):
+    call("push", datastore, "org/chat")
+    hub.repositories["org/chat"].files["notes.txt"] = b"mine"
+    specds._core.compact(datastore)
+    call("push", datastore, "org/chat")
+    assert len(hub.repositories["org/chat"].files) == 3 + 6
+    assert Datastore.open(call("pull", "org/chat")).num_shards == 1
+
+
+def test_upload_that_was_lost_goes_on(hub, call, datastore):
+    hub.lost_uploads = 99
+    with pytest.raises((OSError, RuntimeError)):
+        call("push", datastore, "org/chat")
+    assert not hub.repositories["org/chat"].files
+    hub.lost_uploads = 0
+    call("push", datastore, "org/chat")
+    num_sent = len(hub.objects)
+    hub.repositories["org/chat"].files.clear()
+    hub.requests.clear()
+    call("push", datastore, "org/chat")
+    assert not [request for request in hub.requests if request.startswith("PUT")]
+    assert len(hub.objects) == num_sent
+    Datastore.open(call("pull", "org/chat")).verify()
+
+
+def test_download_that_drops_is_taken_up_where_it_was(hub, call, put, datastore):
+    name = shard_file(datastore, "suffixes.bin")
+    repository = put("org/dropped", drops={name: [3000, 1000, 500]})
+    Datastore.open(call("pull", "org/dropped")).verify()
+    assert hub.requests.count("DROPPED") == 3
+    assert repository.drops == {name: []}
+
+
+def test_download_that_failed_goes_on_with_what_it_lacks(hub, call, put, datastore):
+    name = shard_file(datastore, "suffixes.bin")
+    repository = put("org/failed", drops={name: [10] * 99})
+    with pytest.raises(ConnectionError, match="cannot reach the hub for `org/failed`"):
+        call("pull", "org/failed")
+    repository.drops.clear()
+    hub.requests.clear()
+    Datastore.open(call("locate", "org/failed")).verify()
+    assert name in sent(hub)
+    assert "manifest.json" not in sent(hub)
+
+
+def flipped(content):
+    return content[:-20] + bytes([content[-20] ^ 1]) + content[-19:]
+
+
+@pytest.mark.parametrize("file", ["tokens.bin", "keys.bin", "shard.json"])
+def test_wrong_checksum_is_refused_each_time(hub, call, put, datastore, file):
+    name = f"org/wrong-{file}"
+    put(name, {shard_file(datastore, file): flipped})
+    for _ in range(2):
+        with pytest.raises(FormatError, match=file.partition(".")[0]):
+            call("locate", name)
+
+
+def test_damage_in_the_cache_is_mended_from_the_hub(hub, call, put):
+    put("org/decays")
+    folder = Path(call("pull", "org/decays"))
+    victim = next(folder.glob("shard-*/tokens.bin")).resolve()
+    victim.write_bytes(flipped(victim.read_bytes()))
+    hub.requests.clear()
+    Datastore.open(call("locate", "org/decays")).verify()
+    assert hub.requests
+
+
+def test_gated_datastore_says_how_to_log_in(call, put):
+    put("org/gated", gated=True)
+    for token in (None, "hf_token_of_a_stranger"):
+        message = "`org/gated` is gated: accept its terms at .*, then log in by `hf auth login`"
+        with pytest.raises(PermissionError, match=message):
+            call("locate", "org/gated", token=token)
+    Datastore.open(call("locate", "org/gated")).verify()
+
+
+def test_stranger_may_not_write(hub, call, datastore):
+    with pytest.raises(PermissionError, match="refuses your token for `org/chat`: log in by"):
+        call("push", datastore, "org/chat", token=None)
+    assert not hub.repositories
+
+
+def test_hub_that_is_down_is_asked_once(hub, call):
+    hub.refuses = 503
+    message = "no folder `org/chat2` here; cannot reach the hub for `org/chat2`: check the network"
+    with pytest.raises(ConnectionError, match=message):
+        call("locate", "org/chat2")
+    assert len(hub.requests) == 1
+
+
+def test_name_that_is_nowhere_says_both(call):
+    message = "there is no folder `org/none` here; no dataset `org/none` on the hub"
+    with pytest.raises(FileNotFoundError, match=message):
+        call("locate", "org/none")
+    with pytest.raises(ConnectionError, match=r"no folder `org/none` here; .*unset HF_HUB_OFFLINE"):
+        Datastore.open("org/none")
+
+
+def test_revision_that_is_not_there_is_said_so(call, put):
+    commit = put("org/chat").commit
+    with pytest.raises(FileNotFoundError, match="`org/chat` has no revision `v2`"):
+        call("pull", "org/chat@v2")
+    assert Path(call("pull", f"org/chat@{commit}")).name == commit
+
+
+def test_other_tokenizer_is_refused_before_the_shards_come(hub, call, put):
+    tokenizer = load_encoder("demo")
+    put("org/chat")
+    with pytest.raises(TokenizerError) as refusal:
+        call("pull", "org/chat", tokenizer=tokenizer)
+    assert sent(hub) == ["manifest.json"]
+    message = str(refusal.value)
+    own = specds.tokenization.fingerprint(tokenizer)
+    assert f"fingerprint 0123abcd, not {own}" in message
+    command = COMMAND.replace("other", tokenizer.name_or_path)
+    assert f"`{command} --out FOLDER`" in message
+
+
+def test_dataset_that_is_no_datastore_is_said_so(hub, call):
+    hub.repositories["org/text"] = Repository({"train.jsonl": b"{}"})
+    with pytest.raises(FormatError, match=r"`org/text` is no datastore: it has no usable manifest"):
+        call("pull", "org/text")
+
+
+def resealed(edit):
+    """Changes a manifest, and makes its checksum right again."""
+    xxhash = pytest.importorskip("xxhash")
+
+    def change(content):
+        manifest = json.loads(content)
+        edit(manifest)
+        manifest["build_id"] = ""
+        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        manifest["build_id"] = xxhash.xxh3_128_hexdigest(text.encode())
+        return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
+
+    return change
+
+
+def test_lies_are_refused_before_anything_else_is_downloaded(hub, call, put, datastore):
+    def climb(manifest):
+        manifest["shards"][0]["id"] = "../../../../../../etc/passwd0000"
+
+    def grow(manifest):
+        manifest["shards"][0]["num_bytes"] = 1 << 40
+
+    def forget(manifest):
+        manifest["shards"][0]["id"] = "0" * 32
+
+    put("org/honest", {"manifest.json": resealed(lambda manifest: None)})
+    Datastore.open(call("pull", "org/honest")).verify()
+    for name, edit, message in [
+        ("climbs", climb, "what it says of a shard is not usable"),
+        ("grows", grow, "manifest states 1,099,511,627,776"),
+        ("forgets", forget, "lacks shard-0{32}/shard.json, which its manifest lists"),
+    ]:
+        put(f"org/{name}", {"manifest.json": resealed(edit)})
+        with pytest.raises(FormatError, match=message):
+            call("pull", f"org/{name}")
+        assert sent(hub) == ["manifest.json"]
+    tokens = shard_file(datastore, "tokens.bin")
+    put("org/huge", sizes={tokens: 1 << 50})
+    with pytest.raises(FormatError, match="is not as long as it says"):
+        call("pull", "org/huge")
+    put("org/bomb", sizes={"manifest.json": 1 << 40})
+    hub.requests.clear()
+    with pytest.raises(FormatError, match="no usable manifest"):
+        call("pull", "org/bomb")
+    assert not sent(hub)
+
+
+def test_link_out_of_the_cache_is_refused(call, put, tmp_path):
+    put("org/linked")
+    folder = Path(call("pull", "org/linked"))
+    victim = next(folder.glob("shard-*/tokens.bin"))
+    elsewhere = tmp_path / "tokens.bin"
+    elsewhere.write_bytes(victim.read_bytes())
+    victim.unlink()
+    victim.symlink_to(elsewhere)
+    with pytest.raises(FormatError, match="leads out of the hub's cache, to"):
+        call("locate", "org/linked")
