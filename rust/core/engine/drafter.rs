@@ -82,7 +82,7 @@ impl EngineDrafter {
         let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
-        let drafters = drafters(&config, engine, datastore.clone(), memory.clone())?;
+        let drafters = drafters(&config, engine, datastore.as_ref(), memory.clone())?;
         let interval = config.save_every.map(Duration::from_secs_f64);
         let sharing = match (&memory, &config.snapshot, interval) {
             (Some(memory), Some(path), Some(interval)) => {
@@ -146,7 +146,7 @@ impl EngineDrafter {
     /// abandoned and not remembered. O(tokens of all contexts) to compare, and little time beside.
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
-            self.go_on_with(datastore);
+            self.go_on_with(&datastore);
         }
         let is_usable =
             |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
@@ -168,7 +168,7 @@ impl EngineDrafter {
     }
 
     /// Requests that begin from now on draft from this datastore.
-    fn go_on_with(&mut self, datastore: Arc<Datastore>) {
+    fn go_on_with(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
         match drafters(&self.config, &self.facts, Some(datastore), memory) {
             Ok(drafters) => (self.with_memory, self.without_memory) = drafters,
@@ -332,20 +332,22 @@ type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 fn drafters(
     config: &EngineConfig,
     engine: &EngineFacts,
-    datastore: Option<Arc<Datastore>>,
+    datastore: Option<&Arc<Datastore>>,
     memory: Option<Arc<Memory>>,
 ) -> Result<Drafters> {
-    if let Some(datastore) = &datastore {
+    if let Some(datastore) = datastore {
         check_tokenizer(datastore, engine)?;
     }
-    let weights = datastore.as_deref().and_then(prior_of).unwrap_or_default();
+    let prior = datastore.and_then(|datastore| prior_of(datastore));
+    let weights = prior.unwrap_or_default();
     let fused = FusedConfig {
         recycled: config.recycled,
         effort: config.effort,
         ..FusedConfig::default()
     };
-    let drafter =
-        |memory| FusedDrafter::new(datastore.clone(), memory, fused, weights.clone()).map(Arc::new);
+    let drafter = |memory| {
+        FusedDrafter::new(datastore.cloned(), memory, fused, weights.clone()).map(Arc::new)
+    };
     Ok((
         memory.map(|memory| drafter(Some(memory))).transpose()?,
         drafter(None)?,

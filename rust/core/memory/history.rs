@@ -73,7 +73,7 @@ impl History {
         let pairs = (1..).zip(tokens.windows(2));
         let pairs = pairs.filter(|(_, two)| !two.contains(&Self::BOUNDARY));
         let pairs = pairs.map(|(place, two)| (place, pair(two[0], two[1])));
-        let of_pairs = Postings::of_all(pairs, tokens.len());
+        let of_pairs = Postings::of_all(&pairs, tokens.len());
         Self {
             tokens,
             same_token,

@@ -80,7 +80,7 @@ impl Postings {
     /// 16 a key.
     ///
     /// `keys` has each place with its key, at most `most` of them.
-    pub(crate) fn of_all(keys: impl Iterator<Item = (u32, u64)> + Clone, most: usize) -> Self {
+    pub(crate) fn of_all(keys: &(impl Iterator<Item = (u32, u64)> + Clone), most: usize) -> Self {
         let num_parts = most.div_ceil(AT_ONCE).clamp(1, 8) as u64;
         let (mut postings, mut heads, mut sorted) = (Self::default(), Vec::new(), Vec::new());
         for part in 0..num_parts {
