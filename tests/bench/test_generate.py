@@ -263,7 +263,6 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
         "tokens-per-s",
         "time-shares",
         "pass-by-nodes",
-        "expected-speed-up",
         "speed-up-by-batch",
     ]
     assert parsed.references == []

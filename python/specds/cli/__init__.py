@@ -34,6 +34,7 @@ _COMMANDS = {
     "Datastores": (
         build.build,
         build.add,
+        build.refresh,
         build.merge,
         build.compact,
         fit.fit,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from specds.bench.generation.report import level_figures, sentence, way_label
 from specds.bench.harness import folder_name, together
 from specds.bench.page import Figure, page_of, styles_of
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from specds.bench.harness import Columns, Document, Row
-    from specds.bench.svg import Points, Styles
+    from specds.bench.svg import Points
 
 
 def page(document: Document) -> str:
@@ -96,7 +94,7 @@ def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
         ),
     )
     if costs:
-        yield from _passes(single, rows, costs, styles)
+        yield _passes(costs)
     if len(single) < len(rows):
         series: dict[str, Points] = {}
         for row in together(rows):
@@ -116,16 +114,14 @@ def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
         )
 
 
-def _passes(
-    single: Sequence[Row], rows: Sequence[Row], costs: Sequence[Row], styles: Styles
-) -> Iterator[Figure]:
-    """What a pass costs by its nodes, and what acceptance over that cost promises."""
+def _passes(costs: Sequence[Row]) -> Figure:
+    """What a pass costs by its nodes."""
     series: dict[str, Points] = {}
     for row in costs:
         sizes, ratios = series.setdefault(f"{row['context']:,} tokens of context", ([], []))
         sizes.append(row["num_nodes"])
         ratios.append(row["ratio"])
-    yield Figure(
+    return Figure(
         "pass-by-nodes",
         "A pass by the nodes it verifies, over a pass without",
         "As long as the line is near 1, nodes are free.",
@@ -136,21 +132,6 @@ def _passes(
             "times as long",
         ),
     )
-    sizes, ratios = next(iter(series.values()))
-    expected: dict[str, dict[str, float]] = {}
-    for row in single:
-        if row["kind"] == "drafter" and row["mean_acceptance_length"]:
-            cost = float(np.interp(row["nodes_per_draft"], sizes, ratios))
-            of_group = expected.setdefault(_group(row), {})
-            of_group[way_label(row, rows)] = row["mean_acceptance_length"] / cost
-    if expected:
-        yield Figure(
-            "expected-speed-up",
-            "Expected speed-up: acceptance over the measured cost of a pass",
-            "What the pass alone would allow, over plain decoding by specds: the rest of the way "
-            "to the measured speed-up is what drafting costs.",
-            bars(expected, styles, "times as fast"),
-        )
 
 
 def _grouped(chosen: Sequence[Row], rows: Sequence[Row], field: str) -> dict[str, dict[str, float]]:
