@@ -25,6 +25,7 @@ from index.tokens import (
     contexts,
     held_out_transcripts,
     read_answers,
+    save_queries,
     save_transcripts,
     tokenise,
 )
@@ -44,12 +45,13 @@ class Scale:
     degenerate_tokens: int = 10_000_000
     large_bytes: int = 1_000_000_000
     contexts: int = 5000
+    queries: int = 10_000
     cold_contexts: int = 40
     passes: int = 3
     transcripts: int | None = None
 
 
-CHECK = Scale(60_000, 1, 40, 20_000, 0, 50, 3, 1, 2)
+CHECK = Scale(60_000, 1, 40, 20_000, 0, 50, 50, 3, 1, 2)
 """Enough to see that every part works; its figures mean nothing."""
 
 # A 16-bit id and a suffix's position: what a token takes in the open datastore, about.
@@ -58,8 +60,9 @@ OPENINGS = 20
 
 
 class Part(str, Enum):
-    """What can be left out; the tokens are always built from, and the answers checked."""
+    """What can be left out; the tokens are always built from, and the answers checked and timed."""
 
+    QUERIES = "queries"
     DEGENERATE = "degenerate"
     SERVING = "serving"
     ACCEPTANCE = "acceptance"
@@ -99,6 +102,8 @@ def main(
     with tempfile.TemporaryDirectory(dir=cache.resolve()) as folder:
         save_transcripts(Path(folder) / "transcripts.npz", recorded[: scale.transcripts])
         np.save(Path(folder) / "contexts.npy", contexts(recorded, scale.contexts))
+        queries = Path(folder) / "queries.npz"
+        save_queries(queries, recorded, tokens.facts.separator, scale.queries)
         measured = measure(tokens, Path(folder), scale, rivals_python, set(part or Part))
     figures = figures_of(measured)
     about = {"machine": machine, "specds": version("specds")}
@@ -170,12 +175,15 @@ def measure_builds(
         for name, python in pythons.items():
             with err.status(f"building: {name}"):
                 built = run_builder(name, tokens, folder / "built", patterns, python)
-            cost = built.pop("cost")
+            cost, query_us = built.pop("cost"), built.pop("query_us")
             if name == "specds" and not kept.exists():
                 (folder / "built" / "corpus.specds").rename(kept)
             shutil.rmtree(folder / "built")
-            build = builds.setdefault(name, {**built, "costs": [], "rival": name not in OWN})
+            build = builds.setdefault(
+                name, {**built, "costs": [], "query_us": [], "rival": name not in OWN}
+            )
             build["costs"].append(cost)
+            build["query_us"].append(query_us)
             build["num_tokens"] = tokens.num_tokens
     return builds, kept
 
@@ -185,6 +193,9 @@ def run_builder(
 ) -> dict[str, Any]:
     folder.mkdir()
     request = {"name": name, "corpus": str(tokens.folder), "out": str(folder)}
+    queries = folder.with_name("queries.npz")
+    if patterns and queries.exists():
+        request["queries"] = str(queries)
     return child.run("builders:build", request | {"patterns": patterns}, python)
 
 
@@ -242,7 +253,7 @@ def measure_serving(
 
 def figures_of(measured: dict[str, Any]) -> list[report.Figure]:
     parts = {
-        "builds": report.build_figures,
+        "builds": report.build_and_query_figures,
         "degenerate": report.degenerate_figures,
         "serving": report.serving_figures,
         "acceptance": report.acceptance_figures,

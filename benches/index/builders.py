@@ -8,7 +8,11 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from index.child import metered
 from index.tokens import TokenCorpus
@@ -16,14 +20,18 @@ from index.tokens import TokenCorpus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Count = Callable[[list[int]], int]
-    """How often a pattern occurs."""
-
-    Builder = Callable[[TokenCorpus, Path], Count]
+    Builder = Callable[[TokenCorpus, Path], "Answers"]
     """Indexes a corpus into a folder."""
 
 
-def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
+class Answers(NamedTuple):
+    """What an index is asked: how often a pattern occurs, and what follows it how often."""
+
+    count: Callable[[list[int]], int]
+    follows: Callable[[list[int]], Any]
+
+
+def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Answers:
     from specds.build import DatastoreBuilder
 
     facts = corpus.facts
@@ -37,13 +45,13 @@ def build_specds(corpus: TokenCorpus, out: Path, **options: Any) -> Count:
         for tokens, lengths in corpus.batches():
             builder.add_documents(tokens, lengths)
         datastore = builder.finish()
-    return datastore.count
+    return Answers(datastore.count, datastore.continuations)
 
 
 LITTLE_MEMORY = "specds, little memory"
 
 
-def build_in_little_memory(corpus: TokenCorpus, out: Path) -> Count:
+def build_in_little_memory(corpus: TokenCorpus, out: Path) -> Answers:
     """In shards of half the corpus: two bytes a token of it, and what libsais always takes."""
     return build_specds(corpus, out, max_memory=int(2.1 * corpus.num_tokens) + (2 << 20))
 
@@ -55,7 +63,7 @@ RIVALS = ("tokengrams", "infini-gram")
 """Rivals that index a corpus; each is the name of its package too."""
 
 
-def build_rival(name: str, corpus: TokenCorpus, out: Path) -> Count:
+def build_rival(name: str, corpus: TokenCorpus, out: Path) -> Answers:
     """As the replay benchmark does."""
     facts = corpus.facts
     request = {
@@ -66,23 +74,26 @@ def build_rival(name: str, corpus: TokenCorpus, out: Path) -> Count:
         "separator": facts.separator,
     }
     engines = import_module("rival_engines")
-    count: Count = engines.start(request | {"name": name})[0].count
-    return count
+    engine = engines.start(request | {"name": name})[0]
+    return Answers(engine.count, engine.follows)
 
 
-def build(name: str, corpus: str, out: str, patterns: list[list[int]]) -> dict[str, Any]:
-    """The job of a child: indexes, says what it took, then counts patterns."""
+def build(
+    name: str, corpus: str, out: str, patterns: list[list[int]], queries: str | None = None
+) -> dict[str, Any]:
+    """The job of a child: indexes, says what it took, then counts patterns and times queries."""
     is_rival = name in RIVALS
     package, builder = (name, partial(build_rival, name)) if is_rival else ("specds", OWN[name])
     opened, folder = TokenCorpus.open(Path(corpus)), Path(out)
     _import(name)
     with metered() as cost:
-        count = builder(opened, folder)
+        answers = builder(opened, folder)
     return {
         "version": version(package),
         "cost": cost,
         "num_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-        "counts": [count(pattern) for pattern in patterns],
+        "counts": [answers.count(pattern) for pattern in patterns],
+        "query_us": {} if queries is None else query_times(answers, Path(queries)),
     }
 
 
@@ -125,6 +136,22 @@ def build_or_die(
         "num_shards": datastore.num_shards,
         "num_bytes": datastore.num_bytes,
     }
+
+
+def query_times(answers: Answers, queries: Path) -> dict[str, float]:
+    """The median microseconds of a call, by what is asked; all of it was asked once before."""
+    with np.load(queries) as arrays:
+        patterns = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
+    medians = {}
+    for name, ask in answers._asdict().items():
+        elapsed = []
+        for pattern in [*patterns, *patterns]:
+            given = pattern.tolist()
+            start = perf_counter_ns()
+            ask(given)
+            elapsed.append(perf_counter_ns() - start)
+        medians[name] = median(elapsed[len(patterns) :]) / 1000
+    return medians
 
 
 def _import(name: str) -> None:

@@ -90,6 +90,28 @@ def build_figures(builds: dict[str, Any]) -> Iterator[Figure]:
         )
 
 
+def build_and_query_figures(builds: dict[str, Any]) -> Iterator[Figure]:
+    yield from build_figures(builds)
+    present = {name: build for name, build in builds.items() if build}
+    for query in ("count", "follows"):
+        medians = {
+            name: statistics.median(run[query] for run in build["query_us"])
+            for name, build in present.items()
+        }
+        for name, p50 in medians.items():
+            is_rival = present[name]["rival"]
+            note = f"{p50 / medians['specds']:.1f} times ours" if is_rival else ""
+            at_most = (
+                None
+                if is_rival
+                else min(
+                    (its for other, its in medians.items() if present[other]["rival"]), default=None
+                )
+            )
+            what = "count" if query == "count" else "what follows"
+            yield Figure(f"{what}, {name}: p50", p50, "µs", at_most, note=note)
+
+
 def _least(build: dict[str, Any], field: str) -> float:
     return min(cost[field] for cost in build["costs"])
 

@@ -252,6 +252,17 @@ def contexts(transcripts: list[Transcript], number: int) -> np.ndarray:
     return np.stack([text[end - CONTEXT : end] for text, end in (places[i] for i in chosen)])
 
 
+def save_queries(path: Path, transcripts: list[Transcript], separator: int, number: int) -> None:
+    """Writes patterns of 1 to 8 tokens of these texts, without separators, at random places."""
+    text = np.concatenate([ids for pair in _pairs(transcripts) for ids in pair])
+    text = text[text != separator]
+    random = np.random.default_rng(0)
+    lengths = np.minimum(random.integers(1, 9, number), len(text))
+    starts = random.integers(0, len(text) - lengths + 1)
+    patterns = [text[start : start + size] for start, size in zip(starts, lengths, strict=True)]
+    np.savez(path, tokens=np.concatenate(patterns), lengths=lengths)
+
+
 def load_transcripts(path: Path) -> list[Transcript]:
     from specds.bench.transcripts import Transcript
 

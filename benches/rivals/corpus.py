@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rivals.answers import random_patterns, scan
-from specds.bench.engines import documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +37,8 @@ class RivalCorpus:
         """Writes the text of a datastore to `path`."""
         corpus = cls(path, datastore.vocab_size, datastore.separator)
         with path.open("wb") as file:
-            for token_ids in documents(datastore):
-                ended = np.append(token_ids, corpus.separator)
+            for document in datastore:
+                ended = np.append(document.token_ids, corpus.separator)
                 ended.astype(f"<u{corpus.token_bytes}").tofile(file)
         return corpus
 

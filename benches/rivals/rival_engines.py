@@ -70,6 +70,7 @@ class Engine:
     """What a rival does for one request at a time; most need no more than the context."""
 
     count: Callable[[list[int]], int] | None = None
+    follows: Callable[[list[int]], Any] | None = None
 
     def forget(self) -> None:
         """Drops what earlier requests taught it."""
@@ -155,7 +156,7 @@ class Tokengrams(Index):
             tokens.symlink_to(corpus.path)
             self._index = package.MemmapIndex.build(str(tokens), str(index), vocab=vocab)
         self._separator = corpus.separator
-        self.count = self._index.count
+        self.count, self.follows = self._index.count, self._index.count_next
 
     def next_token(self, context: list[int]) -> int | None:
         for start in range(len(context)):
@@ -181,6 +182,7 @@ class InfiniGram(Index):
             token_dtype=dtype,
         )
         self.count = lambda pattern: int(self._engine.count(input_ids=pattern)["count"])
+        self.follows = lambda pattern: self._engine.ntd(prompt_ids=pattern)
         self._separator = corpus.separator
 
     @staticmethod

@@ -93,7 +93,7 @@ def passage(
     datastore: Datastore, tokenizer: PreTrainedTokenizerBase, position: int, length: int
 ) -> dict[str, Any]:
     """The text around a place of the corpus: `before`, `match`, `after`, and where it is."""
-    document = datastore.document(position)
+    document = datastore.document_at(position)
     tokens, start = document.token_ids.tolist(), position - document.start
     end = start + length
     first = max(start - _AROUND, 0)

@@ -77,6 +77,16 @@ where
     Ok((length, integers(&array.call_method0("ravel")?, name)?))
 }
 
+/// Reads a sequence of array-likes of integers, or a two-dimensional one, as [`integers`] does.
+pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<Vec<u32>>> {
+    if value.hasattr("ndim")? {
+        let (length, numbers) = rows_of_integers(value, name)?;
+        let rows = numbers.chunks_exact(length.max(1)).map(<[u32]>::to_vec);
+        return Ok(rows.collect());
+    }
+    value.try_iter()?.map(|row| integers(&row?, name)).collect()
+}
+
 /// Refuses what is no probability, time or gain.
 pub(crate) fn from_zero<T: Copy + Into<f64>>(value: T, name: &str) -> PyResult<T> {
     let number = value.into();

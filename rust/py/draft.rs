@@ -6,7 +6,7 @@ use numpy::ndarray::Array2;
 use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use specds::draft::{self, DraftLimits, Session};
 
 use crate::arrays::{from_zero, integers, rows_of_integers};
@@ -98,6 +98,28 @@ impl TokenTree {
         paths.map(|path| indices(py, path)).collect()
     }
 
+    /// What a target model accepts of it that chooses one token at each node: the path of its choices.
+    ///
+    /// Args:
+    ///     predictions: The model's tokens, any integer dtype, shape `(1 + n,)`: first the one after
+    ///         the context, then the one after each node.
+    ///
+    /// Returns:
+    ///     The accepted nodes, shape `(m,)`, in the order of the text; and the tokens to emit, shape
+    ///     `(m + 1,)`: theirs, and the model's own after the last of them. Both int64.
+    ///
+    /// Raises:
+    ///     ValueError: There is not one token for the context and one for each node.
+    fn accept<'py>(
+        &self,
+        py: Python<'py>,
+        predictions: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let predictions: Vec<u32> = integers(predictions, "predictions")?;
+        let (path, tokens) = self.0.accept(&predictions).map_err(py_err)?;
+        (indices(py, path)?, int64(py, &tokens)).into_pyobject(py)
+    }
+
     /// The tree of the first `max_nodes` nodes.
     fn prefix(&self, max_nodes: usize) -> Self {
         Self(self.0.prefix(max_nodes))
@@ -127,17 +149,29 @@ fn indices(py: Python<'_>, path: Vec<usize>) -> PyResult<Bound<'_, PyArray1<i64>
 ///
 /// Safe to hand to other threads. A node's probability is how likely the model is held to accept it.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct DraftSession(Mutex<Box<dyn Session>>);
+pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
 impl DraftSession {
     pub(crate) fn new<S: Session + 'static>(session: specds::Result<S>) -> PyResult<Self> {
         let session = session.map_err(py_err)?;
-        Ok(Self(Mutex::new(Box::new(session))))
+        Ok(Self(Mutex::new(Some(Box::new(session)))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Box<dyn Session>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<AnySession>>> {
         // A panic in a draft leaves no half-made state that the next one could trip over.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works on a session that has not ended.
+    fn work<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut AnySession) -> specds::Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| match self.lock().as_deref_mut() {
+            Some(session) => work(session).map_err(py_err),
+            None => Err(PyValueError::new_err(ENDED)),
+        })
     }
 }
 
@@ -164,8 +198,7 @@ impl DraftSession {
         num_verified: Option<usize>,
     ) -> PyResult<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        py.detach(|| self.lock().observe(&tokens, num_verified))
-            .map_err(py_err)
+        self.work(py, |session| session.observe(&tokens, num_verified))
     }
 
     /// Drafts at most `max_nodes` nodes that continue the context.
@@ -200,8 +233,8 @@ impl DraftSession {
             max_depth: max_depth.unwrap_or(usize::MAX),
             is_chain,
         };
-        let draft = py.detach(|| self.lock().draft(limits));
-        draft.map(TokenTree).map_err(py_err)
+        self.work(py, |session| session.draft(limits))
+            .map(TokenTree)
     }
 
     /// Drafts as if `token_ids` had been observed, and stays as it is.
@@ -219,8 +252,8 @@ impl DraftSession {
         max_nodes: usize,
     ) -> PyResult<TokenTree> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        let draft = py.detach(|| self.lock().draft_after(&tokens, max_nodes));
-        draft.map(TokenTree).map_err(py_err)
+        let draft = self.work(py, |session| session.draft_after(&tokens, max_nodes));
+        draft.map(TokenTree)
     }
 
     /// Tells how long a plain step of the model takes, in seconds: what a draft may cost.
@@ -229,14 +262,18 @@ impl DraftSession {
     ///     ValueError: It is below 0, infinite or no number.
     fn set_step_time(&self, step_seconds: f64) -> PyResult<()> {
         let step_seconds = from_zero(step_seconds, "step_seconds")?;
-        self.lock().set_step_time(step_seconds);
+        if let Some(session) = &mut *self.lock() {
+            session.set_step_time(step_seconds);
+        }
         Ok(())
     }
 
     /// How many of the model's likeliest tokens at each node it uses; 0 where none.
     #[getter]
     fn num_predictions(&self) -> usize {
-        self.lock().num_predictions()
+        self.lock()
+            .as_ref()
+            .map_or(0, |session| session.num_predictions())
     }
 
     /// Tells what the model itself predicted at the context and at each node of a tree.
@@ -256,8 +293,9 @@ impl DraftSession {
     ) -> PyResult<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
         let tree = &tree.get().0;
-        py.detach(|| self.lock().observe_predictions(tree, &predictions, k))
-            .map_err(py_err)
+        self.work(py, |session| {
+            session.observe_predictions(tree, &predictions, k)
+        })
     }
 
     /// Suggests what follows, from outside: a draft model's proposal, a tool's known arguments.
@@ -294,7 +332,7 @@ impl DraftSession {
             None => vec![1.0; tokens.len()],
         };
         let tree = draft::TokenTree::new(tokens, parents, probs).map_err(py_err)?;
-        py.detach(|| self.lock().suggest(tree)).map_err(py_err)
+        self.work(py, |session| session.suggest(tree))
     }
 
     /// Whether `draft` uses all its arguments.
@@ -335,12 +373,30 @@ impl DraftSession {
     /// The length of the context suffix that the last draft was made from; 0 without one.
     #[getter]
     fn match_length(&self) -> usize {
-        self.lock().match_length()
+        self.lock()
+            .as_ref()
+            .map_or(0, |session| session.match_length())
     }
 
     /// Ends the request: what drafters keep of it, its memory of texts for one, is kept then.
+    ///
+    /// Nothing is observed or drafted after it: ValueError.
     fn finish(&self, py: Python<'_>) {
-        py.detach(|| self.lock().finish());
+        py.detach(|| {
+            if let Some(mut session) = self.lock().take() {
+                session.finish();
+            }
+        });
+    }
+
+    fn __repr__(&self) -> String {
+        // Who drafts in another thread is not waited for.
+        let state = match self.0.try_lock().as_deref() {
+            Ok(Some(session)) => format!("match_length={}", session.match_length()),
+            Ok(None) => "ended".to_owned(),
+            Err(_) => "busy".to_owned(),
+        };
+        format!("DraftSession({state})")
     }
 }
 
@@ -389,7 +445,7 @@ pub(crate) fn draft_batch(
     });
     py.detach(|| {
         let mut guards = lock_all(&sessions)?;
-        let sessions = guards.iter_mut().map(|guard| &mut ***guard);
+        let sessions = guards.iter_mut().filter_map(|guard| guard.as_deref_mut());
         let mut rows: Vec<(&mut AnySession, DraftLimits)> = sessions.zip(limits).collect();
         draft::draft_batch(&mut rows, num_threads).map_err(py_err)
     })
@@ -398,16 +454,24 @@ pub(crate) fn draft_batch(
 
 type AnySession = dyn Session;
 
+const ENDED: &str = "the request has ended: start another session";
+
+type Guard<'a> = MutexGuard<'a, Option<Box<AnySession>>>;
+
 /// Waits for none: whoever holds one session of a batch and waits for another may wait for ever.
-fn lock_all<'a>(
-    sessions: &[&'a Mutex<Box<AnySession>>],
-) -> PyResult<Vec<MutexGuard<'a, Box<AnySession>>>> {
-    let guards = sessions.iter().enumerate().map(|(index, session)| match session.try_lock() {
-        Ok(guard) => Ok(guard),
-        Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(PyValueError::new_err(format!(
-            "`sessions` has number {index} twice, or another thread drafts with it: take each once"
-        ))),
+fn lock_all<'a>(sessions: &[&'a Mutex<Option<Box<AnySession>>>]) -> PyResult<Vec<Guard<'a>>> {
+    let guards = sessions.iter().enumerate().map(|(index, session)| {
+        let guard = match session.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(PyValueError::new_err(format!(
+                "`sessions` has number {index} twice, or another thread drafts with it: take each once"
+            ))),
+        };
+        if guard.is_none() {
+            return Err(PyValueError::new_err(format!("`sessions`, number {index}: {ENDED}")));
+        }
+        Ok(guard)
     });
     guards.collect()
 }

@@ -45,7 +45,9 @@ impl FusedState {
             learns,
             effort: effort_of(effort)?,
         };
-        let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
+        let datastore = datastore
+            .map(|datastore| datastore.get().opened())
+            .transpose()?;
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let weights = read(weights, datastore.as_deref())?;
         let mut drafter =
@@ -109,7 +111,9 @@ pub(crate) fn fit_weights<'py>(
         .iter()
         .map(|document| integers(document, "documents"));
     let documents: Vec<Vec<u32>> = tokens.collect::<PyResult<_>>()?;
-    let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
+    let datastore = datastore
+        .map(|datastore| datastore.get().opened())
+        .transpose()?;
     let weights = read(weights, datastore.as_deref())?;
     let fitted = py.detach(|| fused::fit(datastore, &documents, weights));
     Ok(PyBytes::new(py, &fitted.map_err(py_err)?.to_bytes()))

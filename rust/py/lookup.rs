@@ -1,33 +1,42 @@
 //! `specds.Datastore` and `specds.Match`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use numpy::PyArray1;
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use specds::lookup;
 
-use crate::arrays::integers;
+use crate::arrays::{integers, lists_of_integers};
 use crate::error::py_err;
 use crate::storage::located;
 
-/// The longest suffix of a context that occurs in a datastore.
-#[pyclass(frozen, module = "specds")]
-pub(crate) struct Match(lookup::Match);
+/// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
+///
+/// Equal to another one of the same tokens in the same datastore, however often that is opened.
+#[pyclass(frozen, eq, module = "specds")]
+#[derive(PartialEq)]
+pub(crate) struct Match {
+    found: lookup::Match,
+    build_id: u128,
+}
 
 #[pymethods]
 impl Match {
     /// How many tokens matched; 0 where nothing did.
     #[getter]
     fn length(&self) -> usize {
-        self.0.length
+        self.found.length
     }
 
     /// How often they occur in the corpus.
     #[getter]
     fn count(&self) -> u64 {
-        self.0.count()
+        self.found.count()
     }
 
     fn __repr__(&self) -> String {
@@ -74,19 +83,84 @@ impl StoredDocument {
 
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
 ///
-/// Safe to share by threads. Opening takes milliseconds whatever the size.
+/// Safe to share by threads; pickled by its path. Opening takes milliseconds whatever the size.
+/// Iterating over it reads one document after the other.
+///
+/// Args:
+///     path: A folder that was made by `specds build`.
+///
+/// Raises:
+///     FileNotFoundError: There is nothing at `path`.
+///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Datastore(pub(crate) Arc<lookup::Datastore>);
+pub(crate) struct Datastore {
+    opened: RwLock<Option<Arc<lookup::Datastore>>>,
+    path: PathBuf,
+    build_id: u128,
+}
 
 impl From<lookup::Datastore> for Datastore {
     fn from(opened: lookup::Datastore) -> Self {
-        Self(Arc::new(opened))
+        Self {
+            path: opened.path().to_owned(),
+            build_id: u128::from_str_radix(&opened.manifest().build_id, 16).unwrap_or(0),
+            opened: RwLock::new(Some(Arc::new(opened))),
+        }
+    }
+}
+
+impl Datastore {
+    /// What drafters share; an error once it was closed.
+    pub(crate) fn opened(&self) -> PyResult<Arc<lookup::Datastore>> {
+        let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
+        opened.clone().ok_or_else(|| {
+            let path = self.path.display();
+            PyValueError::new_err(format!("the datastore {path} is closed: open it again"))
+        })
+    }
+
+    fn work<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&lookup::Datastore) -> specds::Result<T> + Send,
+    ) -> PyResult<T> {
+        let opened = self.opened()?;
+        py.detach(|| work(&opened)).map_err(py_err)
+    }
+
+    /// The match that is meant, or that of tokens.
+    fn found(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<lookup::Match> {
+        let Ok(of_match) = of.cast_exact::<Match>() else {
+            let tokens: Vec<u32> = integers(of, "of")?;
+            return self.work(py, |datastore| datastore.find(&tokens));
+        };
+        let of_match = of_match.get();
+        if of_match.build_id == self.build_id {
+            return Ok(of_match.found.clone());
+        }
+        Err(PyValueError::new_err(
+            "`of` is a match in another datastore: look it up in this one",
+        ))
+    }
+
+    fn matched(&self, found: lookup::Match) -> Match {
+        Match {
+            found,
+            build_id: self.build_id,
+        }
     }
 }
 
 #[pymethods]
 impl Datastore {
-    /// Opens a datastore by mapping its files.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let path = located(py, path)?;
+        let opened = py.detach(|| lookup::Datastore::open(&path));
+        opened.map(Self::from).map_err(py_err)
+    }
+
+    /// The same as `Datastore(path)`.
     ///
     /// Args:
     ///     path: Its folder; or, where nothing is there, its name on the hub: ``org/name``,
@@ -97,11 +171,30 @@ impl Datastore {
     ///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let path = located(py, path)?;
-        let opened = py
-            .detach(|| lookup::Datastore::open(&path))
-            .map_err(py_err)?;
-        Ok(opened.into())
+        Self::new(py, path)
+    }
+
+    /// Lets go of the files; what drafts from them goes on.
+    ///
+    /// All that reads the corpus raises ValueError from then on. The end of a `with` closes as well.
+    fn close(&self) {
+        let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
+        *opened = None;
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type, exc_value, traceback))]
+    fn __exit__(
+        &self,
+        exc_type: Option<&Bound<'_, PyAny>>,
+        exc_value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) {
+        let _ = (exc_type, exc_value, traceback);
+        self.close();
     }
 
     /// Reads everything and checks every checksum and the order of the index.
@@ -114,14 +207,13 @@ impl Datastore {
     ///     FormatError: The first thing found wrong.
     #[pyo3(signature = (*, checksums_only = false))]
     fn verify(&self, py: Python<'_>, checksums_only: bool) -> PyResult<()> {
-        py.detach(|| {
+        self.work(py, |datastore| {
             if checksums_only {
-                self.0.verify_checksums()
+                datastore.verify_checksums()
             } else {
-                self.0.verify()
+                datastore.verify()
             }
         })
-        .map_err(py_err)
     }
 
     /// Reads the whole datastore into memory, as far as there is room.
@@ -132,7 +224,7 @@ impl Datastore {
     /// Raises:
     ///     OSError: The system refuses.
     fn warm(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.warm()).map_err(py_err)
+        self.work(py, lookup::Datastore::warm)
     }
 
     /// Finds the longest suffix of `context` that occurs in the corpus.
@@ -153,59 +245,232 @@ impl Datastore {
         min_match: usize,
     ) -> PyResult<Match> {
         let context: Vec<u32> = integers(context, "context")?;
-        py.detach(|| self.0.lookup(&context, max_match, min_match))
-            .map(Match)
-            .map_err(py_err)
+        let look_up =
+            |datastore: &lookup::Datastore| datastore.lookup(&context, max_match, min_match);
+        self.work(py, look_up).map(|found| self.matched(found))
     }
 
-    /// How often `pattern` occurs within a document: never where it holds the separator.
+    /// Finds where `pattern` occurs within documents, all of it or nothing.
     ///
     /// Args:
-    ///     pattern: Token ids, any integer dtype, shape `(n,)`, n >= 1.
+    ///     pattern: Token ids, any integer dtype, shape `(n,)`. An empty one occurs everywhere, one
+    ///         that holds the separator nowhere.
     ///
     /// Raises:
-    ///     ValueError: `pattern` is empty or holds an id outside the vocabulary.
-    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
+    ///     ValueError: `pattern` holds an id outside the vocabulary.
+    fn find(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<Match> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;
-        py.detach(|| self.0.count(&pattern)).map_err(py_err)
+        let found = self.work(py, |datastore| datastore.find(&pattern))?;
+        Ok(self.matched(found))
     }
 
-    /// The most frequent tokens after a match, and their exact counts.
+    /// How often `pattern` occurs within documents: the count of what `find` finds.
+    ///
+    /// Args:
+    ///     pattern: As of `find`.
+    ///
+    /// Raises:
+    ///     ValueError: `pattern` holds an id outside the vocabulary.
+    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let pattern: Vec<u32> = integers(pattern, "pattern")?;
+        self.work(py, |datastore| Ok(datastore.find(&pattern)?.count()))
+    }
+
+    /// How often each of many patterns occurs, by several threads.
+    ///
+    /// Args:
+    ///     patterns: As of `find`: a sequence of them, or an array of shape `(m, n)`.
+    ///
+    /// Returns:
+    ///     Counts of shape `(m,)`.
+    ///
+    /// Raises:
+    ///     ValueError: A pattern holds an id outside the vocabulary.
+    fn count_batch<'py>(
+        &self,
+        py: Python<'py>,
+        patterns: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let patterns = lists_of_integers(patterns, "patterns")?;
+        let counts = self.work(py, |datastore| datastore.count_batch(&patterns))?;
+        int64(py, counts)
+    }
+
+    /// The most frequent tokens after a match or after a pattern, and their exact counts.
+    ///
+    /// A count over the match's own is the token's n-gram probability after a pattern, and its
+    /// infinity-gram probability after what `lookup` has found.
+    ///
+    /// Args:
+    ///     of: A `Match` in this datastore, or a pattern as of `find`.
+    ///     top_k: The most tokens; all of them by default.
     ///
     /// Returns:
     ///     Token ids and counts, both of shape `(at most top_k,)`; count descending, then id
     ///     ascending. The end of a document counts as its separator where that is a token of the
     ///     vocabulary, and not at all where it is not.
+    ///
+    /// Raises:
+    ///     ValueError: It is a match in another datastore, or holds an id outside the vocabulary.
+    #[pyo3(signature = (of, top_k = None))]
     fn continuations<'py>(
         &self,
         py: Python<'py>,
-        r#match: &Bound<'py, Match>,
-        top_k: usize,
+        of: &Bound<'py, PyAny>,
+        top_k: Option<usize>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let found = &r#match.get().0;
-        let counts = py.detach(|| self.0.continuations(found, top_k));
+        let (found, top_k) = (self.found(py, of)?, top_k.unwrap_or(usize::MAX));
+        let counts = self.work(py, |datastore| Ok(datastore.continuations(&found, top_k)))?;
         let tokens = PyArray1::from_iter(py, counts.iter().map(|&(token, _)| i64::from(token)));
-        let counts: Result<Vec<i64>, _> =
-            counts.iter().map(|&(_, count)| count.try_into()).collect();
-        (tokens, PyArray1::from_vec(py, counts?)).into_pyobject(py)
+        let counts = int64(py, counts.into_iter().map(|(_, count)| count))?;
+        (tokens, counts).into_pyobject(py)
     }
 
-    /// Where the first `limit` occurrences of a match begin in the corpus.
+    /// How often each token of the vocabulary follows a match or a pattern.
+    ///
+    /// Args:
+    ///     of: As of `continuations`.
+    ///
+    /// Returns:
+    ///     Counts of shape `(vocab_size,)`.
+    ///
+    /// Raises:
+    ///     ValueError: As of `continuations`.
+    fn count_next<'py>(
+        &self,
+        py: Python<'py>,
+        of: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let found = self.found(py, of)?;
+        let rows = self.work(py, |datastore| Ok(datastore.count_next_batch(&[found])))?;
+        int64(py, rows)
+    }
+
+    /// How often each token of the vocabulary follows each of many patterns, by several threads.
+    ///
+    /// Args:
+    ///     patterns: As of `count_batch`.
+    ///
+    /// Returns:
+    ///     Counts of shape `(m, vocab_size)`.
+    ///
+    /// Raises:
+    ///     ValueError: A pattern holds an id outside the vocabulary.
+    fn count_next_batch<'py>(
+        &self,
+        py: Python<'py>,
+        patterns: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let patterns = lists_of_integers(patterns, "patterns")?;
+        let rows = self.work(py, |datastore| {
+            let found = patterns.iter().map(|pattern| datastore.find(pattern));
+            Ok(datastore.count_next_batch(&found.collect::<specds::Result<Vec<_>>>()?))
+        })?;
+        let width = self.opened()?.vocab_size() as usize;
+        let rows: Result<Vec<i64>, _> = rows.into_iter().map(i64::try_from).collect();
+        let rows = Array2::from_shape_vec((patterns.len(), width), rows?);
+        let rows = rows.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(rows.into_pyarray(py))
+    }
+
+    /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
+    ///
+    /// Of the occurrences of the longest suffix of the text before it, the share that goes on with
+    /// it. Only what follows the last separator is context; the separator ends a document, whether
+    /// or not it is in the vocabulary.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`.
+    ///     max_match: The longest suffix tried; as long as the text by default.
+    ///
+    /// Returns:
+    ///     Probabilities, float64, and the suffixes' lengths in tokens, int64, both of shape `(n,)`.
+    ///
+    /// Raises:
+    ///     ValueError: A token is neither of the vocabulary nor the separator.
+    #[pyo3(signature = (token_ids, *, max_match = None))]
+    fn infinity_gram<'py>(
+        &self,
+        py: Python<'py>,
+        token_ids: &Bound<'py, PyAny>,
+        max_match: Option<usize>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (tokens, max_match) = (
+            integers(token_ids, "token_ids")?,
+            max_match.unwrap_or(usize::MAX),
+        );
+        let scored = self.work(py, |datastore| datastore.infinity_gram(&tokens, max_match))?;
+        let probs = PyArray1::from_iter(py, scored.iter().map(|&(prob, _)| prob));
+        let lengths = int64(py, scored.into_iter().map(|(_, length)| length as u64))?;
+        (probs, lengths).into_pyobject(py)
+    }
+
+    /// The natural logarithm of each token's smoothed n-gram probability after those before it.
+    ///
+    /// `numpy.exp(-scores.mean())` is the text's perplexity. Each length is mixed with the next
+    /// shorter one as by a Dirichlet prior (MacKay and Peto 1995):
+    /// `p(t | c) = (#(c t) + concentration * p(t | c')) / (#c + concentration)`, where `c'` is the
+    /// context `c` without its first token, down to the empty one, before which all tokens and the
+    /// end of a document are equally likely. Contexts and separators as of `infinity_gram`.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`.
+    ///     max_match: The most tokens of a context.
+    ///     concentration: How many occurrences the shorter context counts for, above 0.
+    ///
+    /// Returns:
+    ///     float64, shape `(n,)`, all finite and at most 0.
+    ///
+    /// Raises:
+    ///     ValueError: A token is neither of the vocabulary nor the separator, or `concentration` is
+    ///         out of its bounds.
+    #[pyo3(signature = (token_ids, *, max_match = 8, concentration = 4.0))]
+    fn score<'py>(
+        &self,
+        py: Python<'py>,
+        token_ids: &Bound<'py, PyAny>,
+        max_match: usize,
+        concentration: f64,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        let score =
+            |datastore: &lookup::Datastore| datastore.score(&tokens, max_match, concentration);
+        Ok(PyArray1::from_vec(py, self.work(py, score)?))
+    }
+
+    /// Where the first `limit` occurrences of a match or a pattern begin in the corpus.
+    ///
+    /// Args:
+    ///     of: As of `continuations`.
+    ///     limit: The most occurrences.
     ///
     /// Returns:
     ///     How many tokens come before each, separators included; ascending, shape
     ///     `(at most limit,)`.
-    #[pyo3(signature = (r#match, limit = 10))]
+    ///
+    /// Raises:
+    ///     ValueError: As of `continuations`.
+    #[pyo3(signature = (of, limit = 10))]
     fn positions<'py>(
         &self,
         py: Python<'py>,
-        r#match: &Bound<'py, Match>,
+        of: &Bound<'py, PyAny>,
         limit: usize,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let found = &r#match.get().0;
-        let positions = py.detach(|| self.0.positions(found, limit));
-        let positions: Result<Vec<i64>, _> = positions.into_iter().map(i64::try_from).collect();
-        Ok(PyArray1::from_vec(py, positions?))
+        let found = self.found(py, of)?;
+        int64(
+            py,
+            self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?,
+        )
+    }
+
+    /// Document number `index` of the corpus, from 0 on.
+    ///
+    /// Raises:
+    ///     ValueError: There are not that many.
+    fn document(&self, py: Python<'_>, index: u64) -> PyResult<StoredDocument> {
+        let document = self.work(py, |datastore| datastore.document(index));
+        document.map(StoredDocument)
     }
 
     /// The document that the token at `position` of the corpus belongs to.
@@ -214,21 +479,26 @@ impl Datastore {
     ///
     /// Raises:
     ///     ValueError: The corpus is not that long.
-    fn document(&self, py: Python<'_>, position: u64) -> PyResult<StoredDocument> {
-        let document = py.detach(|| self.0.document(position));
-        document.map(StoredDocument).map_err(py_err)
+    fn document_at(&self, py: Python<'_>, position: u64) -> PyResult<StoredDocument> {
+        let document = self.work(py, |datastore| datastore.document_at(position));
+        document.map(StoredDocument)
+    }
+
+    fn __iter__(&self) -> PyResult<Documents> {
+        let (datastore, next) = (self.opened()?, AtomicU64::new(0));
+        Ok(Documents { datastore, next })
     }
 
     /// The folder that it was opened from.
     #[getter]
     fn path(&self) -> &Path {
-        self.0.path()
+        &self.path
     }
 
     /// Tokens in the corpus, separators included.
     #[getter]
-    fn num_tokens(&self) -> u64 {
-        self.0.num_tokens()
+    fn num_tokens(&self) -> PyResult<u64> {
+        Ok(self.opened()?.num_tokens())
     }
 
     /// The weights that fused drafters with it start from, fitted when it was built.
@@ -236,70 +506,102 @@ impl Datastore {
     /// None where there are none, or another version of specds has fitted them: `specds.refit`
     /// fits them again.
     #[getter]
-    fn prior<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let prior = specds::fused::prior_of(&self.0);
-        prior.map(|weights| PyBytes::new(py, &weights.to_bytes()))
+    fn prior<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let prior = specds::fused::prior_of(&*self.opened()?);
+        Ok(prior.map(|weights| PyBytes::new(py, &weights.to_bytes())))
     }
 
     /// Documents in the corpus.
     #[getter]
-    fn num_documents(&self) -> u64 {
-        self.0.num_documents()
+    fn num_documents(&self) -> PyResult<u64> {
+        Ok(self.opened()?.num_documents())
     }
 
     /// Shards, each with an index of its own.
     #[getter]
-    fn num_shards(&self) -> usize {
-        self.0.manifest().shards.len()
+    fn num_shards(&self) -> PyResult<usize> {
+        Ok(self.opened()?.manifest().shards.len())
     }
 
     /// Size on disk.
     #[getter]
-    fn num_bytes(&self) -> u64 {
-        self.0.num_bytes()
+    fn num_bytes(&self) -> PyResult<u64> {
+        Ok(self.opened()?.num_bytes())
     }
 
     /// Token ids are below this.
     #[getter]
-    fn vocab_size(&self) -> u32 {
-        self.0.vocab_size()
+    fn vocab_size(&self) -> PyResult<u32> {
+        Ok(self.opened()?.vocab_size())
     }
 
     /// The token that ends each document; equal to `vocab_size` where the tokenizer has none.
     #[getter]
-    fn separator(&self) -> u32 {
-        self.0.separator()
+    fn separator(&self) -> PyResult<u32> {
+        Ok(self.opened()?.separator())
     }
 
     /// The tokenizer's name, for people; empty where the builder gave none.
     #[getter]
-    fn tokenizer_name(&self) -> &str {
-        &self.0.manifest().tokenizer_name
+    fn tokenizer_name(&self) -> PyResult<String> {
+        Ok(self.opened()?.manifest().tokenizer_name.clone())
     }
 
     /// What tells the tokenizer from others, for programs; empty where the builder gave none.
     #[getter]
-    fn tokenizer_fingerprint(&self) -> &str {
-        &self.0.manifest().tokenizer_fingerprint
+    fn tokenizer_fingerprint(&self) -> PyResult<String> {
+        Ok(self.opened()?.manifest().tokenizer_fingerprint.clone())
     }
 
     /// The commands that built it, where they are known.
     #[getter]
-    fn commands(&self) -> Vec<String> {
-        self.0.manifest().commands.clone()
+    fn commands(&self) -> PyResult<Vec<String>> {
+        Ok(self.opened()?.manifest().commands.clone())
     }
 
     /// What the datastore was built from.
     #[getter]
-    fn corpus(&self) -> Vec<String> {
-        self.0.manifest().corpus.clone()
+    fn corpus(&self) -> PyResult<Vec<String>> {
+        Ok(self.opened()?.manifest().corpus.clone())
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Datastore({}, {} tokens)",
-            self.0.path().display(),
-            self.0.num_tokens()
-        )
+        let tokens = self.opened().map_or("closed".to_owned(), |datastore| {
+            format!("{} tokens", datastore.num_tokens())
+        });
+        format!("Datastore({}, {tokens})", self.path.display())
     }
+}
+
+/// The documents of a datastore, in order; it stays open for them.
+#[pyclass(frozen)]
+struct Documents {
+    datastore: Arc<lookup::Datastore>,
+    next: AtomicU64,
+}
+
+#[pymethods]
+impl Documents {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredDocument>> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        if index >= self.datastore.num_documents() {
+            return Ok(None);
+        }
+        let document = py.detach(|| self.datastore.document(index));
+        document
+            .map(|read| Some(StoredDocument(read)))
+            .map_err(py_err)
+    }
+}
+
+fn int64(
+    py: Python<'_>,
+    values: impl IntoIterator<Item = u64>,
+) -> PyResult<Bound<'_, PyArray1<i64>>> {
+    let values: Result<Vec<i64>, _> = values.into_iter().map(i64::try_from).collect();
+    Ok(PyArray1::from_vec(py, values?))
 }

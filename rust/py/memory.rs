@@ -142,7 +142,9 @@ impl Memory {
         merge: bool,
         known: Option<&Bound<'_, Datastore>>,
     ) -> PyResult<()> {
-        let known = known.map(|datastore| Arc::clone(&datastore.get().0));
+        let known = known
+            .map(|datastore| datastore.get().opened())
+            .transpose()?;
         let saved = py.detach(|| {
             if merge {
                 self.memory.merge_into(&path, known.as_deref())

@@ -47,7 +47,7 @@ pub(crate) fn rest_session(
         continuation,
         max_samples,
     };
-    let datastore = Arc::clone(&datastore.get().0);
+    let datastore = datastore.get().opened()?;
     DraftSession::new(RestSession::new(datastore, config))
 }
 
@@ -206,7 +206,7 @@ impl Trigrams {
         min_count: u64,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let datastore = &datastore.get().0;
+        let datastore = &datastore.get().opened()?;
         let options = TrigramOptions {
             order,
             max_words,

@@ -186,9 +186,7 @@ def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path, da
 
 def naive_chain(datastore, context, length):
     """The likeliest next token after the longest suffix that occurs, and again after it."""
-    text = []
-    while len(text) < datastore.num_tokens:
-        text += [*datastore.document(len(text)).token_ids.tolist(), SEPARATOR]
+    text = [token for document in datastore for token in (*document.token_ids.tolist(), SEPARATOR)]
     drafted = []
     while len(drafted) < length:
         whole = [*context, *drafted]

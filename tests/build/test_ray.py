@@ -145,12 +145,7 @@ def documents(path):
     """How often each document is in a datastore."""
     store = Datastore.open(path)
     store.verify()
-    found, position = Counter(), 0
-    while position < store.num_tokens:
-        document = store.document(position)
-        found[document.token_ids.tobytes()] += 1
-        position = document.start + len(document.token_ids) + 1
-    return found
+    return Counter(document.token_ids.tobytes() for document in store)
 
 
 def assert_same(ours, local):

@@ -47,10 +47,14 @@ def test_build_prints_a_summary_for_people_and_for_programs(run, tmp_path):
     assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
 
 
-def test_several_corpora_are_one_datastore(run, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text(f"{name} = {TEXT}")
-    corpora = [argument for name in "ab" for argument in ("--corpus", tmp_path / f"{name}.txt")]
+@pytest.mark.parametrize("joined", [False, True])
+def test_several_corpora_are_one_datastore(run, tmp_path, joined):
+    files = [tmp_path / f"{name}.txt" for name in "ab"]
+    for path in files:
+        path.write_text(f"{path.name} = {TEXT}")
+    corpora = [argument for path in files for argument in ("--corpus", path)]
+    if joined:
+        corpora = ["--corpus", ",".join(map(str, files))]
     code, out, _ = run(
         "build", *corpora, "--tokenizer", "demo", "--out", tmp_path / "d.specds", "--json"
     )
@@ -221,7 +225,7 @@ def test_empty_corpus_leaves_nothing(run, tmp_path):
         "build", "--corpus", tmp_path / "empty.txt", "--tokenizer", "demo", "--out", tmp_path / "o"
     )
     assert code == 1
-    assert "empty" in err
+    assert "the corpus is empty: 0 documents read, none with text; 1 left out: empty" in err
     assert names(tmp_path) == ["empty.txt"]
 
 

@@ -187,6 +187,7 @@ def test_a_memory_is_kept_from_request_to_request_for_each_tenant(run, tmp_path,
         (["--drafter", "prompt-lookup", "--memory", "m"], "keeps no memory: leave out --memory"),
         (["--drafter", "prompt-lookup", "--model-tables"], "takes no tables"),
         (["--memory", "/nowhere/m"], "/nowhere: no such folder"),
+        (["--memory", __file__], "is no memory of specds: name another file by --memory"),
         (["--drafter", "hierarchy:a", "--memory", "m"], "a hierarchy keeps no memory"),
     ],
 )
@@ -221,6 +222,11 @@ BUILD = ["build", "--out", "o"]
             "'x' is not one of 'local', 'ray'",
         ),
         (["merge", "a", "--out", "b"], 1, "a"),
+        (
+            ["bench", "generate", "--model", "demo", "--limit", "3", "--batch", "1,4"],
+            1,
+            "3 prompts make no batch of 4: give a larger --limit, or a smaller --batch",
+        ),
         (
             ["generate", "--model", "demo", "--prompt", "a", "--drafter", "rest"],
             1,

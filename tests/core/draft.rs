@@ -301,7 +301,7 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
         }
     }
     for position in 0..datastore.num_tokens() {
-        datastore.document(position).unwrap();
+        datastore.document_at(position).unwrap();
     }
 }
 

@@ -80,11 +80,16 @@ fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
             .lookup(&text[start..start + length], 16, 1)
             .unwrap();
         bounded(found.count());
-        bounded(datastore.count(&text[start..start + length]).unwrap());
+        bounded(
+            datastore
+                .find(&text[start..start + length])
+                .unwrap()
+                .count(),
+        );
         datastore.continuations(&found, 10);
         assert!(datastore.samples(&found, 8, 64).len() <= 64);
         for position in datastore.positions(&found, 3) {
-            bounded(datastore.document(position).unwrap().tokens.len() as u64);
+            bounded(datastore.document_at(position).unwrap().tokens.len() as u64);
         }
     }
     let mut sessions: Vec<Box<dyn Session>> = Vec::new();

@@ -24,7 +24,7 @@ def test_answers_are_arrays_and_numbers_of_python(tmp_path):
     positions = store.positions(match)
     assert {array.dtype for array in (ids, counts, positions)} == {np.dtype(np.int64)}
     assert [array.tolist() for array in (ids, counts, positions)] == [[2, 3], [1, 1], [0, 4]]
-    document = store.document(6)
+    document = store.document_at(6)
     assert (document.index, document.start, document.token_ids.tolist()) == (1, 4, [0, 1, 3])
 
 
@@ -84,19 +84,20 @@ def test_impossible_trees_are_refused_by_name(name, token_ids, parents, probs):
 def test_what_cannot_be_counted_or_found_is_refused(tmp_path):
     store = build(tmp_path / "d", [[1, 2], [3]])
     for pattern, message in (
-        ([], "`pattern` is empty"),
         ([4], "token 4"),
         ([-1], "`pattern` holds"),
     ):
         with pytest.raises(ValueError, match=message):
             store.count(pattern)
     with pytest.raises(ValueError, match="below the number of tokens: 5, not 5"):
-        store.document(5)
+        store.document_at(5)
+    with pytest.raises(ValueError, match="below the number of documents: 2, not 2"):
+        store.document(2)
     with pytest.raises(OverflowError):
         store.document(-1)
     with pytest.raises(OverflowError):
         store.positions(store.lookup([1]), -1)
-    assert repr(store.document(3)) == "StoredDocument(index=1, start=3, 1 tokens)"
+    assert repr(store.document_at(3)) == "StoredDocument(index=1, start=3, 1 tokens)"
 
 
 def test_bad_batches_are_refused(tmp_path):

@@ -7,8 +7,11 @@ from operator import methodcaller
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from specds import BuildOptions, FusedDrafter, build_from_token_ids
+from specds import BuildOptions, Datastore, FusedDrafter, build_from_token_ids
+from specds.drafters import TokenTree, draft_batch
 from specds.stats import GenerationStats
 
 
@@ -36,6 +39,80 @@ def test_a_datastore_goes_to_other_processes_by_its_path(store):
     assert pickle.loads(pickle.dumps(store)).path == store.path
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(methodcaller("count", [0, 1]), store).result(60) == 2
+
+
+def test_a_closed_datastore_says_so_and_what_drafts_from_it_goes_on(store):
+    with Datastore(store.path) as opened:
+        assert opened == opened
+        session = FusedDrafter(opened).session([3, 0])
+        documents = iter(opened)
+    assert repr(opened) == f"Datastore({store.path}, closed)"
+    calls = (lambda: opened.num_tokens, lambda: opened.count([1]), lambda: iter(opened))
+    for call in (*calls, lambda: FusedDrafter(opened), opened.__enter__().verify):
+        with pytest.raises(ValueError, match=r"d.specds is closed: open it again"):
+            call()
+    assert session.draft(1).token_ids.tolist() == [1]
+    assert [document.index for document in documents] == [0, 1]
+    assert pickle.loads(pickle.dumps(opened)).num_tokens == 8
+
+
+def test_a_match_is_of_its_datastore(store, tmp_path):
+    again, other = (
+        Datastore(store.path),
+        build_from_token_ids([[0, 1]], tmp_path / "o", vocab_size=4),
+    )
+    match = store.lookup([0, 1])
+    assert match == store.find([0, 1]) == again.lookup([3, 0, 1])
+    assert match != store.lookup([0])
+    assert match != other.lookup([0, 1])
+    assert match != "Match(length=2, count=2)"
+    assert again.positions(match).tolist() == [0, 4]
+    for ask in (other.continuations, other.positions, other.count_next):
+        with pytest.raises(ValueError, match="`of` is a match in another datastore"):
+            ask(match)
+
+
+def test_a_request_that_has_ended_drafts_no_more(store):
+    session = FusedDrafter(store).session([0])
+    assert repr(session) == "DraftSession(match_length=0)"
+    session.finish()
+    session.finish()
+    assert repr(session) == "DraftSession(ended)"
+    assert (session.match_length, session.num_predictions) == (0, 0)
+    session.set_step_time(0.1)
+    for call in (
+        lambda: session.draft(4),
+        lambda: session.draft_after([1], 4),
+        lambda: session.observe([1]),
+        lambda: session.suggest([1]),
+        lambda: draft_batch([session], 4),
+    ):
+        with pytest.raises(ValueError, match="the request has ended: start another session"):
+            call()
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2)), max_size=12), st.data())
+def test_a_tree_is_accepted_along_the_models_choices(draws, data):
+    nodes = []
+    for draw, token in draws:
+        node = (draw % (len(nodes) + 1) - 1, token)
+        nodes += [] if node in nodes else [node]
+    tree = TokenTree([token for _, token in nodes], [parent for parent, _ in nodes])
+    choices = data.draw(
+        st.lists(st.integers(0, 2), min_size=len(nodes) + 1, max_size=len(nodes) + 1)
+    )
+    path, emitted, at = [], [choices[0]], -1
+    while (at, emitted[-1]) in nodes:
+        at = nodes.index((at, emitted[-1]))
+        path.append(at)
+        emitted.append(choices[1 + at])
+    accepted, tokens = tree.accept(np.array(choices))
+    assert (accepted.tolist(), tokens.tolist()) == (path, emitted)
+    for wrong in (choices[1:], [*choices, 0], []):
+        with pytest.raises(
+            ValueError, match=f"one token for the context and each node: {len(choices)}"
+        ):
+            tree.accept(wrong)
 
 
 def test_a_drafter_says_what_it_is(store):

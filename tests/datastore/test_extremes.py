@@ -79,6 +79,9 @@ CALLS = {
     "positions": lambda s, x, _: s.positions(s.lookup([1, 2]), x),
     "continuations": lambda s, x, _: s.continuations(s.lookup([1, 2]), x),
     "document": lambda s, x, _: s.document(x),
+    "document_at": lambda s, x, _: s.document_at(x),
+    "infinity_gram": lambda s, x, _: s.infinity_gram([1, 2], max_match=x),
+    "score": lambda s, x, _: s.score([1, 2], max_match=x),
     "lookup": lambda s, x, _: s.lookup([x]),
     "count": lambda s, x, _: s.count([x]),
     "max_match": lambda s, x, _: s.lookup([1, 2], max_match=x),
@@ -140,6 +143,7 @@ def test_integers(tmp_path, path, name):
 NUMBERS = {
     "min_gain": lambda s, x: [draft(session, min_gain=x) for session in sessions(s)],
     "batch": lambda s, x: draft_batch(list(sessions(s)), 4, min_gain=x),
+    "concentration": lambda s, x: s.score([1, 2], concentration=x),
     "step time": lambda s, x: [session.set_step_time(x) for session in sessions(s)],
     "probs": lambda _, x: TokenTree([1], [-1], [x]),
     "engine min_prob": lambda _, x: serve(min_prob=x),

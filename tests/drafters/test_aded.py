@@ -124,9 +124,7 @@ def test_every_draft_is_that_of_the_paper_s_algorithms(
 
 
 def test_a_full_search_of_the_paper_is_that_of_the_reference(datastore, trigrams):
-    documents = [datastore.document(0).token_ids.tolist()]
-    for _ in range(datastore.num_documents - 1):
-        documents.append(datastore.document(sum(len(d) + 1 for d in documents)).token_ids.tolist())
+    documents = [document.token_ids.tolist() for document in datastore]
     learning = {"increment": 0.5, "max_prob": 1.0}
     reference = reference_aded.Session(
         reference_aded.Matrix(documents, 31, 31), learning=learning, depth=4

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from specds._core import Datastore
     from specds.drafters import Drafter
 
@@ -160,16 +157,11 @@ def _remember(drafter: FusedDrafter, num_tokens: int) -> None:
     """Puts tokens of the datastore, from its middle on, into the drafter's memory."""
     if drafter.memory is None or drafter.datastore is None:
         return
-    for token_ids in documents(drafter.datastore, drafter.datastore.num_tokens // 2):
+    datastore = drafter.datastore
+    middle = datastore.document_at(datastore.num_tokens // 2).index
+    for index in range(middle, datastore.num_documents):
         if num_tokens <= 0:
             return
-        drafter.memory.insert("", token_ids[:num_tokens])
+        token_ids = datastore.document(index).token_ids[:num_tokens]
+        drafter.memory.insert("", token_ids)
         num_tokens -= len(token_ids)
-
-
-def documents(datastore: Datastore, position: int = 0) -> Iterator[NDArray[np.int64]]:
-    """The tokens of each document of a datastore, from the one at `position` on."""
-    while position < datastore.num_tokens:
-        document = datastore.document(position)
-        yield document.token_ids
-        position = document.start + len(document.token_ids) + 1

@@ -61,7 +61,6 @@ class ReplayOptions(Options):
             its time is that of a server which has run for a while.
     """
 
-    drafters: Sequence[str] = ("fused", "rest")
     budgets: Sequence[int | Literal["auto"]] = (64,)
     order: Literal["file", "shuffled"] = "file"
     shape: Literal["tree", "chain"] = "tree"

@@ -60,6 +60,8 @@ def build_datastore(
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
         num_taken_up, started = builder.num_given, Clock.now()
         read = tokenise(corpus, tokenizer, builder, options, progress)
+        if not (builder.num_tokens or options.append):
+            raise ValueError(read.nothing())
         tokenised = Clock.now()
         datastore = builder.finish(progress)
     return BuildReport.of(out, datastore, read, num_taken_up, started, tokenised)

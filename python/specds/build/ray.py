@@ -90,7 +90,7 @@ def build_on_ray(
         built_at = Clock.now()
     if not sources:
         shutil.rmtree(folder)
-        raise ValueError("the corpus is empty: add at least one document with tokens")
+        raise ValueError(read.nothing())
     datastore = merge(
         [target, *sources] if options.append else sources,
         target,

@@ -64,6 +64,12 @@ class Reading:
         else:
             self.skipped[reason] += 1
 
+    def nothing(self) -> str:
+        """Why there is no datastore of a corpus without tokens."""
+        skipped = [f"{count:,} left out: {reason}" for reason, count in self.skipped.items()]
+        found = "; ".join([f"{self.num_read:,} documents read, none with text", *skipped])
+        return f"the corpus is empty: {found}"
+
     def added_by(self, builder: DatastoreBuilder) -> None:
         """Takes over what a builder has added."""
         self.num_documents, self.num_tokens = builder.num_documents, builder.num_tokens

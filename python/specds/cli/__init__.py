@@ -60,6 +60,12 @@ def _options(
         raise typer.Exit
 
 
+@app.command(cls=Command, rich_help_panel="Questions")
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"specds {__version__}")
+
+
 _INTERRUPTED = 130
 
 

@@ -3,6 +3,7 @@
 import glob
 import shlex
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from specds import terminal
 from specds.build import BuildOptions
 from specds.cli import display
-from specds.cli.arguments import DatastorePath, Json, tokenizer_name
+from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
 from specds.cli.records import Only, Without, arguments_of, with_records
 from specds.corpora import CorpusOptions
 
@@ -21,8 +22,8 @@ _CORPUS = Annotated[
         metavar="CORPUS",
         help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
         "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
-        "of the hub: `org/name`. May be given several times. The best corpus is a log of the "
-        "model's own answers.",
+        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
+        "The best corpus is a log of the model's own answers.",
     ),
 ]
 _OUT = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to make.")]
@@ -121,9 +122,11 @@ def _build(
     from specds.corpora import open_corpora, render_with
     from specds.loading import load_encoder
 
+    # A file may have a comma in its name.
+    named = [[name] if Path(name).exists() else listed(name) for name in corpus]
     with terminal.waiting(f"opening {', '.join(corpus)}"):
         loaded = load_encoder(tokenizer)
-        opened = open_corpora(corpus, reading, render=render_with(loaded))
+        opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
     if estimate:
         with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)

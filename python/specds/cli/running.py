@@ -265,6 +265,15 @@ def require(running: Running) -> None:
         raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
     if memory is not None and not memory.absolute().parent.is_dir():
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
+    if memory is not None and memory.exists():
+        with memory.open("rb") as file:
+            is_memory = file.read(len(_MEMORY)) == _MEMORY
+        if not is_memory:
+            raise ValueError(f"{memory} is no memory of specds: name another file by --memory")
+
+
+_MEMORY = b"SPECDS\0M"
+"""How the files begin that `FusedDrafter.save` writes."""
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def conversation(value: Any) -> Messages:
         ValueError: It is none of these.
     """
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"no conversation but a {type(value).__name__}")
+        raise ValueError(f"no conversation but {kind_of(value)}")
     return [_message(message, index) for index, message in enumerate(value)]
 
 
@@ -45,7 +45,7 @@ def _message(message: Any, index: int) -> dict[str, str]:
     if isinstance(message, str):
         return {"role": ("user", "assistant")[index % 2], "content": message}
     if not isinstance(message, dict):
-        raise ValueError(f"a message is a {type(message).__name__}")
+        raise ValueError(f"a message is {kind_of(message)}")
     role = message.get("role") or message.get("from")
     content = message["content"] if "content" in message else message.get("value")
     if not isinstance(role, str):
@@ -90,3 +90,15 @@ def render_with(tokenizer: PreTrainedTokenizerBase) -> Render:
     are worth as much.
     """
     return _Template(tokenizer) if tokenizer.chat_template else plain
+
+
+_KINDS = {bool: "true or false", dict: "an object", list: "a list", str: "a text"}
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls a value."""
+    if value is None:
+        return "nothing"
+    return _KINDS.get(
+        type(value), "a number" if isinstance(value, (int, float)) else "nothing of JSON"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specds.corpora.chat import conversation
+from specds.corpora.chat import conversation, kind_of
 from specds.corpora.document import CorpusError, Document, Skipped, sift
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class RowReader:
         if isinstance(row, BadRowError):
             raise row
         if not isinstance(row, dict):
-            raise BadRowError(f"a {type(row).__name__}, expected an object")
+            raise BadRowError(f"{kind_of(row)}, expected an object")
         try:
             return _text_of(row, self.options, self.render)
         except BadRowError:
@@ -102,7 +102,8 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
     if options.text_field is not None:
         text = row.get(options.text_field)
         if not isinstance(text, str):
-            raise BadRowError(f"no text in `{options.text_field}`")
+            found = f" but {kind_of(text)}" if options.text_field in row else ""
+            raise BadRowError(f"no text{found} in `{options.text_field}`")
         return text
     for field in MESSAGES_FIELDS:
         if _may_be_conversation(row.get(field)):
@@ -114,6 +115,9 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
         if isinstance(text, str):
             prompt = row.get("prompt") if field == "completion" else None
             return prompt + text if isinstance(prompt, str) else text
+    for field in (*MESSAGES_FIELDS, *TEXT_FIELDS):
+        if field in row:
+            raise BadRowError(f"no text but {kind_of(row[field])} in `{field}`")
     raise BadRowError("neither a text nor a conversation in a field of a usual name")
 
 

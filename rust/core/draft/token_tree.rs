@@ -219,6 +219,32 @@ impl TokenTree {
         leaves.map(|leaf| self.path(leaf)).collect()
     }
 
+    /// What a target model accepts that chooses one token after the last accepted one, the first of
+    /// `predictions`, and one after each node, in their order: the nodes of the path of its choices, and
+    /// the tokens to emit, which are theirs and the model's own after the last of them. O(n).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] unless there is one prediction more than nodes.
+    pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
+        let Some((&first, after)) = predictions.split_first() else {
+            return Err(unequal_predictions(0, self.len() + 1));
+        };
+        if after.len() != self.len() {
+            return Err(unequal_predictions(after.len() + 1, self.len() + 1));
+        }
+        let (mut path, mut tokens) = (Vec::new(), vec![first]);
+        let mut last = (-1, first);
+        for (node, (&token, &parent)) in self.token_ids.iter().zip(&self.parents).enumerate() {
+            if (parent, token) == last {
+                path.push(node);
+                tokens.push(after[node]);
+                last = (i32::try_from(node).unwrap_or(i32::MAX), after[node]);
+            }
+        }
+        Ok((path, tokens))
+    }
+
     /// The tree of the first `num_nodes` nodes; the whole tree where it has no more. O(k).
     ///
     /// A drafter puts its best nodes first, so this is its best tree of that size.
@@ -289,6 +315,12 @@ impl TokenTree {
         path.reverse();
         path
     }
+}
+
+fn unequal_predictions(found: usize, expected: usize) -> Error {
+    let reason =
+        format!("must have one token for the context and each node: {expected}, not {found}");
+    Error::invalid("predictions", reason)
 }
 
 fn unequal(name: &'static str, found: usize, expected: usize) -> Error {

@@ -7,12 +7,16 @@ use std::sync::OnceLock;
 
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
+use crate::base::threads::in_parallel;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
 use crate::lookup::shards::Shards;
 use crate::storage::manifest::Manifest;
+
+/// A thread searches for at least as many patterns.
+const MIN_IN_PARALLEL: usize = 64;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
@@ -168,7 +172,11 @@ impl Datastore {
     /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
-        self.check_pattern("context", context)?;
+        if context.is_empty() {
+            let reason = "is empty: give at least one token";
+            return Err(Error::invalid("context", reason));
+        }
+        self.check_tokens(context)?;
         let document = context.rsplit(|&token| token == self.separator()).next();
         let context = document.unwrap_or_default();
         let mut found = Match::default();
@@ -199,10 +207,8 @@ impl Datastore {
     /// then token ascending. O(log n) for each token that follows, in each shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
-            for (token, count) in shard.next_tokens(ranks.clone(), found.length) {
-                *counts.entry(token).or_default() += count;
-            }
+        for (token, count) in self.next_tokens_of(found) {
+            *counts.entry(token).or_default() += count;
         }
         let is_token = |&(token, _): &(u32, u64)| token < self.vocab_size();
         let mut counts: Vec<_> = counts.into_iter().filter(is_token).collect();
@@ -211,16 +217,61 @@ impl Datastore {
         counts
     }
 
-    /// How often `pattern` occurs within a document: never where it contains the separator.
-    /// O(log n) comparisons in each shard.
+    /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, and
+    /// everywhere where it is empty. O(log n) comparisons in each shard.
     ///
     /// # Errors
     ///
-    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary,
-    /// [`Error::InvalidArgument`] where it is empty.
-    pub fn count(&self, pattern: &[u32]) -> Result<u64> {
-        self.check_pattern("pattern", pattern)?;
-        Ok(self.shards.count(pattern))
+    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary.
+    pub fn find(&self, pattern: &[u32]) -> Result<Match> {
+        self.check_tokens(pattern)?;
+        let mut found = Match::default();
+        if pattern.is_empty() {
+            let everywhere = self.shards.iter().map(|shard| 0..shard.num_tokens());
+            found.ranges.extend(everywhere);
+        } else if !pattern.contains(&self.separator()) {
+            self.shards.find(pattern, &mut found);
+        }
+        if found.count() == 0 {
+            found = Match::default();
+        }
+        Ok(found)
+    }
+
+    /// How often each of these patterns occurs, by several threads: the counts of [`find`](Self::find).
+    ///
+    /// # Errors
+    ///
+    /// As of [`find`](Self::find).
+    pub fn count_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<u64>> {
+        let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
+        let count = |pattern: &mut &[u32]| Ok(self.find(pattern)?.count());
+        in_parallel(&mut patterns, MIN_IN_PARALLEL, count)
+            .into_iter()
+            .collect()
+    }
+
+    /// How often each token of the vocabulary follows each match, a row of `vocab_size` counts a match,
+    /// one after the other; by several threads.
+    pub fn count_next_batch(&self, found: &[Match]) -> Vec<u64> {
+        let width = self.vocab_size() as usize;
+        let mut counts = vec![0; found.len() * width];
+        let mut rows: Vec<_> = found.iter().zip(counts.chunks_exact_mut(width)).collect();
+        in_parallel(&mut rows, 1, |(found, row)| {
+            for (token, count) in self.next_tokens_of(found) {
+                if let Some(place) = row.get_mut(token as usize) {
+                    *place += count;
+                }
+            }
+        });
+        counts
+    }
+
+    /// The tokens that follow a match in one shard after the other, ascending in each, with counts.
+    fn next_tokens_of(&self, found: &Match) -> impl Iterator<Item = (u32, u64)> {
+        let shards = self.shards.iter().zip(&found.ranges);
+        let length = found.length;
+        shards.flat_map(move |(shard, ranks)| shard.next_tokens(ranks.clone(), length))
     }
 
     /// Where the match begins in the corpus: the positions of its first `limit` occurrences, in
@@ -249,23 +300,50 @@ impl Datastore {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] where the corpus is not that long.
-    pub fn document(&self, position: u64) -> Result<StoredDocument> {
-        let (mut num_documents, mut num_tokens) = (0, 0);
+    pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
+        let place = |shard: &Shard, in_shard| {
+            (in_shard < shard.num_tokens()).then(|| shard.document(in_shard).0)
+        };
+        let tokens = |before: &StoredDocument| position - before.start;
+        self.document_where(tokens, place)
+            .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
+    }
+
+    /// Document number `index` of the corpus, from 0 on. O(shards) and the document's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where there are not that many.
+    pub fn document(&self, index: u64) -> Result<StoredDocument> {
+        let place =
+            |shard: &Shard, in_shard| (in_shard < shard.num_documents()).then_some(in_shard);
+        let documents = |before: &StoredDocument| index - before.index;
+        self.document_where(documents, place)
+            .ok_or_else(|| below("index", "documents", self.num_documents(), index))
+    }
+
+    /// The first document that `place` finds: it is told a shard, and how much of what `left` counts
+    /// lies after the shards before it.
+    fn document_where(
+        &self,
+        left: impl Fn(&StoredDocument) -> u64,
+        place: impl Fn(&Shard, usize) -> Option<usize>,
+    ) -> Option<StoredDocument> {
+        let mut before = StoredDocument::default();
         for shard in self.shards.iter() {
-            let in_shard = usize::try_from(position - num_tokens).unwrap_or(usize::MAX);
-            if in_shard < shard.num_tokens() {
-                let (index, positions) = shard.document(in_shard);
-                return Ok(StoredDocument {
-                    index: num_documents + index as u64,
-                    start: num_tokens + positions.start as u64,
+            let in_shard = usize::try_from(left(&before)).unwrap_or(usize::MAX);
+            if let Some(index) = place(shard, in_shard) {
+                let positions = shard.document_range(index);
+                return Some(StoredDocument {
+                    index: before.index + index as u64,
+                    start: before.start + positions.start as u64,
                     tokens: shard.tokens(positions),
                 });
             }
-            num_documents += shard.num_documents() as u64;
-            num_tokens += shard.num_tokens() as u64;
+            before.index += shard.num_documents() as u64;
+            before.start += shard.num_tokens() as u64;
         }
-        let reason = format!("must be below the number of tokens: {num_tokens}, not {position}");
-        Err(Error::invalid("position", reason))
+        None
     }
 
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
@@ -285,14 +363,11 @@ impl Datastore {
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size())
     }
+}
 
-    fn check_pattern(&self, name: &'static str, pattern: &[u32]) -> Result<()> {
-        if pattern.is_empty() {
-            let reason = "is empty: give at least one token";
-            return Err(Error::invalid(name, reason));
-        }
-        self.check_tokens(pattern)
-    }
+fn below(name: &'static str, what: &str, number: u64, given: u64) -> Error {
+    let reason = format!("must be below the number of {what}: {number}, not {given}");
+    Error::invalid(name, reason)
 }
 
 /// The smallest `limit` values, ascending, in O(`limit`) memory.

@@ -8,6 +8,7 @@ mod disk_latency;
 pub(crate) mod holdout;
 pub(crate) mod matches;
 pub(crate) mod next_tokens;
+mod scores;
 pub(crate) mod shard;
 pub(crate) mod shards;
 

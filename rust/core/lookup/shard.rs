@@ -339,6 +339,14 @@ impl Shard {
         })
     }
 
+    /// How many of the suffixes of `ranks`, which share their first `depth` tokens, go on with `token`.
+    /// O(log count).
+    pub(crate) fn count_next(&self, ranks: Range<usize>, depth: usize, token: u32) -> usize {
+        let next = |rank| self.token_at(self.position(rank).saturating_add(depth));
+        let start = partition(ranks.clone(), |rank| next(rank) < token);
+        gallop(start..ranks.end, |rank| next(rank) == token) - start
+    }
+
     /// The token at `position`; past the end, where only a damaged file leads, one that is in no
     /// vocabulary.
     pub(crate) fn token_at(&self, position: usize) -> u32 {

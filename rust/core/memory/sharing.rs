@@ -165,7 +165,7 @@ fn exchange<L: Learned>(
 fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
     let parts = tokens.split(|&token| token == datastore.separator());
     let mut parts = parts.filter(|part| !part.is_empty());
-    parts.all(|part| datastore.count(part).is_ok_and(|count| count > 0))
+    parts.all(|part| datastore.find(part).is_ok_and(|found| found.count() > 0))
 }
 
 /// What replaced a datastore since it was opened.

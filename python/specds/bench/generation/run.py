@@ -57,7 +57,7 @@ def check(options: GenerateOptions) -> None:
     Raises:
         ValueError: Naming the option.
     """
-    least = min(options.batches, default=1)
+    least, most = min(options.batches, default=1), max(options.batches, default=1)
     checks = {
         "no target: give a model by --model, or a real shape by --shape": (
             (options.model is None) == (options.shape is None)
@@ -73,6 +73,8 @@ def check(options: GenerateOptions) -> None:
         ),
         f"runs must be at least 1, got {options.runs}": options.runs < 1,
         f"a batch must hold at least 1 prompt, got {least}": least < 1,
+        f"{options.limit} prompts make no batch of {most}: give a larger --limit, or a smaller "
+        "--batch": options.limit is not None and options.limit < most,
         f"no mode: choose of {', '.join(MODES)}": not options.modes,
     }
     for message, is_wrong in checks.items():

@@ -1,0 +1,131 @@
+//! How likely is each token of a text after those before it, by what the corpus counts?
+
+use std::ops::Range;
+
+use crate::base::error::{Error, Result};
+use crate::base::threads::in_parallel;
+use crate::lookup::datastore::Datastore;
+use crate::lookup::matches::Match;
+
+/// A thread takes at least as many tokens.
+const MIN_IN_PARALLEL: usize = 64;
+
+impl Datastore {
+    /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2): of the
+    /// occurrences of the longest suffix of the text before it, of at most `max_match` tokens, the
+    /// share that goes on with it; and that suffix's length. Only what follows the last separator is
+    /// context. The end of a document is the separator, whether or not that is in the vocabulary.
+    ///
+    /// O(log `max_match` · log n) a token.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] where a token is neither of the vocabulary nor the separator.
+    pub fn infinity_gram(&self, tokens: &[u32], max_match: usize) -> Result<Vec<(f64, usize)>> {
+        self.check_text(tokens)?;
+        let everywhere = self.find(&[])?;
+        let (mut found, mut document_start) = (Match::default(), 0);
+        let mut score = |(place, &token): (usize, &u32)| {
+            // With what occurs, all that is shorter occurs: a match grows by at most one token.
+            let longest = max_match.min(found.length + 1).min(place - document_start);
+            let context = &tokens[place - longest..place];
+            if longest == 0 {
+                found = Match::default();
+            } else {
+                self.shards().find_longest(context, longest, 1, &mut found);
+            }
+            if token == self.separator() {
+                document_start = place + 1;
+            }
+            let of = if found.length == 0 {
+                &everywhere
+            } else {
+                &found
+            };
+            (share(self.count_next(of, token), of.count()), found.length)
+        };
+        Ok(tokens.iter().enumerate().map(&mut score).collect())
+    }
+
+    /// The natural logarithm of each token's probability after those before it, smoothed so that none
+    /// is 0: by the counts of its last `max_match` tokens, each length mixed with the next shorter one
+    /// as by a Dirichlet prior of `concentration` occurrences (`MacKay` and Peto 1995),
+    /// `p(t | c) = (#(c t) + concentration · p(t | c')) / (#c + concentration)`, where `c'` is `c`
+    /// without its first token; before the empty context all tokens and the end of a document are
+    /// equally likely. Only what follows the last separator is context.
+    ///
+    /// O(`max_match` · log n) a token, by several threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`] as of [`infinity_gram`](Self::infinity_gram),
+    /// [`Error::InvalidArgument`] unless `concentration` is finite and above 0.
+    pub fn score(&self, tokens: &[u32], max_match: usize, concentration: f64) -> Result<Vec<f64>> {
+        self.check_text(tokens)?;
+        if !(concentration.is_finite() && concentration > 0.0) {
+            let reason = format!("must be finite and above 0, not {concentration}");
+            return Err(Error::invalid("concentration", reason));
+        }
+        let everywhere = self.find(&[])?;
+        let has_end = self.separator() < self.vocab_size();
+        let num_outcomes = f64::from(self.vocab_size()) + f64::from(u8::from(!has_end));
+        let score = |place: &mut usize| {
+            let (token, mut prob, mut found) =
+                (tokens[*place], 1.0 / num_outcomes, Match::default());
+            for context in contexts(tokens, *place, self.separator(), max_match) {
+                let of = if context.is_empty() {
+                    &everywhere
+                } else {
+                    self.shards().find(&tokens[context], &mut found);
+                    &found
+                };
+                let count = of.count();
+                if count == 0 {
+                    break; // and nothing that is longer occurs
+                }
+                prob = (as_f64(self.count_next(of, token)) + concentration * prob)
+                    / (as_f64(count) + concentration);
+            }
+            prob.ln()
+        };
+        let mut places: Vec<usize> = (0..tokens.len()).collect();
+        Ok(in_parallel(&mut places, MIN_IN_PARALLEL, score))
+    }
+
+    /// How often `token` follows a match; the separator, how often a document ends there.
+    pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
+        let shards = self.shards().iter().zip(found.ranges());
+        let counts = shards.map(|(shard, ranks)| {
+            let count = shard.count_next(ranks.clone(), found.length, token);
+            count as u64
+        });
+        counts.sum()
+    }
+
+    fn check_text(&self, tokens: &[u32]) -> Result<()> {
+        let documents = tokens.split(|&token| token == self.separator());
+        let mut documents = documents.map(|document| self.check_tokens(document));
+        documents.try_for_each(|checked| checked)
+    }
+}
+
+/// The contexts of a token that lie in its document, of 0 to `max_match` tokens: shortest first.
+fn contexts(
+    tokens: &[u32],
+    place: usize,
+    separator: u32,
+    max_match: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let before = tokens[..place].iter().rev().take(max_match);
+    let longest = before.take_while(|&&token| token != separator).count();
+    (0..=longest).map(move |length| place - length..place)
+}
+
+fn share(count: u64, of: u64) -> f64 {
+    as_f64(count) / as_f64(of.max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
