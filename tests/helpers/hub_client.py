@@ -29,7 +29,7 @@ def prepare(endpoint: str, home: str) -> None:
 
 
 def call(function, arguments, options, token=None):
-    """Calls a function, as ``specds.hub.pull.pull``, as the owner of a token."""
+    """Calls a function, as ``specds.hub.pull``, as the owner of a token."""
     os.environ.pop("HF_TOKEN", None)
     if token:
         os.environ["HF_TOKEN"] = token

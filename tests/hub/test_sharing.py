@@ -51,9 +51,9 @@ def call(process):
 
     def run(function, *arguments, token=TOKEN, **options):
         _, pool, _ = process
-        module = {"locate": "pull"}.get(function, function)
-        name = f"specds.hub.{module}.{function}"
-        return pool.submit(hub_client.call, name, arguments, options, token).result(60)
+        return pool.submit(
+            hub_client.call, f"specds.hub.{function}", arguments, options, token
+        ).result(60)
 
     return run
 

@@ -12,9 +12,11 @@ from specds._lazy import lazy
 
 if TYPE_CHECKING:
     from specds.hub.named import named_datastore
-    from specds.hub.pull import locate, pull
-    from specds.hub.push import push
+    from specds.hub.download import locate, pull
+    from specds.hub.upload import push
 
 __all__ = ["locate", "named_datastore", "pull", "push"]
 
-__getattr__ = lazy(__name__, locate="pull", named_datastore="named", pull="pull", push="push")
+__getattr__ = lazy(
+    __name__, locate="download", named_datastore="named", pull="download", push="upload"
+)
