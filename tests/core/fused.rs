@@ -263,7 +263,7 @@ fn earlier_requests_are_drafted_from_for_their_tenant_alone() {
 }
 
 #[test]
-fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
+fn of_what_the_memory_has_of_a_prompt_only_the_end_is_kept_again() {
     let memory = memory(1000);
     let drafter = drafter(None, Some(&memory), FusedConfig::default());
     let turns: Vec<u32> = (0..100).collect();
@@ -274,7 +274,7 @@ fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
     }
     assert_eq!(
         memory.find("").unwrap().read().texts().tokens().len(),
-        100 + 3
+        100 + 3 + 2 * 16
     );
 }
 

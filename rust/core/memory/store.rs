@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
+use crate::memory::groups::{GroupKey, Groups};
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -164,6 +165,18 @@ impl<L: Learned> Memory<L> {
             self.add(&*self.tenant(tenant)?, tokens);
         }
         Ok(())
+    }
+
+    /// As [`add`](Self::add), of a request of this group.
+    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
+        self.add(tenant, tokens);
+        let _writing = self.begin_writing();
+        self.change(tenant, |kept| {
+            if kept.texts.of_hash(hash(tokens)).is_some() {
+                kept.groups.add(group, hash(tokens));
+            }
+        });
+        self.make_room(tenant, 0);
     }
 
     /// Adds a text, all of whose tokens are known to be in the vocabulary, unless the tenant was
@@ -334,6 +347,16 @@ impl<L: Learned> Memory<L> {
         self.append(tenant, tokens, last_use);
     }
 
+    pub(crate) fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
+        let _writing = self.begin_writing();
+        self.change(tenant, |kept| {
+            if !kept.is_forgotten {
+                kept.groups.absorb(groups);
+            }
+        });
+        self.make_room(tenant, 0);
+    }
+
     fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
@@ -374,6 +397,7 @@ impl<L: Learned> Memory<L> {
                 kept.learned = None;
             } else {
                 texts = Some(std::mem::take(&mut kept.texts));
+                kept.groups.clear();
             }
         });
         if let Some(texts) = texts {
@@ -401,6 +425,7 @@ impl<L: Learned> Memory<L> {
         self.change(tenant, |kept| {
             *kept = Kept {
                 texts: Texts::default(),
+                groups: Groups::default(),
                 learned: None,
                 is_forgotten: true,
             };

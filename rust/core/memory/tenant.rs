@@ -7,6 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
@@ -45,6 +46,7 @@ pub struct Tenant<L = ()> {
 /// All that is kept of a tenant.
 pub struct Kept<L = ()> {
     pub(crate) texts: Texts,
+    pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,
     pub(crate) is_forgotten: bool,
 }
@@ -56,6 +58,7 @@ impl<L: Learned> Tenant<L> {
             last_use: AtomicU64::default(),
             kept: RwLock::new(Kept {
                 texts: Texts::default(),
+                groups: Groups::default(),
                 learned: None,
                 is_forgotten: false,
             }),
@@ -113,11 +116,11 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.texts.num_bytes() + self.learned_bytes()
+        self.texts.num_bytes() + self.groups.num_bytes() + self.learned_bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.documents.is_empty() && self.learned.is_none()
+        self.texts.documents.is_empty() && self.groups.num_bytes() == 0 && self.learned.is_none()
     }
 }
 
@@ -177,6 +180,13 @@ impl Texts {
             }
         }
         texts
+    }
+
+    /// The tokens of the document of this hash.
+    pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
+        let document = |number: u32| &self.documents[number as usize];
+        let found = self.by_hash.get(hash, |number| document(number).hash);
+        found.map(|number| self.tokens(document(number)))
     }
 
     /// The tokens of each document, and its last use.
