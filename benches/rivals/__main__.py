@@ -1,7 +1,8 @@
 """`specds bench replay` with rivals among the drafters: `python -m rivals [--rivals-python P] ...`.
 
-Rivals: `transformers-prompt-lookup`, and in the interpreter of `--rivals-python` `draftretriever`,
-`tokengrams`, `infini-gram`, `arctic-suffix` and `arctic-suffix-tree`.
+Rivals: `transformers-prompt-lookup`, `suffix-automaton`, and in the interpreter of
+`--rivals-python` `draftretriever`, `tokengrams`, `infini-gram`, `arctic-suffix` and
+`arctic-suffix-tree`.
 """
 
 import sys

@@ -10,6 +10,7 @@ from rivals.corpus import corpus_of
 from rivals.inputs import RivalInputs
 from rivals.prompt_lookup import open_prompt_lookup
 from rivals.remote import open_remote
+from rivals.suffix_automaton import open_suffix_automaton
 from specds.bench.engines import Entrant, EntrantInputs
 
 if TYPE_CHECKING:
@@ -35,13 +36,14 @@ class Rival:
 
 RIVALS: dict[str, Rival] = {
     "transformers-prompt-lookup": Rival(False, open_prompt_lookup),
+    "suffix-automaton": Rival(False, open_suffix_automaton),
     "draftretriever": Rival(True, partial(open_remote, "draftretriever")),
     "tokengrams": Rival(True, partial(open_remote, "tokengrams")),
     "infini-gram": Rival(True, partial(open_remote, "infini-gram")),
     "arctic-suffix": Rival(False, partial(open_remote, "arctic-suffix")),
     "arctic-suffix-tree": Rival(False, partial(open_remote, "arctic-suffix-tree")),
 }
-"""`transformers-prompt-lookup` runs in this process, the others in that of another interpreter."""
+"""The first two run in this process, the others in that of another interpreter."""
 
 
 def entrants(python: Path | None) -> dict[str, Entrant]:

@@ -22,7 +22,9 @@ use crate::error::py_err;
 ///
 /// Args:
 ///     config: A JSON object with the keys `datastore` (a path), `snapshot` (a file that
-///         `FusedDrafter.save` wrote, to start from), `memory` (``off``; ``tenants``: where the
+///         `FusedDrafter.save` wrote, to start from), `save_every` (seconds: as often the memory takes
+///         in what other processes wrote to the snapshot, and is written there; a datastore that was
+///         replaced is then opened anew), `memory` (``off``; ``tenants``: where the
 ///         engine tells a tenant; ``shared``: all requests are of one tenant), `memory_bytes`,
 ///         `effort` (``auto`` is low until the time of a step is told), `recycled`, `min_prob` (of
 ///         a node of a chain), `max_context` (tokens of a row), `num_threads`, and `step_cost`
@@ -233,7 +235,7 @@ impl EngineDrafter {
     /// What could not be used of what the configuration names.
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.lock().warnings().to_vec()
+        self.lock().warnings()
     }
 
     /// How many requests are kept: those in the batch, and those that may come back.

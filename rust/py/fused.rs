@@ -46,7 +46,7 @@ impl FusedState {
             effort: effort_of(effort)?,
         };
         let datastore = datastore.map(|datastore| Arc::clone(&datastore.get().0));
-        let memory = memory.map(|memory| Arc::clone(&memory.get().0));
+        let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let weights = read(weights, datastore.as_deref())?;
         let mut drafter =
             fused::FusedDrafter::new(datastore, memory, config, weights).map_err(py_err)?;

@@ -1,14 +1,18 @@
 //! `specds.Memory`: what earlier requests said and taught.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::fused;
-use specds::memory::MemoryOptions;
+use specds::memory::{MemoryOptions, Sharing};
 
 use crate::arrays::integers;
 use crate::error::py_err;
+use crate::lookup::Datastore;
 
 /// What earlier requests said and taught, by tenant, within a number of bytes.
 ///
@@ -26,7 +30,19 @@ use crate::error::py_err;
 /// Raises:
 ///     ValueError: An argument is out of its bounds.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Memory(pub(crate) Arc<fused::Memory>);
+pub(crate) struct Memory {
+    pub(crate) memory: Arc<fused::Memory>,
+    sharing: Mutex<Option<Sharing>>,
+}
+
+impl From<fused::Memory> for Memory {
+    fn from(memory: fused::Memory) -> Self {
+        Self {
+            memory: Arc::new(memory),
+            sharing: Mutex::default(),
+        }
+    }
+}
 
 #[pymethods]
 impl Memory {
@@ -39,7 +55,7 @@ impl Memory {
             tokenizer: tokenizer.to_owned(),
         };
         let memory = fused::Memory::new(options).map_err(py_err)?;
-        Ok(Self(Arc::new(memory)))
+        Ok(memory.into())
     }
 
     /// Reads what `save` has written.
@@ -70,7 +86,7 @@ impl Memory {
             tokenizer: tokenizer.to_owned(),
         };
         let opened = py.detach(|| fused::Memory::open(&path, options));
-        Ok(Self(Arc::new(opened.map_err(py_err)?)))
+        opened.map(Self::from).map_err(py_err)
     }
 
     /// Adds a text that is complete; one that the tenant has already is of use again.
@@ -85,19 +101,20 @@ impl Memory {
     ///     ValueError: An id is outside the vocabulary, or the name is too long; nothing is added.
     fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        py.detach(|| self.0.insert(tenant, &tokens)).map_err(py_err)
+        py.detach(|| self.memory.insert(tenant, &tokens))
+            .map_err(py_err)
     }
 
     /// Removes a tenant's texts and what they taught: from memory now, and from the next snapshot.
     ///
     /// Requests of his that are still open bring nothing back.
     fn forget(&self, py: Python<'_>, tenant: &str) {
-        py.detach(|| self.0.forget(tenant));
+        py.detach(|| self.memory.forget(tenant));
     }
 
     /// Forgets all tenants.
     fn clear(&self, py: Python<'_>) {
-        py.detach(|| self.0.clear());
+        py.detach(|| self.memory.clear());
     }
 
     /// Writes all of it to a file, for its owner alone; threads go on reading.
@@ -109,51 +126,105 @@ impl Memory {
     ///     merge: Take in what others have written there first, but for tenants that were forgotten
     ///         here: of several processes, none loses the texts that another has kept. Of a tenant
     ///         whom two of them taught, the weights are those of the last.
+    ///     known: With `merge`: a datastore, of which texts are removed that it has, each whole in a
+    ///         document; here and from the file.
     ///
     /// Raises:
     ///     FormatError: With `merge`, what is there is no snapshot, or is damaged.
     ///     OSError: The file cannot be written; what was at `path` is still there.
-    ///     ValueError: With `merge`, what is there is of another vocabulary or tokenizer.
-    #[pyo3(signature = (path, *, merge = false))]
-    fn save(&self, py: Python<'_>, path: PathBuf, merge: bool) -> PyResult<()> {
+    ///     ValueError: With `merge`, what is there, or the datastore, is of another vocabulary or
+    ///         tokenizer.
+    #[pyo3(signature = (path, *, merge = false, known = None))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        merge: bool,
+        known: Option<&Bound<'_, Datastore>>,
+    ) -> PyResult<()> {
+        let known = known.map(|datastore| Arc::clone(&datastore.get().0));
         let saved = py.detach(|| {
             if merge {
-                self.0.merge_into(&path)
+                self.memory.merge_into(&path, known.as_deref())
             } else {
-                self.0.save(&path)
+                self.memory.save(&path)
             }
         });
         saved.map_err(py_err)
     }
 
+    /// Shares the memory with other processes, by a file and a thread: as often as said it takes in
+    /// what they wrote there, and is written, as by `save` with `merge`; and once more when it goes.
+    /// Who is killed leaves the file as it was.
+    ///
+    /// Args:
+    ///     path: The file.
+    ///     every: Seconds, at least 0.001 and at most a day.
+    ///
+    /// Raises:
+    ///     FormatError: What is there is no snapshot, or is damaged; it stays.
+    ///     OSError: The file cannot be written.
+    ///     ValueError: What is there is of another vocabulary or tokenizer, or `every` is out of its
+    ///         bounds.
+    #[pyo3(signature = (path, *, every = 60.0))]
+    fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> PyResult<()> {
+        if !(0.001..=86_400.0).contains(&every) {
+            let message = format!("`every` must lie in 0.001..=86400, not {every}");
+            return Err(PyValueError::new_err(message));
+        }
+        let (memory, every) = (Arc::clone(&self.memory), Duration::from_secs_f64(every));
+        let before = self.lock().take();
+        let sharing = py.detach(|| {
+            drop(before);
+            Sharing::start(memory, path, every, None)
+        });
+        *self.lock() = Some(sharing.map_err(py_err)?);
+        Ok(())
+    }
+
+    /// Why the memory could not be shared the last time; None where it could, or is not.
+    #[getter]
+    fn failure(&self) -> Option<String> {
+        self.lock().as_ref().and_then(Sharing::failure)
+    }
+
+    /// The texts of a tenant, the first one first: uint32 arrays of shape `(n,)`.
+    fn texts<'py>(&self, py: Python<'py>, tenant: &str) -> Vec<Bound<'py, PyArray1<u32>>> {
+        let texts = py.detach(|| self.memory.texts(tenant));
+        texts
+            .into_iter()
+            .map(|text| text.into_pyarray(py))
+            .collect()
+    }
+
     /// Token ids are below this.
     #[getter]
     fn vocab_size(&self) -> u32 {
-        self.0.options().vocab_size
+        self.memory.options().vocab_size
     }
 
     /// The most bytes that all of it takes.
     #[getter]
     fn max_bytes(&self) -> usize {
-        self.0.max_bytes()
+        self.memory.max_bytes()
     }
 
     /// Bytes that all texts, what finds them, and what they taught take.
     #[getter]
     fn num_bytes(&self) -> usize {
-        self.0.num_bytes()
+        self.memory.num_bytes()
     }
 
     /// Tokens of all texts.
     #[getter]
     fn num_tokens(&self) -> usize {
-        self.0.num_tokens()
+        self.memory.num_tokens()
     }
 
     /// Tenants of whom something is kept, or whose requests are open.
     #[getter]
     fn num_tenants(&self) -> usize {
-        self.0.num_tenants()
+        self.memory.num_tenants()
     }
 
     fn __repr__(&self) -> String {
@@ -164,5 +235,11 @@ impl Memory {
             self.num_bytes(),
             self.max_bytes()
         )
+    }
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Option<Sharing>> {
+        self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

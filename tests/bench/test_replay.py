@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,10 +18,12 @@ from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
+from specds.bench.replay.measure import replay_all
 from specds.bench.replay.report import figures
+from specds.bench.replay.suggested import suggestion
 from specds.bench.replay.trace import replay
 from specds.bench.transcripts import TranscriptError, read_transcripts
-from specds.drafters import Session, TokenTree
+from specds.drafters import Memory, Session, TokenTree
 from specds.loading import load_tokenizer
 from specds.tokenization import vocab_size
 
@@ -160,6 +163,65 @@ def test_what_was_expected_is_held_against_what_was_accepted():
     assert sum(part["num_drafts"] for part in row["reliability"]) == len(trace.accepted)
 
 
+def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
+    # Two samples of a prompt, then another prompt: each right about its first two tokens.
+    completion = [0, 0, 0, 1, 1, 1, 0]
+    drafter = Fake(lambda context, _n: chain([0, 0, 0]))
+    requests = [transcript([9] * length, completion) for length in (3, 3, 9)]
+    traces = replay_all(lambda: drafter, 4, requests)
+    row = figures(traces["a"])
+    assert (row["num_drafts"], row["num_draft_tokens"]) == (3 * 4, 3 * (3 + 2 + 1 + 0))
+    assert row["acceptance_histogram"] == [9, 0, 0, 3]
+    assert row["draft_acceptance_rate"] == 9 / 18
+    assert row["acceptance_by_sample"] == [
+        {"sample": 0, "num_drafts": 6, "mean_acceptance_length": 2.0},
+        {"sample": 1, "num_drafts": 3, "mean_acceptance_length": 2.0},
+    ]
+    assert [point["request"] for point in row["acceptance_by_request"]] == [0, 1, 2]
+    # After 3, 7 and 8 tokens of context twice; after 9, 13 and 14 once.
+    assert row["acceptance_by_context_length"] == [
+        {"context_length": 2, "num_drafts": 2, "mean_acceptance_length": 4.0},
+        {"context_length": 4, "num_drafts": 2, "mean_acceptance_length": 1.0},
+        {"context_length": 8, "num_drafts": 5, "mean_acceptance_length": 1.6},
+    ]
+    assert row["accepted_prediction_tokens"] is row["rejected_prediction_tokens"] is None
+
+
+def test_an_expected_output_is_drafted_and_counted():
+    answer = [5, 6, 7, 8, 9, 10, 11, 12]
+    expected = replace(transcript([1, 2], answer), predicted_ids=np.array([*answer, 30, 31]))
+    memory = Memory(40)
+    row = figures(replay_all(lambda: FusedDrafter(memory=memory), 4, [expected])["a"])
+    accepted = row["accepted_prediction_tokens"]
+    assert accepted == row["emitted_by_source"]["predicted"] > 3
+    assert row["rejected_prediction_tokens"] == 10 - accepted
+
+
+def recorded(num_right, length=4):
+    """An answer, and a drafter that was right about so many tokens everywhere."""
+    answer = list(range(5, 35))
+    pairs = [(min(num_right, len(answer) - place), length) for place in range(len(answer))]
+    return replace(transcript([1, 2], answer), suggested=pairs)
+
+
+@pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
+def test_a_recorded_drafter_alone_accepts_what_was_recorded(num_right, expected):
+    make = ENTRANTS["suggested"].open(None)
+    with make as new:
+        trace = replay_all(new, 4, [recorded(num_right)])["a"]
+    assert trace.stats.mean_acceptance_length == expected
+    assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
+
+
+def test_a_recorded_drafter_is_one_more_source():
+    memory = Memory(40)
+    alone = replay_all(lambda: FusedDrafter(), 4, [recorded(0)])["a"].stats
+    traces = replay_all(lambda: FusedDrafter(memory=memory), 4, [recorded(3)])
+    joined = traces["a"]
+    assert joined.stats.mean_acceptance_length > 3 > 1.5 > alone.mean_acceptance_length
+    assert joined.sources["suggested"] > 10
+
+
 # What is read.
 
 
@@ -197,7 +259,32 @@ def test_recorded_ids_are_taken_as_they_are(tmp_path, tokenizer):
     )
 
 
+def test_a_row_may_tell_more_than_its_texts(tmp_path, tokenizer):
+    suggested = [[1, 2], [0, 2]]
+    more = {"workload": "edits", "group": "g", "completion_ids": [3, 4], "suggested": suggested}
+    rows = [{**GOOD, **more, "predicted_output": "a, b"}, {**GOOD, "predicted_output_ids": [7]}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    first, second = read(tmp_path / "rows.jsonl", tokenizer)
+    assert (first.source, first.group, second.source) == ("edits", "g", "rows")
+    assert first.suggested == [(1, 2), (0, 2)]
+    assert second.suggested == []
+    expected = tokenizer.encode("a, b", add_special_tokens=False)
+    assert first.predicted_ids.tolist() == expected
+    assert second.predicted_ids.tolist() == [7]
+    assert read_transcripts(tmp_path / "rows.jsonl", tokenizer, 10, 1)[0].family == "g"
+
+
+IDS = {"prompt": "a", "completion_ids": [1, 2, 3]}
 BAD_ROWS = {
+    "no pairs": ({**IDS, "suggested": 3}, r"`suggested` must be a list of pairs, not int"),
+    "too few": ({**IDS, "suggested": [[0, 1]]}, r"has 1 pairs, the completion 3 tokens"),
+    "no pair": ({**IDS, "suggested": [[0, 1], [1], [0, 0]]}, r"holds \[1\] at position 1: no pair"),
+    "half": ({**IDS, "suggested": [[0.5, 1], [0, 1]]}, r"position 0: no pair"),
+    "more right": ({**IDS, "suggested": [[2, 1], [0, 0]]}, r"holds \[2, 1\] at position 0: it has"),
+    "beyond": ({**IDS, "suggested": [[0, 1], [0, 1], [2, 2]]}, r"\[2, 2\] at position 2"),
+    "very long": ({**IDS, "suggested": [[0, 9999], [0, 1]]}, r"at most 1024"),
+    "workload": ({**IDS, "workload": 3}, r"`workload` must be a text, not int"),
+    "expected": ({**IDS, "predicted_output_ids": [-1]}, r"`predicted_output_ids` holds -1"),
     "no completion": ({"prompt": "a"}, r"neither `completion` nor `completion_ids`"),
     "no prompt": ({"completion": "a"}, r"neither `prompt` nor `prompt_ids`"),
     "null": ({"prompt": None, "completion": "a"}, r"neither `prompt` nor"),
@@ -304,6 +391,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(replay_command, files, 
         "acceptance-by-time",
         "acceptance-by-position",
         "acceptance-by-match-length",
+        "acceptance-by-context-length",
         "acceptance-by-datastore-size",
         "emitted-by-source",
         "reliability",
@@ -329,7 +417,7 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
     shown, console = rendered(page.as_uri(), tmp_path, width=width)
     assert console == []
     figures = shown.split("<figure ")[1:]
-    assert len(figures) == 7
+    assert len(figures) == 9
     for figure in figures:
         assert re.search("<circle|<rect x", figure), figure[:60]
         assert "<figcaption>" in figure

@@ -6,13 +6,14 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use specds::build::DatastoreOptions;
 use specds::memory::{Memory, MemoryOptions};
 use specds::{Error, Result};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::{memory, options, text, texts};
-use crate::tempdir;
+use crate::{build, tempdir};
 
 const MAX_BYTES: usize = 1 << 20;
 
@@ -325,16 +326,16 @@ fn saves_to_one_path_at_a_time_never_mix() {
 fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
     let (_folder, path) = place();
     let first = memory(MAX_BYTES);
-    first.merge_into(&path).unwrap();
+    first.merge_into(&path, None).unwrap();
     let [ours, theirs] = [(), ()].map(|()| open(&path).unwrap());
     theirs.insert("ann", &[1, 2]).unwrap();
     theirs.insert("bob", &[3]).unwrap();
-    theirs.merge_into(&path).unwrap();
+    theirs.merge_into(&path, None).unwrap();
     ours.insert("ann", &[4, 5]).unwrap();
     ours.forget("bob");
     fs::create_dir(path.with_file_name("nowhere")).unwrap();
     ours.save(path.with_file_name("nowhere")).unwrap_err();
-    ours.merge_into(&path).unwrap();
+    ours.merge_into(&path, None).unwrap();
     let both = [vec![4, 5], vec![1, 2]];
     for merged in [&ours, &open(&path).unwrap()] {
         assert_eq!(texts(merged, "ann"), both);
@@ -342,7 +343,7 @@ fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
     }
     // Nothing has changed there since: what was forgotten now does not come from it.
     ours.clear();
-    ours.merge_into(&path).unwrap();
+    ours.merge_into(&path, None).unwrap();
     assert_eq!(open(&path).unwrap().num_tenants(), 0);
     ours.save(path.with_extension("mine")).unwrap();
     theirs.save(&path).unwrap();
@@ -350,7 +351,7 @@ fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
 
     fs::write(&path, "somebody's").unwrap();
     assert!(matches!(
-        ours.merge_into(&path),
+        ours.merge_into(&path, None),
         Err(Error::Snapshot { .. })
     ));
     assert_eq!(fs::read(&path).unwrap(), b"somebody's");
@@ -366,4 +367,39 @@ fn a_snapshot_is_for_its_owner_alone() {
         fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
     );
+}
+
+#[test]
+fn texts_that_a_datastore_has_leave_the_memory_and_the_file() {
+    let (folder, path) = place();
+    let separator = options(MAX_BYTES).vocab_size - 1;
+    let shape = DatastoreOptions {
+        tokenizer_fingerprint: options(MAX_BYTES).tokenizer,
+        ..DatastoreOptions::new(separator + 1, separator)
+    };
+    let documents = [text(1, 50), text(2, 50)];
+    let known = build(&folder.path().join("known"), shape, &documents).unwrap();
+    let ours = memory(MAX_BYTES);
+    ours.insert("ann", &text(1, 50)).unwrap();
+    ours.insert("ann", &text(3, 50)).unwrap();
+    ours.merge_into(&path, None).unwrap();
+    let theirs = memory(MAX_BYTES);
+    theirs.insert("bob", &text(2, 50)[10..30]).unwrap();
+    let both = [&text(1, 50)[..], &[separator], &text(2, 50)].concat();
+    theirs.insert("bob", &both).unwrap();
+    let more = [&both[..], &[separator], &text(4, 9)].concat();
+    theirs.insert("bob", &more).unwrap();
+    theirs.merge_into(&path, None).unwrap();
+    ours.merge_into(&path, Some(&known)).unwrap();
+    for left in [&ours, &open(&path).unwrap()] {
+        assert_eq!(texts(left, "ann"), [text(3, 50)]);
+        assert_eq!(texts(left, "bob").len(), 1);
+        assert_eq!(left.num_tokens(), 50 + 111);
+    }
+    ours.insert("ann", &text(1, 50)).unwrap();
+    assert_eq!(ours.remove_known(&known).unwrap(), 1);
+    assert_eq!(ours.texts("ann"), [text(3, 50)]);
+    let small = MemoryOptions::new(separator);
+    let refused = Memory::<()>::new(small).unwrap().remove_known(&known);
+    assert!(matches!(refused, Err(Error::OtherTokenizer { .. })));
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specds.build import DatastoreBuilder, compact, merge
+from specds.build import BuildOptions, DatastoreBuilder, compact, merge, refresh
 from specds.drafters import Memory, refit
 
 NUM_DOCUMENTS = 700
@@ -50,6 +50,9 @@ def prepare(job, folder):
         write(folder / "out", made, max_shard_tokens=400)
     elif job == "refit":
         write(folder / "out", made, prior_tokens=0)
+    elif job == "refresh":
+        write(folder / "out", made[:200])
+        save(folder / "memory", made[200:])
     elif job == "save":
         save(folder / "out", made[:20])
 
@@ -73,6 +76,9 @@ def run(job, folder):
         merge([folder / "one", folder / "other"], folder / "out", overwrite=True)
     elif job == "compact":
         compact(folder / "out", max_shard_tokens=5000)
+    elif job == "refresh":
+        options = BuildOptions(max_shard_tokens=1500)
+        refresh(folder / "out", folder / "memory", "ann", options)
     elif job == "refit":
         refit(folder / "out")
     elif job == "save":

@@ -20,7 +20,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from specds._core import Datastore
-from specds.bench.transcripts import ALL, check_groups, read_files
+from specds.bench.transcripts import ALL
 from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.bench.options import Options
-    from specds.bench.transcripts import Transcript
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -63,13 +61,6 @@ def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
     for datastore in datastores:
         datastore.warm()
     return datastores
-
-
-def read_transcripts(options: Options, tokenizer: PreTrainedTokenizerBase) -> list[Transcript]:
-    """Reads the transcripts, and refuses files that the rows could not tell apart."""
-    recorded = read_files(options.transcripts, tokenizer, options.limit)
-    check_groups(recorded, len(options.transcripts))
-    return recorded
 
 
 def tokenizer_of(

@@ -14,7 +14,7 @@ from specds.corpora.json_rows import line_rows
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
@@ -35,14 +35,28 @@ class Transcript:
     """An answer that a model once gave.
 
     Attributes:
-        source: The name of its file without suffixes.
+        source: The group of the report that it belongs to: the row's `workload`, by default the
+            name of its file without suffixes.
         prompt_ids: Shape `(n,)`, n >= 1.
         completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
+        group: Requests of one group are samples of one prompt, turns of one task, ...; by default
+            those of the same prompt.
+        predicted_ids: What the caller expected of the answer, shape `(n,)`; None if nothing.
+        suggested: For each token of the completion, how many tokens a recorded drafter had right
+            there, and how many it drafted; empty where none was recorded.
     """
 
     source: str
     prompt_ids: np.ndarray
     completion_ids: np.ndarray
+    group: Hashable = None
+    predicted_ids: np.ndarray | None = None
+    suggested: Sequence[tuple[int, int]] = ()
+
+    @property
+    def family(self) -> Hashable:
+        """What tells its group from others."""
+        return self.prompt_ids.tobytes() if self.group is None else self.group
 
 
 def read_transcripts(
@@ -54,7 +68,8 @@ def read_transcripts(
     """Reads a JSONL file, packed by gzip or zstd or not, of recorded answers.
 
     A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
-    ids that were recorded; where it has both, the ids are taken.
+    ids that were recorded; where it has both, the ids are taken. It may hold `predicted_output`, or
+    its ids, and `workload`, `group` and `suggested`: see `Transcript`.
 
     Args:
         path: The file.
@@ -67,7 +82,7 @@ def read_transcripts(
         CorpusError: The file is damaged.
         OSError: It cannot be read.
     """
-    source = path.name.split(".jsonl")[0].split(".ndjson")[0]
+    source = _name(path)
     with readable(str(path)), path.open("rb") as file:
         rows = line_rows(decompressed(file, path.name), lambda: 0)
         transcripts = [
@@ -82,13 +97,25 @@ def read_transcripts(
 def read_files(
     files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
 ) -> list[Transcript]:
-    """Reads several files, one after the other, as `read_transcripts` does each."""
+    """Reads several files, one after the other, as `read_transcripts` does each.
+
+    Raises:
+        ValueError: Rows could not be told apart: two files share a name, or a group has that of all
+            of them together.
+    """
     size = vocab_size(tokenizer)
-    return [
-        transcript
-        for path in files
-        for transcript in read_transcripts(path, tokenizer, size, limit)
-    ]
+    read = [each for path in files for each in read_transcripts(path, tokenizer, size, limit)]
+    groups = {transcript.source for transcript in read}
+    if len(set(map(_name, files))) < len(files) or (len(groups) > 1 and ALL in groups):
+        raise ValueError(
+            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
+            "rename those that share a name"
+        )
+    return read
+
+
+def _name(path: Path) -> str:
+    return path.name.split(".jsonl")[0].split(".ndjson")[0]
 
 
 def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[Transcript]:
@@ -101,20 +128,6 @@ def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[
     return shuffled
 
 
-def check_groups(transcripts: Sequence[Transcript], num_files: int) -> None:
-    """Refuses files whose rows could not be told apart.
-
-    Raises:
-        ValueError: Two files share a name, or one has that of all of them together.
-    """
-    groups = {transcript.source for transcript in transcripts}
-    if len(groups) < num_files or (num_files > 1 and ALL in groups):
-        raise ValueError(
-            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
-            "rename those that share a name"
-        )
-
-
 def _transcript(
     source: str, row: Any, place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> Transcript:
@@ -122,19 +135,69 @@ def _transcript(
         raise TranscriptError(f"{place}: {row}")
     if not isinstance(row, dict):
         raise TranscriptError(f"{place}: not a JSON object, but {type(row).__name__}")
-    parts = []
-    for name in ("prompt", "completion"):
-        field, value = _field(row, name, place)
-        if not value:
-            raise TranscriptError(f"{place}: `{field}` is empty: leave the row out")
-        if isinstance(value, str):
-            ids = list(_encoded(value, name, tokenizer))
-        else:
-            ids = _checked(value, f"{place}: `{field}`", vocab_size)
-        if not ids:
-            raise TranscriptError(f"{place}: `{field}` holds no token: leave the row out")
-        parts.append(np.array(ids, dtype=np.uint32))
-    return Transcript(source, *parts)
+    prompt, completion, predicted = (
+        _ids(row, name, place, tokenizer, vocab_size) for name in _TEXTS
+    )
+    return Transcript(
+        _text(row, "workload", place) or source,
+        prompt,
+        completion,
+        _text(row, "group", place),
+        predicted if "predicted_output" in row or "predicted_output_ids" in row else None,
+        _suggested(row.get("suggested", []), len(completion), f"{place}: `suggested`"),
+    )
+
+
+_TEXTS = ("prompt", "completion", "predicted_output")
+
+
+def _ids(
+    row: dict[str, Any],
+    name: str,
+    place: str,
+    tokenizer: PreTrainedTokenizerBase,
+    vocab_size: int,
+) -> np.ndarray:
+    field, value = _field(row, name, place)
+    if not value and name != "predicted_output":
+        raise TranscriptError(f"{place}: `{field}` is empty: leave the row out")
+    if isinstance(value, str):
+        ids = list(_encoded(value, name, tokenizer))
+    else:
+        ids = _checked(value, f"{place}: `{field}`", vocab_size)
+    if value and not ids:
+        raise TranscriptError(f"{place}: `{field}` holds no token: leave the row out")
+    return np.array(ids, dtype=np.uint32)
+
+
+def _text(row: dict[str, Any], field: str, place: str) -> str | None:
+    value = row.get(field)
+    if value is not None and not isinstance(value, str):
+        raise TranscriptError(f"{place}: `{field}` must be a text, not {type(value).__name__}")
+    return value
+
+
+def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
+    if not isinstance(value, list):
+        raise TranscriptError(f"{place} must be a list of pairs, not {type(value).__name__}")
+    # The end-of-sequence token that is added to a text was recorded by nobody.
+    if value and len(value) not in (num_tokens - 1, num_tokens):
+        raise TranscriptError(
+            f"{place} has {len(value)} pairs, the completion {num_tokens} tokens: give one for each"
+        )
+    for position, pair in enumerate(value):
+        right, length = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        if type(right) is not int or type(length) is not int:
+            raise TranscriptError(f"{place} holds {pair!r} at position {position}: no pair")
+        if not 0 <= right <= min(length, num_tokens - position) or length > _MOST_SUGGESTED:
+            raise TranscriptError(
+                f"{place} holds {pair!r} at position {position}: it has at most as many right as "
+                f"it drafted and as are left, and drafted at most {_MOST_SUGGESTED}"
+            )
+    return [(right, length) for right, length in value]
+
+
+_MOST_SUGGESTED = 1024
 
 
 def _field(row: dict[str, Any], name: str, place: str) -> tuple[str, str | list[Any]]:
@@ -148,6 +211,8 @@ def _field(row: dict[str, Any], name: str, place: str) -> tuple[str, str | list[
                     f"{place}: `{field}` must be {wanted}, not {type(value).__name__}"
                 )
             return field, value
+    if name == "predicted_output":
+        return name, ""
     raise TranscriptError(f"{place}: neither `{name}` nor `{name}_ids`: a transcript needs one")
 
 
@@ -155,7 +220,7 @@ def _encoded(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> Iterat
     is_prompt = name == "prompt"
     yield from tokenizer.encode(text, add_special_tokens=is_prompt)
     # The model stopped there, and had to be right about that as well.
-    if not is_prompt and isinstance(tokenizer.eos_token_id, int):
+    if name == "completion" and isinstance(tokenizer.eos_token_id, int):
         yield tokenizer.eos_token_id
 
 

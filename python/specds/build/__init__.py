@@ -1,7 +1,7 @@
 """How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
 
 Read in this order: `options`, `report` (what a build has read and made), `resume` (a killed build
-goes on), `local`, `ray` (the same on a cluster), `build`, `estimate`.
+goes on), `local`, `ray` (the same on a cluster), `build`, `estimate`, `from_memory`.
 Imports `specds.corpora` and what lies below it.
 """
 
@@ -13,6 +13,7 @@ from specds._lazy import lazy
 if TYPE_CHECKING:
     from specds.build.build import build_datastore, build_from_token_ids
     from specds.build.estimate import BuildEstimate, estimate_build
+    from specds.build.from_memory import RefreshReport, refresh
     from specds.build.local import open_builder
     from specds.build.options import BuildOptions
     from specds.build.report import BuildReport, Progress
@@ -23,12 +24,14 @@ __all__ = [
     "BuildReport",
     "DatastoreBuilder",
     "Progress",
+    "RefreshReport",
     "build_datastore",
     "build_from_token_ids",
     "compact",
     "estimate_build",
     "merge",
     "open_builder",
+    "refresh",
 ]
 
 __getattr__ = lazy(
@@ -37,8 +40,10 @@ __getattr__ = lazy(
     BuildOptions="options",
     BuildReport="report",
     Progress="report",
+    RefreshReport="from_memory",
     build_datastore="build",
     build_from_token_ids="build",
     estimate_build="estimate",
     open_builder="local",
+    refresh="from_memory",
 )

@@ -44,18 +44,25 @@ def open_builder(
     tokenizer_name: str | None = None,
 ) -> DatastoreBuilder:
     """Starts the build of a corpus at `out`, or takes up the one that was killed there."""
-    size = vocab_size(tokenizer)
-    eos = tokenizer.eos_token_id
     return DatastoreBuilder(
         out,
-        vocab_size=size,
-        separator=size if eos is None else eos,
-        tokenizer_name=tokenizer_name or tokenizer.name_or_path,
-        tokenizer_fingerprint=fingerprint(tokenizer),
+        **facts_of(tokenizer, tokenizer_name),
         corpus=[corpus.name],
         plan=json.dumps({"corpus": corpus.name}),
         **options.for_core(*FOR_BUILDER),
     )
+
+
+def facts_of(tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> dict[str, Any]:
+    """What a datastore says of the tokenizer of its tokens, as the builder takes it."""
+    size = vocab_size(tokenizer)
+    eos = tokenizer.eos_token_id
+    return {
+        "vocab_size": size,
+        "separator": size if eos is None else eos,
+        "tokenizer_name": name or tokenizer.name_or_path,
+        "tokenizer_fingerprint": fingerprint(tokenizer),
+    }
 
 
 def tokenise(

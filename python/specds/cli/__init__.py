@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 _COMMANDS = {
     "Text": (run.generate, run.chat, run.demo, export.export_generate),
-    "Datastores": (build.build, build.add, build.merge, build.compact, fit.fit),
+    "Datastores": (build.build, build.add, build.refresh, build.merge, build.compact, fit.fit),
     "Questions": (inspect.info, inspect.verify, inspect.lookup, inspect.view),
 }
 for panel, commands in _COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Commands that write datastores: build, add, merge, compact."""
+"""Commands that write datastores: build, add, refresh, merge, compact."""
 
 import glob
 from dataclasses import replace
@@ -140,6 +140,55 @@ def _build(
             terminal.note("nothing was complete yet: the same command begins anew")
         raise
     display.show(report.to_dict(), display.build_table(report), as_json=as_json)
+
+
+@with_records
+def refresh(
+    datastore: Annotated[
+        Path,
+        typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`, or to make."),
+    ],
+    from_memory: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="What a server with `save_every`, or `save`, wrote."),
+    ],
+    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
+    tenant: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Whose texts; by default those that are nobody's."),
+    ] = "",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of the tokens, where the datastore is still to make."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Move what a server remembers into its datastore.
+
+    Adds a tenant's texts to the datastore, in shards of their own, then takes out of the memory
+    what the datastore has. Readers and servers go on meanwhile. Nothing is lost where it is killed:
+    give the same command again.
+
+    Examples:
+        specds refresh chat.specds --from-memory memory.file
+
+        specds refresh ann.specds --from-memory memory.file --tenant ann --tokenizer ./vicuna
+    """
+    from specds.build import refresh as move
+    from specds.loading import load_encoder
+
+    loaded = None if tokenizer is None or datastore.exists() else load_encoder(tokenizer)
+    with terminal.build_progress(after_s=2.0) as progress:
+        report = move(
+            datastore,
+            from_memory,
+            tenant,
+            options,
+            tokenizer=loaded,
+            tokenizer_name=tokenizer,
+            progress=progress,
+        )
+    display.show(report.to_dict(), display.refresh_table(report), as_json=as_json)
 
 
 @with_records

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from specds._core import Datastore
-    from specds.build import BuildEstimate, BuildReport
+    from specds.build import BuildEstimate, BuildReport, RefreshReport
     from specds.demo.measure import Comparison
     from specds.stats import GenerationStats
 
@@ -58,6 +58,19 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
     table.add_row("written", f"{written:%Y-%m-%d %H:%M}")
     show(facts, table, as_json=as_json)
+
+
+def refresh_table(report: RefreshReport) -> Table:
+    """The summary of a refresh."""
+    table = _facts(f"Datastore {report.path}")
+    table.add_row("texts", f"{report.num_texts:,}")
+    table.add_row("added documents", f"{report.num_added_documents:,}")
+    table.add_row("added tokens", f"{report.num_added_tokens:,}")
+    table.add_row("tokens", f"{report.num_tokens:,}")
+    table.add_row("shards", f"{report.num_shards:,}")
+    table.add_row("left in memory", f"{report.num_left:,} tokens")
+    table.add_row("time", f"{report.seconds:.1f} s")
+    return table
 
 
 def build_table(report: BuildReport) -> Table:

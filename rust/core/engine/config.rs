@@ -42,8 +42,12 @@ pub enum LoadCost {
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
-    /// A file with the memory and the weights to start from. It is read, never written.
+    /// A file with the memory and the weights to start from. It is read, and written only where there
+    /// is [`save_every`](Self::save_every).
     pub snapshot: Option<PathBuf>,
+    /// The seconds between two times at which the memory takes in what other processes wrote to the
+    /// snapshot, and is written there; a datastore that was replaced is then opened anew.
+    pub save_every: Option<f64>,
     /// Whose earlier requests are drafted from.
     pub memory: MemoryUse,
     /// The most bytes of the memory.
@@ -67,6 +71,7 @@ impl Default for EngineConfig {
         Self {
             datastore: None,
             snapshot: None,
+            save_every: None,
             memory: MemoryUse::Off,
             memory_bytes: 1 << 28,
             effort: Effort::Auto,
@@ -81,9 +86,10 @@ impl Default for EngineConfig {
 
 impl EngineConfig {
     /// The keys of the JSON object.
-    pub const KEYS: [&str; 10] = [
+    pub const KEYS: [&str; 11] = [
         "datastore",
         "snapshot",
+        "save_every",
         "memory",
         "memory_bytes",
         "effort",
@@ -107,6 +113,14 @@ impl EngineConfig {
             config.set(&key, value)?;
         }
         check_within("min_prob", config.min_prob, 0.0..=1.0)?;
+        if let Some(seconds) = config.save_every {
+            check_within("save_every", seconds, 0.001..=MAX_INTERVAL)?;
+            if config.snapshot.is_none() || config.memory == MemoryUse::Off {
+                let reason = "shares a memory: give its file as `snapshot`, and a `memory` of \
+                              `shared` or `tenants`";
+                return Err(Error::invalid("save_every", reason));
+            }
+        }
         check_limit("max_context", config.max_context, History::MAX_LENGTH)?;
         check_limit("num_threads", config.num_threads, usize::MAX)?;
         Ok(config)
@@ -116,6 +130,7 @@ impl EngineConfig {
         match key {
             "datastore" => self.datastore = read("datastore", value)?,
             "snapshot" => self.snapshot = read("snapshot", value)?,
+            "save_every" => self.save_every = read("save_every", value)?,
             "memory" => self.memory = read("memory", value)?,
             "memory_bytes" => self.memory_bytes = read("memory_bytes", value)?,
             "effort" => self.effort = effort(value)?,
@@ -133,6 +148,9 @@ impl EngineConfig {
         Ok(())
     }
 }
+
+/// A day, in seconds.
+const MAX_INTERVAL: f64 = 86_400.0;
 
 fn read<T: DeserializeOwned>(key: &'static str, value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(|error| Error::invalid(key, format!("is wrong: {error}")))

@@ -1,7 +1,8 @@
 //! What does an engine ask of a drafter in every step?
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session, draft_batch};
@@ -12,6 +13,7 @@ use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use crate::fused::prior::prior_of;
 use crate::lookup::datastore::Datastore;
+use crate::memory::sharing::Sharing;
 use crate::memory::store::MemoryOptions;
 
 /// What came of all drafts so far.
@@ -44,6 +46,9 @@ pub struct EngineDrafter {
     /// For requests whose earlier ones may be drafted from, and for the others.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
+    facts: EngineFacts,
+    memory: Option<Arc<Memory>>,
+    sharing: Option<Sharing>,
     requests: Requests,
     times: StepTimes,
     /// The tokens of the step that the last draft went into.
@@ -62,35 +67,38 @@ impl EngineDrafter {
     /// tokenizer; [`Error::InvalidArgument`] where a memory or a snapshot has no known vocabulary, or
     /// several ranks were to measure time.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
-        let is_measured = config.step_cost == LoadCost::Measured;
-        if is_measured && engine.num_ranks > 1 {
-            let reason = "can be `measured` by one rank only: several would draft differently";
-            return Err(Error::invalid("step_cost", reason));
+        let several = |key, verb: &str| {
+            let reason = format!("can be {verb} by one rank only: several would draft differently");
+            Err(Error::invalid(key, reason))
+        };
+        if engine.num_ranks > 1 && config.step_cost == LoadCost::Measured {
+            return several("step_cost", "`measured`");
         }
-        let datastore = config.datastore.as_deref();
-        let datastore = datastore
-            .map(|path| open_datastore(path, engine))
-            .transpose()?;
-        let sizes = (
-            datastore.as_ref().map(|store| store.vocab_size()),
-            engine.vocab_size,
-        );
+        if engine.num_ranks > 1 && config.save_every.is_some() {
+            return several("save_every", "used");
+        }
+        let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
+        let datastore = config.datastore.as_ref().map(open).transpose()?;
+        let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
-        let weights = datastore.as_deref().and_then(prior_of).unwrap_or_default();
-        let fused = FusedConfig {
-            recycled: config.recycled,
-            effort: config.effort,
-            ..FusedConfig::default()
-        };
-        let drafter = |memory| {
-            FusedDrafter::new(datastore.clone(), memory, fused, weights.clone()).map(Arc::new)
+        let drafters = drafters(&config, engine, datastore.clone(), memory.clone())?;
+        let interval = config.save_every.map(Duration::from_secs_f64);
+        let sharing = match (&memory, &config.snapshot, interval) {
+            (Some(memory), Some(path), Some(interval)) => {
+                let memory = Arc::clone(memory);
+                Some(Sharing::start(memory, path.clone(), interval, datastore)?)
+            }
+            _ => None,
         };
         Ok(Self {
             is_alone: engine.num_ranks <= 1,
-            vocab_size: sizes.1.or(sizes.0).unwrap_or(u32::MAX),
-            with_memory: memory.map(|memory| drafter(Some(memory))).transpose()?,
-            without_memory: drafter(None)?,
+            vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
+            with_memory: drafters.0,
+            without_memory: drafters.1,
+            facts: engine.clone(),
+            memory,
+            sharing,
             config,
             requests: Requests::default(),
             times: StepTimes::default(),
@@ -105,9 +113,12 @@ impl EngineDrafter {
         &self.config
     }
 
-    /// What could not be used of what the configuration names.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    /// What could not be used of what the configuration names, and why the memory could not be shared
+    /// the last time.
+    pub fn warnings(&self) -> Vec<String> {
+        let failure = self.sharing.as_ref().and_then(Sharing::failure);
+        let failure = failure.map(|reason| format!("the memory was not shared: {reason}"));
+        self.warnings.iter().cloned().chain(failure).collect()
     }
 
     /// What came of all drafts so far.
@@ -134,6 +145,9 @@ impl EngineDrafter {
     /// a context lacks only what the last sync brought, or has other tokens for it, that session is
     /// abandoned and not remembered. O(tokens of all contexts) to compare, and little time beside.
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
+        if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
+            self.go_on_with(datastore);
+        }
         let is_usable =
             |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
         let usable: Vec<_> = contexts
@@ -150,6 +164,17 @@ impl EngineDrafter {
                 (Some(context), false) => self.begin(row, context),
             };
             self.counts.num_refused += u64::from(!is_served);
+        }
+    }
+
+    /// Requests that begin from now on draft from this datastore.
+    fn go_on_with(&mut self, datastore: Arc<Datastore>) {
+        let memory = self.memory.clone();
+        match drafters(&self.config, &self.facts, Some(datastore), memory) {
+            Ok(drafters) => (self.with_memory, self.without_memory) = drafters,
+            Err(error) => self
+                .warnings
+                .push(format!("the new datastore is not used: {error}")),
         }
     }
 
@@ -301,20 +326,45 @@ fn finish(ended: Vec<Request>) {
     }
 }
 
-fn open_datastore(path: &Path, engine: &EngineFacts) -> Result<Arc<Datastore>> {
-    let datastore = Datastore::open(path)?;
+type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
+
+/// What drafts with a memory, where there is one, and without, from this datastore.
+fn drafters(
+    config: &EngineConfig,
+    engine: &EngineFacts,
+    datastore: Option<Arc<Datastore>>,
+    memory: Option<Arc<Memory>>,
+) -> Result<Drafters> {
+    if let Some(datastore) = &datastore {
+        check_tokenizer(datastore, engine)?;
+    }
+    let weights = datastore.as_deref().and_then(prior_of).unwrap_or_default();
+    let fused = FusedConfig {
+        recycled: config.recycled,
+        effort: config.effort,
+        ..FusedConfig::default()
+    };
+    let drafter =
+        |memory| FusedDrafter::new(datastore.clone(), memory, fused, weights.clone()).map(Arc::new);
+    Ok((
+        memory.map(|memory| drafter(Some(memory))).transpose()?,
+        drafter(None)?,
+    ))
+}
+
+fn check_tokenizer(datastore: &Datastore, engine: &EngineFacts) -> Result<()> {
     let (own, theirs) = (
         &datastore.manifest().tokenizer_fingerprint,
         &engine.tokenizer,
     );
-    if !theirs.is_empty() && own != theirs {
-        let reason = format!("its fingerprint is {own}, that of the engine's is {theirs}");
-        return Err(Error::OtherTokenizer {
-            path: path.to_owned(),
-            reason,
-        });
+    if theirs.is_empty() || own == theirs {
+        return Ok(());
     }
-    Ok(Arc::new(datastore))
+    let reason = format!("its fingerprint is {own}, that of the engine's is {theirs}");
+    Err(Error::OtherTokenizer {
+        path: datastore.path().to_owned(),
+        reason,
+    })
 }
 
 fn open_memory(
@@ -344,7 +394,12 @@ fn open_memory(
     if let Some(path) = &config.snapshot {
         match Memory::open(path, options) {
             Ok(read) => memory = read,
-            Err(error) => warnings.push(format!("the snapshot is not used: {error}")),
+            // What is shared is written: a file that cannot be read is not replaced.
+            Err(error) if config.save_every.is_none() => {
+                warnings.push(format!("the snapshot is not used: {error}"));
+            }
+            Err(error) if path.exists() => return Err(error),
+            Err(_) => {}
         }
     }
     Ok(Some(Arc::new(memory)))

@@ -22,6 +22,9 @@ pub struct History {
     of_pairs: Postings,
 }
 
+/// Where tokens are below this, the last place of each is listed while a whole text is filed.
+const MAX_LISTED: usize = 1 << 24;
+
 /// Stands for no place.
 const NONE: u32 = u32::MAX;
 
@@ -43,6 +46,39 @@ impl History {
             for &token in block {
                 self.push(token);
             }
+        }
+    }
+
+    /// The history of a whole text, as if it had been appended, in a fraction of the time: what finds
+    /// its tokens is written in order.
+    pub(crate) fn of(mut tokens: Vec<u32>) -> Self {
+        tokens.truncate(Self::MAX_LENGTH);
+        let in_text = tokens.iter().filter(|&&token| token != Self::BOUNDARY);
+        let most = in_text.max().map_or(0, |&token| token as usize + 1);
+        if most > MAX_LISTED {
+            let mut history = Self::default();
+            history.extend(&tokens);
+            return history;
+        }
+        let mut last = vec![NONE; most];
+        let mut same_token = Vec::new();
+        reserve(&mut same_token, tokens.len());
+        for (place, &token) in tokens.iter().enumerate() {
+            let before = last.get_mut(token as usize);
+            let place = saturating_u32(place);
+            same_token.push(before.map_or(NONE, |last| std::mem::replace(last, place)));
+        }
+        let tokens_with_last = (0..).zip(last).filter(|&(_, place)| place != NONE);
+        let last_of_token = SlotTable::of(&tokens_with_last.collect::<Vec<_>>(), tokens.len());
+        let pairs = (1..).zip(tokens.windows(2));
+        let pairs = pairs.filter(|(_, two)| !two.contains(&Self::BOUNDARY));
+        let pairs = pairs.map(|(place, two)| (place, pair(two[0], two[1])));
+        let of_pairs = Postings::of_all(pairs, tokens.len());
+        Self {
+            tokens,
+            same_token,
+            last_of_token,
+            of_pairs,
         }
     }
 
@@ -179,6 +215,10 @@ mod tests {
                 text.extend(piece);
                 check(&history, &text, 4);
             }
+            let mut filed = History::of(text.clone());
+            check(&filed, &text, 4);
+            filed.extend(&[1, 2, 1, 2]);
+            check(&filed, &[&text[..], &[1, 2, 1, 2]].concat(), 4);
         }
     }
 
@@ -194,6 +234,10 @@ mod tests {
         let count = |before, token| history.of_pair(before, token).count();
         assert!(count(0, 0) > 1000 && (0..40).any(|token| count(1, token) == 1));
         check(&history, &text, 40);
+        let filed = History::of(text.clone());
+        check(&filed, &text, 40);
+        assert!(filed.num_bytes() <= history.num_bytes());
+        check(&History::of(vec![u32::MAX - 1, 7]), &[u32::MAX - 1, 7], 8);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Where did the last tokens of a growing text come before, in it or in earlier requests?
 //!
-//! It imports `base` and `storage`.
+//! It imports `base`, `storage` and `lookup`.
 
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod postings;
+pub(crate) mod sharing;
 pub(crate) mod slot_table;
 mod snapshot;
 pub(crate) mod store;
 pub(crate) mod tenant;
 
 pub use history::History;
+pub use sharing::Sharing;
 pub use store::{Memory, MemoryOptions};
 pub use tenant::{Kept, Learned, Tenant};

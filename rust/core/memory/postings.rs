@@ -4,7 +4,7 @@ use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
 use crate::base::portable_math::saturating_u32;
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::memory::slot_table::{SlotTable, bytes_of, reserve, spread};
 
 /// How many numbers the first runs of a key are, each with the one that tells what was before it; the
 /// last size is that of all later ones, a line of the cache.
@@ -16,6 +16,9 @@ const UNIT: usize = SIZES[0];
 /// A run's first number: which of the sizes it has, in the low bits, and which run was before it.
 const SIZE_BITS: u32 = 3;
 const NONE_BEFORE: u32 = u32::MAX >> SIZE_BITS;
+
+/// Where all places are filed at once, so many are sorted at a time, or an eighth of them.
+const AT_ONCE: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// Stands for no place yet.
 const FREE: u32 = u32::MAX;
@@ -67,7 +70,45 @@ impl Postings {
         let next = (place as usize).max(self.runs.len() / UNIT);
         self.heads.reserve(2 * next + 2, key_of);
         let (slot, number) = self.heads.find(key, key_of);
-        let head = match number.map(Head::of) {
+        let head = self.with_place(number.map(Head::of), place);
+        self.heads.file(slot, key, head.number(), number.is_none());
+    }
+
+    /// The postings of all these places, as if they had been [added](Self::add) in ascending order, in a
+    /// fraction of the time: the places of a key are brought together first, key after key as the table
+    /// has them, so memory is read and written in order. O(n log n); beside, it takes 2 bytes a place and
+    /// 16 a key.
+    ///
+    /// `keys` has each place with its key, at most `most` of them.
+    pub(crate) fn of_all(keys: impl Iterator<Item = (u32, u64)> + Clone, most: usize) -> Self {
+        let num_parts = most.div_ceil(AT_ONCE).clamp(1, 8) as u64;
+        let (mut postings, mut heads, mut sorted) = (Self::default(), Vec::new(), Vec::new());
+        for part in 0..num_parts {
+            sorted.clear();
+            sorted.extend(keys.clone().filter_map(|(place, key)| {
+                let hash = spread(key) >> 32;
+                let entry = || u128::from(hash) << 96 | u128::from(key) << 32 | u128::from(place);
+                ((hash * num_parts) >> 32 == part).then(entry)
+            }));
+            sorted.sort_unstable();
+            for same_key in sorted.chunk_by(|one, other| one >> 32 == other >> 32) {
+                let (key, first) = key_and_place(same_key[0]);
+                let head = same_key[1..]
+                    .iter()
+                    .fold(Head::Place(first), |head, &entry| {
+                        postings.with_place(Some(head), key_and_place(entry).1)
+                    });
+                heads.push((key, head.number()));
+            }
+        }
+        let end = most.max(postings.runs.len() / UNIT);
+        postings.heads = SlotTable::of(&heads, 2 * end + 2);
+        postings
+    }
+
+    /// What is filed under a key once it has one more place.
+    fn with_place(&mut self, head: Option<Head>, place: u32) -> Head {
+        match head {
             None => Head::Place(place),
             Some(Head::Place(first)) => self.begin_run(None, &[first, place]),
             Some(Head::Run(run)) => {
@@ -81,8 +122,7 @@ impl Postings {
                     self.begin_run(Some(run), &[place])
                 }
             }
-        };
-        self.heads.file(slot, key, head.number(), number.is_none());
+        }
     }
 
     /// The places of this key, the latest first.
@@ -165,6 +205,15 @@ impl Postings {
         let places = self.places(run);
         &places[..num_taken(places)]
     }
+}
+
+/// Of what is sorted to bring the places of a key together: below some of the key's hash.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "these bits are what is meant"
+)]
+fn key_and_place(entry: u128) -> (u64, u32) {
+    ((entry >> 32) as u64, entry as u32)
 }
 
 /// A place of the key that is filed under a number: the only one, or the first of its last run.

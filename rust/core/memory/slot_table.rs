@@ -61,21 +61,41 @@ impl SlotTable {
         } else {
             self.slots.len()
         };
+        let mut grown = Self::with_slots(num_slots, end);
+        for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
+            let number = (slot & self.mask()) - 1;
+            grown.file_new(key_of(number), number);
+        }
+        *self = grown;
+    }
+
+    /// The table of these keys, no two the same, with their numbers, all below `end`. Quick where their
+    /// hashes ascend.
+    pub(crate) fn of(keys: &[(u64, u32)], end: usize) -> Self {
+        let mut table = Self::with_slots(slots_of(keys.len() + keys.len() / PARTS), end);
+        for &(key, number) in keys {
+            table.file_new(key, number);
+        }
+        table
+    }
+
+    fn with_slots(num_slots: usize, end: usize) -> Self {
         let mut slots = Vec::new();
         reserve(&mut slots, num_slots);
         slots.resize(num_slots, 0);
-        let mut grown = Self {
+        Self {
             slots,
-            len: self.len,
+            len: 0,
             bits: (usize::BITS - end.leading_zeros() + 1).min(u32::BITS),
-        };
-        for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
-            let number = (slot & self.mask()) - 1;
-            let hash = spread(key_of(number));
-            let place = grown.free_place(hash);
-            grown.slots[place] = grown.tag(hash) | (number + 1);
         }
-        *self = grown;
+    }
+
+    /// Files a number under a key that has none, where there is a free slot.
+    fn file_new(&mut self, key: u64, number: u32) {
+        let hash = spread(key);
+        let place = self.free_place(hash);
+        self.slots[place] = self.tag(hash) | (number + 1);
+        self.len += 1;
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

@@ -9,14 +9,16 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::error::{Error, Result};
+use crate::lookup::datastore::Datastore;
 use crate::memory::groups::Groups;
-use crate::memory::store::{Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant};
+use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
+use crate::memory::tenant::{Learned, Tenant, Texts, Unindexed, hash};
 use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
@@ -42,21 +44,30 @@ impl<L: Learned> Memory<L> {
     /// [`Error::Io`] where the file cannot be written; what is at `path` stays.
     /// [`Error::InvalidArgument`] where `path` has no file name.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.replace(path.as_ref(), false)
+        self.replace(path.as_ref(), |_, _| Ok(()))
     }
 
     /// As [`save`](Self::save), once what others have written there since this memory was opened or saved
     /// is in it, but for tenants that were forgotten since: of several processes, none loses what another
     /// has kept. Of a tenant whom two of them taught, this one's weights stay.
     ///
+    /// Texts that `known` has are then [removed](Self::remove_known), here and from the file.
+    ///
     /// # Errors
     ///
-    /// Those of [`save`](Self::save), and of [`open`](Self::open) where there is a file.
-    pub fn merge_into(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.replace(path.as_ref(), true)
+    /// Those of [`save`](Self::save), of [`open`](Self::open) where there is a file, and of
+    /// [`remove_known`](Self::remove_known).
+    pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
+        self.replace(path.as_ref(), |memory, path| {
+            if path.exists() {
+                memory.take_in(path)?;
+            }
+            known.map_or(Ok(()), |known| memory.remove_known(known).map(drop))
+        })
     }
 
-    fn replace(&self, path: &Path, merges: bool) -> Result<()> {
+    /// Writes all once `prepare` is done, under the lock of the file.
+    fn replace(&self, path: &Path, prepare: impl FnOnce(&Self, &Path) -> Result<()>) -> Result<()> {
         let Some(name) = path.file_name() else {
             return Err(Error::invalid("path", "must name a file"));
         };
@@ -71,9 +82,8 @@ impl<L: Learned> Memory<L> {
             self.synced.store(checksum, Ordering::Relaxed);
             Ok(())
         };
-        let exists = merges && path.exists();
-        let merged = if exists { self.take_in(path) } else { Ok(()) };
-        if let Err(error) = merged.and_then(|()| write().map_err(Error::io(path))) {
+        let prepared = prepare(self, path);
+        if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
             // What is at `path` may have them still.
             self.forgotten().append(&mut forgotten);
             let _ = fs::remove_file(&partial);
@@ -122,6 +132,48 @@ impl<L: Learned> Memory<L> {
         filled.map_err(|reason| unusable(reason.to_owned()))?;
         self.synced.store(checksum, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes in what a snapshot has of a tenant: what he taught, then each of his texts.
+    fn restore(&self, name: &str, last_use: u64, learned: Option<L>) -> Result<Arc<Tenant<L>>> {
+        let tenant = self.tenant(name)?;
+        if let Some(learned) = learned {
+            self.begin_learning(&tenant, learned);
+        }
+        self.note_use(&tenant, last_use);
+        Ok(tenant)
+    }
+
+    /// What comes later is of later use.
+    fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
+        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
+    }
+
+    fn restore_text(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
+        let _writing = self.begin_writing();
+        self.append(tenant, tokens, last_use);
+    }
+
+    /// Puts texts that were read at once into a tenant who had none.
+    fn restore_texts(&self, tenant: &Tenant<L>, texts: Unindexed) {
+        let _writing = self.begin_writing();
+        if tenant.read().is_textless() {
+            let texts = texts.index();
+            self.change(tenant, |kept| kept.texts = texts);
+            self.make_room(tenant, 0);
+        } else {
+            for (tokens, last_use) in texts.documents() {
+                self.append(tenant, tokens, last_use);
+            }
+        }
+    }
+
+    /// How many tokens a tenant who has no texts surely has room for.
+    fn num_tokens_at_once(&self, tenant: &Tenant<L>) -> usize {
+        let room = self.max_bytes().saturating_sub(self.num_bytes());
+        let most = room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
+        if tenant.read().is_textless() { most } else { 0 }
     }
 
     /// Gives the checksum of what it writes, and the names that are forgotten in it.
@@ -354,6 +406,10 @@ impl Input {
             } else {
                 Some(memory.restore(&name, last_use, learned).ok()?)
             };
+            let room = tenant
+                .as_ref()
+                .map(|tenant| memory.num_tokens_at_once(tenant));
+            let (mut room, mut first) = (room.unwrap_or(0), Unindexed::default());
             for _ in 0..self.number()? {
                 let last_use = self.last_use()?;
                 let tokens = self.tokens(most_tokens)?;
@@ -363,11 +419,19 @@ impl Input {
                 {
                     return Some(Err("it holds tokens outside its vocabulary"));
                 }
-                if let Some(tenant) = &tenant {
+                let Some(tenant) = &tenant else { continue };
+                memory.note_use(tenant, last_use);
+                if tokens.len() < room {
+                    room -= tokens.len() + 1;
+                    first.push(&tokens, hash(&tokens), last_use);
+                } else {
+                    room = 0;
+                    memory.restore_texts(tenant, std::mem::take(&mut first));
                     memory.restore_text(tenant, &tokens, last_use);
                 }
             }
             if let Some(tenant) = &tenant {
+                memory.restore_texts(tenant, first);
                 memory.restore_groups(tenant, &groups);
             }
             before = Some(name);

@@ -80,7 +80,7 @@ pub struct Memory<L = ()> {
     num_bytes: AtomicUsize,
     num_tokens: AtomicUsize,
     /// One more than the last use of anything.
-    clock: AtomicU64,
+    pub(crate) clock: AtomicU64,
     /// The checksum of the snapshot that was read or written last; 0 before that.
     pub(crate) synced: AtomicU64,
     /// Hashes of the names that were forgotten since then.
@@ -91,7 +91,7 @@ pub struct Memory<L = ()> {
 const PIECE: usize = 1024;
 
 /// No token takes more, tables that have just grown included: 22 bytes where each pair comes twice.
-const MAX_BYTES_PER_TOKEN: usize = 28;
+pub(crate) const MAX_BYTES_PER_TOKEN: usize = 28;
 
 impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.
@@ -186,7 +186,7 @@ impl<L: Learned> Memory<L> {
         self.append(tenant, tokens, self.tick());
     }
 
-    fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
+    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
         let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
@@ -231,7 +231,7 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Makes room for what a tenant teaches, where the memory is not too small for it.
-    fn begin_learning(&self, tenant: &Tenant<L>, learned: L) {
+    pub(crate) fn begin_learning(&self, tenant: &Tenant<L>, learned: L) {
         let _writing = self.begin_writing();
         if 4 * L::NUM_BYTES <= self.max_bytes() {
             self.make_room(tenant, L::NUM_BYTES);
@@ -325,26 +325,15 @@ impl<L: Learned> Memory<L> {
         tenants.values().cloned().collect()
     }
 
-    /// Takes in what a snapshot has of a tenant: what he taught, then each of his texts.
-    pub(crate) fn restore(
-        &self,
-        name: &str,
-        last_use: u64,
-        learned: Option<L>,
-    ) -> Result<Arc<Tenant<L>>> {
-        let tenant = self.tenant(name)?;
-        if let Some(learned) = learned {
-            self.begin_learning(&tenant, learned);
-        }
-        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-        Ok(tenant)
-    }
-
-    pub(crate) fn restore_text(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
-        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-        let _writing = self.begin_writing();
-        self.append(tenant, tokens, last_use);
+    /// Replaces a tenant's texts, who seems to have none meanwhile.
+    pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
+        let mut texts = Texts::default();
+        self.change(tenant, |kept| {
+            texts = std::mem::take(&mut kept.texts);
+            kept.groups.clear();
+        });
+        let texts = of(texts);
+        self.change(tenant, |kept| kept.texts = texts);
     }
 
     pub(crate) fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
@@ -363,7 +352,7 @@ impl<L: Learned> Memory<L> {
 
     /// Removes texts until `tenant` can take so many bytes, or nobody has too much any more; gives
     /// the bytes that are free.
-    fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
+    pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
     }
@@ -391,18 +380,11 @@ impl<L: Learned> Memory<L> {
 
     /// Takes the larger of what a tenant has taught and a third of his texts from him.
     fn cut(&self, tenant: &Tenant<L>) {
-        let mut texts = None;
-        self.change(tenant, |kept| {
-            if kept.learned_bytes() > kept.texts.num_bytes() {
-                kept.learned = None;
-            } else {
-                texts = Some(std::mem::take(&mut kept.texts));
-                kept.groups.clear();
-            }
-        });
-        if let Some(texts) = texts {
-            let texts = texts.without_oldest();
-            self.change(tenant, |kept| kept.texts = texts);
+        let is_taught = |kept: &Kept<L>| kept.learned_bytes() > kept.texts.num_bytes();
+        if is_taught(&tenant.read()) {
+            self.change(tenant, |kept| kept.learned = None);
+        } else {
+            self.rewrite(tenant, Texts::without_oldest);
         }
     }
 
@@ -433,7 +415,7 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Changes what is kept of a tenant, and counts.
-    fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
+    pub(crate) fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
         change(&mut kept);

@@ -1,5 +1,6 @@
 //! What is kept of one tenant?
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,7 +121,11 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.documents.is_empty() && self.groups.num_bytes() == 0 && self.learned.is_none()
+        self.is_textless() && self.groups.num_bytes() == 0 && self.learned.is_none()
+    }
+
+    pub(crate) fn is_textless(&self) -> bool {
+        self.texts.documents.is_empty()
     }
 }
 
@@ -170,16 +175,23 @@ impl Texts {
             .iter()
             .find(is_last)
             .map_or(0, |&(last_use, _)| last_use);
-        let (documents, mut texts) = (self.documents, Self::default());
+        self.without(|document| document.last_use.load(Ordering::Relaxed) <= newest)
+    }
+
+    /// Those whose hash is none of these. O(tokens).
+    pub(crate) fn without_hashes(self, hashes: &BTreeSet<u64>) -> Self {
+        self.without(|document| hashes.contains(&document.hash))
+    }
+
+    fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
+        let (documents, mut kept) = (self.documents, Unindexed::default());
         let tokens = self.history.into_tokens();
-        for document in documents {
+        for document in documents.into_iter().filter(|each| !is_removed(each)) {
             let last_use = document.last_use.load(Ordering::Relaxed);
-            if last_use > newest {
-                texts.append(&tokens[document.range()]);
-                texts.end_document(document.hash, last_use);
-            }
+            kept.push(&tokens[document.range()], document.hash, last_use);
         }
-        texts
+        drop(tokens);
+        kept.index()
     }
 
     /// The tokens of the document of this hash.
@@ -187,6 +199,14 @@ impl Texts {
         let document = |number: u32| &self.documents[number as usize];
         let found = self.by_hash.get(hash, |number| document(number).hash);
         found.map(|number| self.tokens(document(number)))
+    }
+
+    /// The hashes of all documents.
+    pub(crate) fn hashes(&self) -> Vec<u64> {
+        self.documents
+            .iter()
+            .map(|document| document.hash)
+            .collect()
     }
 
     /// The tokens of each document, and its last use.
@@ -235,26 +255,68 @@ impl Texts {
 
     /// Ends the document whose last tokens were just appended, and all of whose tokens have this hash.
     pub(crate) fn end_document(&mut self, hash: u64, last_use: u64) {
-        let start = self.documents.last().map_or(0, |document| document.end + 1);
-        let end = u32::try_from(self.history.tokens().len()).expect("at most `MAX_BYTES`");
-        let number = u32::try_from(self.documents.len()).expect("fewer than tokens");
+        let end = self.history.tokens().len();
         self.history.extend(&[History::BOUNDARY]);
-        reserve(&mut self.documents, 1);
-        self.documents.push(Document {
-            start,
-            end,
-            hash,
-            last_use: last_use.into(),
-        });
-        // Of two documents with one hash, the later one is found again.
-        let documents = &self.documents;
-        self.by_hash
-            .replace(number, |number| documents[number as usize].hash);
+        enter(&mut self.documents, &mut self.by_hash, end, hash, last_use);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
         self.history.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
     }
+}
+
+/// Texts that are not searched before all of them are there: then what finds their tokens is made at
+/// once, which takes a fraction of the time.
+#[derive(Debug, Default)]
+pub(crate) struct Unindexed {
+    tokens: Vec<u32>,
+    documents: Vec<Document>,
+    by_hash: SlotTable,
+}
+
+impl Unindexed {
+    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64, last_use: u64) {
+        reserve(&mut self.tokens, tokens.len() + 1);
+        self.tokens.extend_from_slice(tokens);
+        let end = self.tokens.len();
+        self.tokens.push(History::BOUNDARY);
+        enter(&mut self.documents, &mut self.by_hash, end, hash, last_use);
+    }
+
+    pub(crate) fn documents(&self) -> impl Iterator<Item = (&[u32], u64)> {
+        self.documents.iter().map(|document| {
+            let last_use = document.last_use.load(Ordering::Relaxed);
+            (&self.tokens[document.range()], last_use)
+        })
+    }
+
+    pub(crate) fn index(self) -> Texts {
+        Texts {
+            history: History::of(self.tokens),
+            documents: self.documents,
+            by_hash: self.by_hash,
+        }
+    }
+}
+
+/// Enters the document that ends before `end`, and begins after the one before.
+fn enter(
+    documents: &mut Vec<Document>,
+    by_hash: &mut SlotTable,
+    end: usize,
+    hash: u64,
+    last_use: u64,
+) {
+    let number = u32::try_from(documents.len()).expect("fewer than tokens");
+    reserve(documents, 1);
+    documents.push(Document {
+        start: documents.last().map_or(0, |document| document.end + 1),
+        end: u32::try_from(end).expect("at most `MAX_BYTES`"),
+        hash,
+        last_use: last_use.into(),
+    });
+    // Of two documents with one hash, the later one is found again.
+    by_hash.replace(number, |number| documents[number as usize].hash);
 }
 
 /// The hash by which a document is found again.

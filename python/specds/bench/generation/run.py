@@ -27,11 +27,11 @@ from specds.bench.generation.ways import (
 from specds.bench.harness import (
     circumstances,
     open_datastores,
-    read_transcripts,
     silent,
     tokenizer_of,
 )
 from specds.bench.options import MODES
+from specds.bench.transcripts import read_files
 from specds.demo.held_out import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
 from specds.hierarchy.registry import drafter_name
@@ -174,7 +174,7 @@ def _requests(
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
         return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
     known = int(model.config.get_text_config(decoder=True).vocab_size)
-    recorded = read_transcripts(options, tokenizer)
+    recorded = read_files(options.transcripts, tokenizer, options.limit)
     for transcript in recorded:
         largest = max(transcript.prompt_ids.max(), transcript.completion_ids.max())
         if largest >= known:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specds.bench.engines import EngineError
 from specds.bench.replay.trace import Trace, replay
 from specds.bench.transcripts import ALL
+from specds.drafters import FusedDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from specds.bench.engines import Engine
     from specds.bench.replay.trace import Shape
     from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
+    from specds.drafters import Drafter, Session
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,23 @@ def replay_all(
         A trace for each file of transcripts, by name.
     """
     traces: dict[str, Trace] = {}
-    for transcript in transcripts:
+    served: Counter[Hashable] = Counter()
+    for number, transcript in enumerate(transcripts):
         progress()
-        drafter = drafter_of()
-        start = partial(drafter.session, transcript.prompt_ids)
-        trace = replay(start, transcript, budget, shape)
+        trace = replay(_starter(drafter_of(), transcript), transcript, budget, shape)
+        family = (transcript.source, transcript.family)
+        trace.requests = [number] * len(trace.accepted)
+        trace.samples = [served[family]] * len(trace.accepted)
+        served[family] += 1
         traces.setdefault(transcript.source, Trace()).merge(trace)
     return dict(sorted(traces.items()))
+
+
+def _starter(drafter: Drafter, transcript: Transcript) -> Callable[[], Session]:
+    given: dict[str, Any] = {}
+    if isinstance(drafter, FusedDrafter):
+        given["predicted_output"] = transcript.predicted_ids
+    return partial(drafter.session, transcript.prompt_ids, **given)
 
 
 def together(traces: Iterable[Trace]) -> Trace:

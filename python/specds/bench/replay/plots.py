@@ -19,7 +19,33 @@ if TYPE_CHECKING:
 
 _MEAN = "mean_acceptance_length"
 _TOKENS = "tokens per forward"
-_MATCH = "acceptance_by_match_length"
+_CURVES = (
+    (
+        "match_length",
+        "against match length",
+        "tokens of context matched",
+        "How far a context that occurs is to be trusted; what fewer than one draft in a hundred "
+        "had is left out.",
+    ),
+    (
+        "request",
+        "over the requests served",
+        "requests served before",
+        "By tenths of the requests: what a drafter learns of those before.",
+    ),
+    (
+        "sample",
+        "by the samples of a group",
+        "requests of the group served before",
+        "What earlier samples of a prompt, or turns of a task, are worth.",
+    ),
+    (
+        "context_length",
+        "by context length",
+        "tokens of context, at least",
+        "What a request's own text is worth as it grows.",
+    ),
+)
 Series = dict[str, "Points"]
 
 
@@ -106,20 +132,25 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
             "Texts differ: what resembles the datastore, or itself, is foretold best.",
             bars(groups, styles, _TOKENS),
         )
-    matched = [{**row, _MATCH: _frequent(row[_MATCH])} for row in largest if row[_MATCH]]
-    yield Figure(
-        "acceptance-by-match-length",
-        f"Acceptance length against match length{at_budget}",
-        "How far a context that occurs is to be trusted; the larger a mark, the more drafts, and "
-        "what fewer than one in a hundred had is left out.",
-        lines(
-            _nested(matched, rows, _MATCH, "match_length", _MEAN),
-            styles,
-            "tokens of context matched",
-            _TOKENS,
-            sizes=_weights(matched, rows),
-        ),
-    )
+    for x, title, x_title, caption in _CURVES:
+        field = f"acceptance_by_{x}"
+        curves = [{**row, field: _frequent(row[field])} for row in largest if row[field]]
+        if any(len(row[field]) > 1 for row in curves):
+            yield Figure(
+                field.replace("_", "-"),
+                f"Acceptance length {title}{at_budget}",
+                f"{caption} The larger a mark, the more drafts.",
+                lines(
+                    _nested(curves, rows, field, x, _MEAN),
+                    styles,
+                    x_title,
+                    _TOKENS,
+                    sizes={
+                        _name(row, rows, curves): [point["num_drafts"] for point in row[field]]
+                        for row in curves
+                    },
+                ),
+            )
     with_datastore = [row for row in largest if row["datastore_tokens"]]
     if len({row["datastore_tokens"] for row in with_datastore}) > 1:
         yield Figure(
@@ -187,12 +218,6 @@ def _nested(chosen: Sequence[Row], rows: Sequence[Row], field: str, x: str, y: s
 def _frequent(points: Sequence[Row]) -> list[Row]:
     least = sum(point["num_drafts"] for point in points) / 100
     return [point for point in points if point["num_drafts"] >= least]
-
-
-def _weights(chosen: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[float]]:
-    return {
-        _name(row, rows, chosen): [point["num_drafts"] for point in row[_MATCH]] for row in chosen
-    }
 
 
 def _by_position(chosen: Sequence[Row], rows: Sequence[Row]) -> Series:

@@ -59,7 +59,8 @@ def figures(trace: Trace | None) -> Row:
     if trace is None:
         return dict.fromkeys(figures(Trace()))
     stats = trace.stats
-    drafts = max(stats.num_drafts, 1)
+    binades = [1 << (length.bit_length() - 1) for length in trace.context_lengths]
+    drafts, reached = max(stats.num_drafts, 1), stats.num_accepted_tokens_per_pos
     return {
         "num_requests": trace.num_requests,
         "num_drafts": stats.num_drafts,
@@ -69,13 +70,19 @@ def figures(trace: Trace | None) -> Row:
         "num_emitted_tokens": stats.num_emitted_tokens,
         "mean_acceptance_length": stats.mean_acceptance_length,
         "nodes_per_draft": stats.num_draft_tokens / drafts,
-        "acceptance_by_position": [n / drafts for n in stats.num_accepted_tokens_per_pos],
+        "draft_acceptance_rate": stats.num_accepted_tokens / max(stats.num_draft_tokens, 1),
+        "acceptance_histogram": (-np.diff([drafts, *reached, 0])).tolist(),
+        "acceptance_by_position": [n / drafts for n in reached],
+        **_of_predicted_output(trace),
         "draft_p50_us": _percentile_us(trace.draft_ns, 50),
         "draft_p99_us": _percentile_us(trace.draft_ns, 99),
         "observe_p50_us": _percentile_us(trace.observe_ns, 50),
         "observe_p99_us": _percentile_us(trace.observe_ns, 99),
         "emitted_by_source": dict(trace.sources),
-        "acceptance_by_match_length": _by_match_length(trace),
+        "acceptance_by_match_length": _acceptance_by("match_length", trace.match_lengths, trace),
+        "acceptance_by_context_length": _acceptance_by("context_length", binades, trace),
+        "acceptance_by_request": _acceptance_by("request", _tenths(trace.requests), trace),
+        "acceptance_by_sample": _acceptance_by("sample", trace.samples, trace),
         **_calibration(trace),
     }
 
@@ -84,20 +91,37 @@ def _percentile_us(elapsed_ns: Sequence[int], percentile: float) -> float | None
     return float(np.percentile(elapsed_ns, percentile)) / 1e3 if elapsed_ns else None
 
 
-def _by_match_length(trace: Trace) -> list[Row] | None:
-    if not trace.match_lengths:
+def _of_predicted_output(trace: Trace) -> Row:
+    """The tokens that callers expected: those drafted from there and accepted, and the rest."""
+    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+    if trace.num_predicted_tokens is None:
+        return dict.fromkeys(names)
+    accepted = trace.sources["predicted"]
+    return dict(zip(names, (accepted, max(trace.num_predicted_tokens - accepted, 0)), strict=True))
+
+
+def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[Row] | None:
+    """The mean acceptance length of the drafts of each key; None where the keys are not known."""
+    if not keys:
         return None
     accepted: dict[int, list[int]] = defaultdict(list)
-    for length, count in zip(trace.match_lengths, trace.accepted, strict=True):
-        accepted[length].append(count)
+    for key, count in zip(keys, trace.accepted, strict=True):
+        accepted[key].append(count)
     return [
         {
-            "match_length": length,
+            name: key,
             "num_drafts": len(counts),
             "mean_acceptance_length": 1 + sum(counts) / len(counts),
         }
-        for length, counts in sorted(accepted.items())
+        for key, counts in sorted(accepted.items())
     ]
+
+
+def _tenths(numbers: Sequence[int]) -> list[int]:
+    """The first number of the tenth that each is in."""
+    parts = np.array_split(sorted(set(numbers)), _PARTS)
+    first_of = {int(number): int(part[0]) for part in parts for number in part}
+    return [first_of[number] for number in numbers]
 
 
 def _calibration(trace: Trace) -> Row:
@@ -124,7 +148,7 @@ def _calibration(trace: Trace) -> Row:
 def tables(document: Document) -> list[Table]:
     """All rows for people: a table for each group of transcripts."""
     shown, rows = [], document["rows"]
-    columns = ("nodes", "of", "tokens", "1st", "2nd", "4th", "p50", "p99", "learn")
+    columns = ("nodes", "of", "tokens", "rate", "1st", "2nd", "4th", "p50", "p99", "learn")
     for group, chosen in groupby(rows, key=lambda row: str(row["transcripts"])):
         shown.append(table(f"Replay of {group}", "drafter", *columns))
         for row in chosen:
@@ -134,9 +158,9 @@ def tables(document: Document) -> list[Table]:
 
 
 _CAPTION = (
-    "nodes: drafted; of: the budget; tokens: per forward, bonus token included; 1st: share of "
-    "drafts whose first token was accepted; p50, p99: µs to draft; learn: median µs to observe "
-    "what was accepted."
+    "nodes: drafted; of: the budget; tokens: per forward, bonus token included; rate: of the "
+    "drafted tokens, those accepted; 1st: share of drafts whose first token was accepted; p50, "
+    "p99: µs to draft; learn: median µs to observe what was accepted."
 )
 
 
@@ -150,6 +174,7 @@ def _shown_figures(row: Row) -> list[str]:
         f"{row['nodes_per_draft']:.1f}",
         str(row["budget"]),
         f"{row['mean_acceptance_length']:.3f}",
+        f"{row['draft_acceptance_rate']:.0%}",
         *(f"{rates.get(position, 0):.0%}" for position in (1, 2, 4)),
         *map(_microseconds, times),
     ]

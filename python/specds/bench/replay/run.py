@@ -13,14 +13,13 @@ from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_m
 from specds.bench.harness import (
     circumstances,
     open_datastores,
-    read_transcripts,
     silent,
     tokenizer_of,
 )
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
-from specds.bench.transcripts import ALL, ordered
+from specds.bench.transcripts import ALL, ordered, read_files
 from specds.drafters import (
     OPTIONS,
     DrafterInputs,
@@ -58,7 +57,9 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
     datastores = open_datastores(options.datastores)
     name, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    requests = ordered(read_transcripts(options, tokenizer), options.order, options.seed)
+    requests = ordered(
+        read_files(options.transcripts, tokenizer, options.limit), options.order, options.seed
+    )
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +88,7 @@ def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
         return []
     datastores = [Datastore.open(path) for path in options.datastores[:1]]
     _, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    chosen = read_transcripts(options, tokenizer)
+    chosen = read_files(options.transcripts, tokenizer, options.limit)
     chosen = chosen[:: max(len(chosen) // _STORIES, 1)][:_STORIES]
     datastore = next(iter(datastores), None)
     inputs = DrafterInputs(datastore, tokenizer=tokenizer, weights=read_weights(options.weights))

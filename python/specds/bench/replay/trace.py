@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from specds._core import SOURCES, DraftSession
+from specds.bench.replay.suggested import suggestion
 from specds.drafters.session import within
 from specds.drafters.watched import right_path
 from specds.stats import GenerationStats
@@ -41,6 +42,10 @@ class Trace:
         expected: How many the drafter itself expected to be: the sum of its nodes' probabilities.
         match_lengths: The context that each draft was made from; empty where the session does not
             tell.
+        context_lengths: Tokens before each draft, prompt included.
+        requests: Which request of the run each draft was for.
+        samples: How many requests of the same group had been served before it.
+        num_predicted_tokens: Tokens that callers expected; None where no caller did.
         draft_ns: Time of each call of `draft`.
         observe_ns: Time of each call of `observe` behind the prompt.
         sources: How many emitted tokens came from where: what drafted them, or the target.
@@ -51,6 +56,10 @@ class Trace:
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     match_lengths: list[int] = field(default_factory=list)
+    context_lengths: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    num_predicted_tokens: int | None = None
     draft_ns: list[int] = field(default_factory=list)
     observe_ns: list[int] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
@@ -59,6 +68,10 @@ class Trace:
         """Appends the drafts of `other`."""
         self.stats.merge(other.stats)
         self.num_requests += other.num_requests
+        if other.num_predicted_tokens is not None:
+            self.num_predicted_tokens = (
+                self.num_predicted_tokens or 0
+            ) + other.num_predicted_tokens
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.sources.update(other.sources)
@@ -92,28 +105,33 @@ def replay(
     trace = Trace(num_requests=1)
     session = open_session()
     try:
-        _follow(session, transcript.completion_ids, max_nodes, shape, trace)
+        _follow(session, transcript, max_nodes, shape, trace)
     finally:
         session.finish()
     stats = trace.stats
     stats.num_emitted_tokens = len(transcript.completion_ids)
+    if transcript.predicted_ids is not None:
+        trace.num_predicted_tokens = len(transcript.predicted_ids)
     stats.draft_s, stats.observe_s = sum(trace.draft_ns) / 1e9, sum(trace.observe_ns) / 1e9
     return trace
 
 
 def _follow(
-    session: Session, truth: np.ndarray, max_nodes: int, shape: Shape, trace: Trace
+    session: Session, transcript: Transcript, max_nodes: int, shape: Shape, trace: Trace
 ) -> None:
-    position = 0
+    truth, position = transcript.completion_ids, 0
     while position < len(truth):
         path: list[int] = []
         max_depth = len(truth) - position - 1
         if max_nodes > 0 and max_depth > 0:
+            if transcript.suggested:
+                session.suggest(suggestion(transcript, position))
             start = perf_counter_ns()
             tree = _draft(session, max_nodes, max_depth, shape)
             trace.draft_ns.append(_elapsed(session, start))
             tree = within(tree, max_nodes, max_depth)
             path = right_path(tree, truth[position:])
+            trace.context_lengths.append(len(transcript.prompt_ids) + position)
             _record(trace, session, tree, path)
         else:
             trace.stats.record_draft(0, 0)

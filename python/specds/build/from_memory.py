@@ -1,0 +1,142 @@
+"""How does what a server wrote become part of its datastore, and leave its memory?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specds._core import Datastore, DatastoreBuilder, Memory, refit
+from specds.build.local import FOR_BUILDER, facts_of
+from specds.build.options import BuildOptions
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specds.build.report import Progress
+
+# More than a snapshot of any size takes in memory, by the bytes of its file.
+_MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
+
+
+@dataclass(frozen=True)
+class RefreshReport:
+    """What went from a memory to a datastore.
+
+    Attributes:
+        path: Of the datastore.
+        num_texts: The tenant's texts in the memory.
+        num_added_documents: Documents that they were, but for those that the datastore had.
+        num_added_tokens: Their tokens, separators included.
+        num_tokens: Tokens of the datastore now; 0 where there is none and nothing to make one of.
+        num_shards: Its shards.
+        num_left: Tokens that all tenants still have in the memory.
+        seconds: What it took.
+    """
+
+    path: str
+    num_texts: int
+    num_added_documents: int
+    num_added_tokens: int
+    num_tokens: int
+    num_shards: int
+    num_left: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+
+def refresh(
+    path: str | PathLike[str],
+    memory: str | PathLike[str],
+    tenant: str = "",
+    options: BuildOptions | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer_name: str | None = None,
+    progress: Progress | None = None,
+) -> RefreshReport:
+    """Adds a tenant's texts in a memory to a datastore, then takes them out of the memory.
+
+    Texts are tokens already, so nothing is tokenised. Readers go on with the datastore that they
+    opened, and processes that share the memory go on with it. Killed at any moment, a text is in
+    the memory or in the datastore, or in both: the same call then goes on.
+
+    Args:
+        path: The datastore; made where there is none.
+        memory: What `Memory.save`, `FusedDrafter.save` or a server with `save_every` writes.
+        tenant: Whose texts. Whoever drafts from the datastore drafts from them afterwards.
+        options: How shards are made.
+        tokenizer: Of the tokens, where there is no datastore yet.
+        tokenizer_name: What to call it in the manifest; its own name by default.
+        progress: Told how far it has come.
+
+    Raises:
+        FileNotFoundError: There is no memory at its path.
+        FormatError: The memory or the datastore is damaged, or of another version.
+        ValueError: They are of different tokenizers, or there is neither datastore nor tokenizer.
+        BlockingIOError: Another process writes the datastore.
+    """
+    started, options = time.perf_counter(), options or BuildOptions()
+    facts = _facts(Path(path), tokenizer, tokenizer_name)
+    size, fingerprint = facts["vocab_size"], facts["tokenizer_fingerprint"]
+    most = _MEMORY_PER_BYTE * Path(memory).stat().st_size + _MEMORY_BYTES
+    kept = Memory.open(memory, size, tokenizer=fingerprint, max_bytes=min(most, _MOST_BYTES))
+    texts = kept.texts(tenant)
+    added = (0, 0)
+    if texts:
+        given = options.for_core(*FOR_BUILDER) | {"append": Path(path).exists()}
+        with DatastoreBuilder(
+            path, **facts, corpus=[f"memory {Path(memory).name}"], **given
+        ) as builder:
+            for text in texts:
+                _add(builder, text, facts["separator"])
+            added = builder.num_documents, builder.num_tokens
+            if builder.num_documents:
+                builder.finish(progress)
+    datastore = Datastore.open(path) if Path(path).exists() else None
+    if texts and datastore is not None and datastore.prior is None and options.prior_tokens:
+        refit(path, prior_tokens=options.prior_tokens)  # the call before was killed
+    if texts:
+        kept.save(memory, merge=True, known=datastore)
+    return RefreshReport(
+        path=str(path),
+        num_texts=len(texts),
+        num_added_documents=added[0],
+        num_added_tokens=added[1],
+        num_tokens=0 if datastore is None else datastore.num_tokens,
+        num_shards=0 if datastore is None else datastore.num_shards,
+        num_left=kept.num_tokens,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _facts(
+    path: Path, tokenizer: PreTrainedTokenizerBase | None, name: str | None
+) -> dict[str, Any]:
+    """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
+    if path.exists():
+        datastore = Datastore.open(path)
+        return {
+            "vocab_size": datastore.vocab_size,
+            "separator": datastore.separator,
+            "tokenizer_name": datastore.tokenizer_name,
+            "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
+        }
+    if tokenizer is None:
+        raise ValueError(f"there is no datastore at {path} yet: name its tokenizer to make it")
+    return facts_of(tokenizer, name)
+
+
+def _add(builder: DatastoreBuilder, text: np.ndarray, separator: int) -> None:
+    """Adds what is between the separators of a text: no match reaches across one."""
+    places = np.flatnonzero(text == separator)
+    lengths = np.diff([-1, *places, len(text)]) - 1
+    builder.add_documents(text[text != separator], lengths[lengths > 0])

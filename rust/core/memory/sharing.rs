@@ -1,0 +1,182 @@
+//! How do several processes keep one memory, and what leaves it for a datastore?
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::base::error::{Error, Result};
+use crate::lookup::datastore::Datastore;
+use crate::memory::store::Memory;
+use crate::memory::tenant::{Learned, Tenant};
+use crate::storage::manifest::Manifest;
+
+impl<L: Learned> Memory<L> {
+    /// The texts of a tenant, the first one first.
+    pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
+        let copied = |tenant: Arc<Tenant<L>>| {
+            let kept = tenant.read();
+            kept.texts
+                .documents()
+                .map(|(tokens, _)| tokens.to_vec())
+                .collect()
+        };
+        self.find(tenant).map(copied).unwrap_or_default()
+    }
+
+    /// Removes the texts that a datastore has, each between two separators whole in a document of it.
+    /// Tells how many these are. O(log tokens of the datastore) a text; readers go on, but while what is
+    /// left is put in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherTokenizer`] where the datastore is of another vocabulary, or known to be of another
+    /// tokenizer; nothing is removed.
+    pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
+        self.check_datastore(datastore)?;
+        let mut num_removed = 0;
+        for tenant in self.tenants() {
+            let hashes = tenant.read().texts.hashes();
+            let is_known = |&hash: &u64| {
+                let tokens = tenant.read().texts.of_hash(hash).map(<[u32]>::to_vec);
+                tokens.is_some_and(|tokens| has_all(datastore, &tokens))
+            };
+            let known: BTreeSet<u64> = hashes.into_iter().filter(is_known).collect();
+            if !known.is_empty() {
+                let _writing = self.begin_writing();
+                self.rewrite(&tenant, |texts| texts.without_hashes(&known));
+                num_removed += known.len();
+            }
+        }
+        Ok(num_removed)
+    }
+
+    fn check_datastore(&self, datastore: &Datastore) -> Result<()> {
+        let (theirs, ours) = (
+            &datastore.manifest().tokenizer_fingerprint,
+            &self.options().tokenizer,
+        );
+        let reason = if datastore.vocab_size() != self.options().vocab_size {
+            let (theirs, ours) = (datastore.vocab_size(), self.options().vocab_size);
+            format!("its vocabulary has {theirs} tokens, not {ours}")
+        } else if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
+            format!("`{theirs}`, not `{ours}`")
+        } else {
+            return Ok(());
+        };
+        Err(Error::OtherTokenizer {
+            path: datastore.path().to_owned(),
+            reason,
+        })
+    }
+}
+
+/// Keeps a memory and a file alike from time to time, in a thread: takes in what other processes have
+/// written there, and writes all of it. Who is killed meanwhile leaves the file as it was. Where the
+/// datastore beside the memory was replaced, it is opened anew, and the texts that it has leave the
+/// memory. Ends, after a last time, when it is dropped.
+#[derive(Debug)]
+pub struct Sharing {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    replaced: Mutex<Option<Arc<Datastore>>>,
+    failure: Mutex<Option<String>>,
+}
+
+impl Sharing {
+    /// Shares a memory by the file at `path`, now and again after each `interval`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Memory::merge_into`], where the first time fails: then nothing is shared, and what is
+    /// at `path` stays. [`Error::InvalidArgument`] where the system starts no thread.
+    pub fn start<L: Learned + 'static>(
+        memory: Arc<Memory<L>>,
+        path: PathBuf,
+        interval: Duration,
+        datastore: Option<Arc<Datastore>>,
+    ) -> Result<Self> {
+        memory.merge_into(&path, None)?;
+        let state = Arc::new(State::default());
+        let (stop, stopped) = mpsc::channel();
+        let (shared, mut datastore) = (Arc::clone(&state), datastore);
+        let run = move || {
+            let mut goes_on = true;
+            while goes_on {
+                goes_on = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
+                let failure = exchange(&memory, &path, &mut datastore, &shared).err();
+                *held(&shared.failure) = failure.map(|error| error.to_string());
+            }
+        };
+        let thread = thread::Builder::new().name("specds-memory".to_owned());
+        let thread = thread.spawn(run).map_err(|error| {
+            Error::invalid("interval", format!("cannot be kept: no thread: {error}"))
+        })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+            state,
+        })
+    }
+
+    /// The datastore that replaced the one before, once.
+    pub fn take_replaced(&self) -> Option<Arc<Datastore>> {
+        held(&self.state.replaced).take()
+    }
+
+    /// Why the last time failed; the next one is tried all the same.
+    pub fn failure(&self) -> Option<String> {
+        held(&self.state.failure).clone()
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn exchange<L: Learned>(
+    memory: &Memory<L>,
+    path: &PathBuf,
+    datastore: &mut Option<Arc<Datastore>>,
+    state: &State,
+) -> Result<()> {
+    let now = datastore.as_deref().map(newer).transpose()?.flatten();
+    if let Some(now) = now {
+        memory.remove_known(&now)?;
+        *held(&state.replaced) = Some(Arc::clone(&now));
+        *datastore = Some(now);
+    }
+    memory.merge_into(path, None)
+}
+
+/// Whether a datastore has a text: all that is between separators, which are in no match.
+fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
+    let parts = tokens.split(|&token| token == datastore.separator());
+    let mut parts = parts.filter(|part| !part.is_empty());
+    parts.all(|part| datastore.count(part).is_ok_and(|count| count > 0))
+}
+
+/// What replaced a datastore since it was opened.
+fn newer(datastore: &Datastore) -> Result<Option<Arc<Datastore>>> {
+    let path = datastore.path();
+    if Manifest::read(path)?.build_id == datastore.manifest().build_id {
+        return Ok(None);
+    }
+    Datastore::open(path).map(|opened| Some(Arc::new(opened)))
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

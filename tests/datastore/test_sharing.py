@@ -1,0 +1,166 @@
+"""One memory of several processes: what each has the others get, and a killed one harms nobody."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from datastores import build
+from specds import Datastore, FormatError
+from specds._core import EngineDrafter
+from specds.build import BuildOptions, refresh
+from specds.drafters import FusedDrafter, Memory
+
+EVERY = 0.02
+
+
+def until(holds):
+    """Waits for what other threads do, a minute at most."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(EVERY)
+
+
+def texts(memory, tenant=""):
+    return sorted(text.tolist() for text in memory.texts(tenant))
+
+
+def engine(path, **config):
+    config = {"snapshot": str(path), "memory": "shared", "save_every": EVERY, **config}
+    return EngineDrafter(json.dumps(config), vocab_size=100)
+
+
+def test_what_one_learns_the_others_get(tmp_path):
+    path = tmp_path / "memory"
+    memories = [Memory(100), Memory(100)]
+    for memory in memories:
+        memory.share(path, every=EVERY)
+    first, both = memories[0], [[1, 2], [3]]
+    for memory, text in zip(memories, both, strict=True):
+        memory.insert("ann", text)
+    until(lambda: all(texts(memory, "ann") == both for memory in memories))
+    assert all(memory.failure is None for memory in memories)
+    memories.pop().insert("bob", [4])
+    del memory
+    assert texts(Memory.open(path, 100), "bob") == [[4]], "who goes writes once more"
+    until(lambda: texts(first, "bob") == [[4]])
+
+
+WORKER = """
+import sys
+from specds.drafters import Memory
+memory = Memory(100_000)
+memory.share(sys.argv[1], every=0.002)
+for number in range(1_000_000):
+    memory.insert("both", [int(sys.argv[2]), *range(number % 50_000, number % 50_000 + 300)])
+    if number == 20:
+        print("runs", flush=True)
+"""
+
+
+def test_a_killed_worker_harms_nobody(tmp_path):
+    path = tmp_path / "memory"
+    survivor = Memory(100_000, max_bytes=1 << 22)
+    survivor.share(path, every=EVERY)
+    survivor.insert("ann", [1, 2, 3])
+    for number in range(4):
+        command = [sys.executable, "-c", WORKER, str(path), str(number)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            process.kill()
+        Memory.open(path, 100_000)
+        survivor.insert("ann", [number])
+        until(lambda number=number: [number] in texts(Memory.open(path, 100_000), "ann"))
+    assert survivor.failure is None
+    assert survivor.num_bytes <= survivor.max_bytes
+
+
+def test_tenants_stay_apart_in_a_shared_memory(tmp_path):
+    path = tmp_path / "memory"
+    anns, bobs = Memory(100), Memory(100)
+    for memory in (anns, bobs):
+        memory.share(path, every=EVERY)
+    anns.insert("ann", [1, 2, 3, 4, 5, 6] * 3)
+    until(lambda: texts(bobs, "ann") != [])
+    alone, beside = FusedDrafter(memory=Memory(100)), FusedDrafter(memory=bobs)
+    for prompt in ([1, 2, 3], [3, 4], [1, 2, 1, 2]):
+        trees = []
+        for drafter, tenant in ((alone, "bob"), (beside, "bob"), (beside, "ann")):
+            session = drafter.session(prompt, tenant)
+            trees.append(session.draft(16).token_ids.tolist())
+        assert trees[0] == trees[1]
+        assert trees[0] != trees[2], "the control: ann drafts from what is shared"
+
+
+def test_engines_share_by_their_configuration(tmp_path):
+    path = tmp_path / "memory"
+    first, second = engine(path), engine(path)
+    text = [1, 2, 3, 4, 5, 6, 7, 8]
+    first.sync([text])
+    first.end_all()
+
+    def drafts():
+        second.sync([[9, 1, 2]])
+        tokens, numbers, _ = second.draft_chains(4)
+        second.end_all()
+        return numbers[0] > 1 and tokens[0, :2].tolist() == [3, 4]
+
+    until(drafts)
+    assert first.warnings == second.warnings == []
+
+
+def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(tmp_path):
+    store, path = tmp_path / "d", tmp_path / "memory"
+    build(store, [[50, 51]], vocab_size=100, separator=99)
+    served = engine(path, datastore=str(store))
+    served.sync([[1, 2, 3, 4, 5, 6, 7, 8]])
+    served.end_all()
+    until(lambda: texts(Memory.open(path, 100)) != [])
+    report = refresh(store, path, "", BuildOptions(prior_tokens=0))
+    assert (report.num_added_documents, report.num_left) == (1, 0)
+    assert Datastore.open(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
+    until(lambda: texts(Memory.open(path, 100)) == [])
+    del served
+    assert texts(Memory.open(path, 100)) == [], "what the datastore has does not come back"
+
+
+def test_what_cannot_be_shared_is_told_and_stays(tmp_path):
+    path = tmp_path / "memory"
+    Memory(100, tokenizer="words").save(path)
+    kept = path.read_bytes()
+    with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
+        Memory(100).share(path)
+    with pytest.raises(ValueError, match="of another tokenizer"):
+        engine(path)
+    path.write_bytes(kept[:-1])
+    for share in (lambda: Memory(100, tokenizer="words").share(path), lambda: engine(path)):
+        with pytest.raises(FormatError, match="bytes where"):
+            share()
+    assert path.read_bytes() == kept[:-1]
+    with pytest.raises(ValueError, match="`every` must lie in"):
+        Memory(100).share(tmp_path / "new", every=0)
+    with pytest.raises(ValueError, match="give its file as `snapshot`"):
+        EngineDrafter('{"save_every": 1, "memory": "shared"}', vocab_size=100)
+    with pytest.raises(ValueError, match="give its file as `snapshot`"):
+        EngineDrafter(json.dumps({"save_every": 1, "snapshot": str(path)}), vocab_size=100)
+    with pytest.raises(ValueError, match="one rank only"):
+        config = {"snapshot": str(path), "memory": "shared", "save_every": 1}
+        EngineDrafter(json.dumps(config), vocab_size=100, num_ranks=2)
+
+
+def test_a_file_that_is_damaged_later_is_told_and_left(tmp_path):
+    path = tmp_path / "memory"
+    memory = Memory(100)
+    memory.share(path, every=EVERY)
+    memory.insert("ann", [1])
+    until(lambda: texts(Memory.open(path, 100), "ann") == [[1]])
+    path.write_bytes(b"damaged")
+    until(lambda: memory.failure is not None)
+    assert "memory" in memory.failure
+    assert path.read_bytes() == b"damaged"
+    path.unlink()
+    until(lambda: memory.failure is None)
+    assert texts(Memory.open(path, 100), "ann") == [[1]], "nothing was lost"
