@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
-use crate::memory::groups::{GroupKey, Groups};
+use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -165,18 +165,6 @@ impl<L: Learned> Memory<L> {
             self.add(&*self.tenant(tenant)?, tokens);
         }
         Ok(())
-    }
-
-    /// As [`add`](Self::add), of a request of this group.
-    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
-        self.add(tenant, tokens);
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if kept.texts.of_hash(hash(tokens)).is_some() {
-                kept.groups.add(group, hash(tokens));
-            }
-        });
-        self.make_room(tenant, 0);
     }
 
     /// Adds a text, all of whose tokens are known to be in the vocabulary, unless the tenant was
@@ -347,23 +335,13 @@ impl<L: Learned> Memory<L> {
         self.append(tenant, tokens, last_use);
     }
 
-    pub(crate) fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if !kept.is_forgotten {
-                kept.groups.absorb(groups);
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
     fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Removes texts until `tenant` can take so many bytes, or nobody has too much any more; gives
     /// the bytes that are free.
-    fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
+    pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
     }
@@ -433,7 +411,7 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Changes what is kept of a tenant, and counts.
-    fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
+    pub(crate) fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
         change(&mut kept);
