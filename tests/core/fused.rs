@@ -263,7 +263,7 @@ fn earlier_requests_are_drafted_from_for_their_tenant_alone() {
 }
 
 #[test]
-fn of_what_the_memory_has_of_a_prompt_only_the_end_is_kept_again() {
+fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
     let memory = memory(1000);
     let drafter = drafter(None, Some(&memory), FusedConfig::default());
     let turns: Vec<u32> = (0..100).collect();
@@ -274,8 +274,23 @@ fn of_what_the_memory_has_of_a_prompt_only_the_end_is_kept_again() {
     }
     assert_eq!(
         memory.find("").unwrap().read().texts().tokens().len(),
-        100 + 3 + 2 * 16
+        100 + 3
     );
+}
+
+#[test]
+fn an_answer_is_kept_with_the_end_of_its_prompt() {
+    let memory = memory(1000);
+    let drafter = drafter(None, Some(&memory), FusedConfig::default());
+    let prompt: Vec<u32> = (0..40).collect();
+    for answer in [50, 60, 70] {
+        let mut session = start(&drafter, &prompt);
+        session.observe(&[answer], None).unwrap();
+        session.finish();
+    }
+    let tenant = memory.find("").unwrap();
+    assert_eq!(tenant.read().texts().of_pair(39, 60).count(), 1);
+    assert_eq!(tenant.read().texts().tokens().len(), 42 + 2 * 18);
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn what_a_poisoned_snapshot_says_is_checked() {
         refused(&|bytes| bytes[name] = 0xFF),
         "its parts do not fit together"
     );
-    let last_use = name + 3 + 24;
+    let last_use = name + 3 + 32;
     for last_use in [name + 3, last_use] {
         assert_eq!(
             refused(&|bytes| bytes[last_use + 7] = 0x80),
@@ -211,7 +211,7 @@ fn what_is_no_snapshot_or_a_newer_one_is_refused_by_name() {
     fs::write(&path, sealed(bytes)).unwrap();
     assert_eq!(
         reason(open(&path)),
-        "it has format version 9, this version of specds reads 2"
+        "it has format version 9, this version of specds reads 2 to 3"
     );
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{DraftLimits, Session, Source, TokenTree};
+use specds::draft::{DraftLimits, Session, TokenTree};
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights};
 use specds::lookup::Datastore;
 use specds::memory::MemoryOptions;
@@ -160,65 +160,34 @@ fn of_two_requests_of_one_tenant_each_is_in_the_others_drafts() {
     assert!(drafts[0] != drafts[1]);
 }
 
-/// Nothing but the group leads from one request to the other: their prompts differ, and what comes after
-/// a token that both wrote is told by the group first.
-#[test]
-fn a_group_is_of_one_tenant_and_its_texts_are_credited_to_it() {
-    let of_group = |tenant: &str, group: &str| {
-        let drafter = shared(None, &memory(MAX_BYTES));
-        Request::start_in(
-            &drafter,
-            "ann",
-            Some("task"),
-            &[9, 9, 9, 9, 1, 2, 3, 5, 6, 7],
-        )
-        .run();
-        Request::start_in(
-            &drafter,
-            tenant,
-            Some(group),
-            &[8, 8, 8, 8, 1, 2, 3, 5, 6, 7],
-        )
-        .run();
-        drafter.accepted()[Source::Group as usize]
-    };
-    assert!(of_group("ann", "task") > 0);
-    assert_eq!(of_group("ann", "other"), 0);
-    assert_eq!(of_group("bob", "task"), 0);
+/// The drafts of a request after one of Ann's in the group "task".
+fn drafts_after_ann(
+    tenant: &str,
+    group: Option<&str>,
+    [first, then]: [&[u32]; 2],
+) -> Vec<TokenTree> {
+    let drafter = shared(None, &memory(MAX_BYTES));
+    let of_ann = group.map(|_| "task");
+    Request::start_in(&drafter, "ann", of_ann, first).run();
+    Request::start_in(&drafter, tenant, group, then).run()
 }
 
-/// Samples of one prompt, and turns that a prompt grows by, are of one group unless they are named.
 #[test]
-fn prompts_that_begin_alike_are_of_one_group() {
-    let answer = [1, 2, 3, 5, 6, 7];
-    let mut prompt: Vec<u32> = (10..30).collect();
-    let accepted = |first: &[u32], then: &[u32]| {
-        let drafter = shared(None, &memory(MAX_BYTES));
-        for prompt in [first, then] {
-            let mut session = FusedSession::new(Arc::clone(&drafter), "").unwrap();
-            session.observe(prompt, None).unwrap();
-            for &token in &answer {
-                session.draft(DraftLimits::nodes(8)).unwrap();
-                session.observe(&[token], None).unwrap();
-            }
-            session.finish();
-        }
-        let memory = drafter.accepted()[Source::Memory as usize];
-        (drafter.accepted()[Source::Group as usize], memory)
-    };
-    let first = prompt.clone();
-    assert!(accepted(&first, &first).0 > 0);
-    assert!(accepted(&first[..4], &first[..4]).0 > 0);
-    prompt.extend([1, 2, 3, 31, 32]);
-    assert!(accepted(&first, &prompt).0 > 0);
-    assert_eq!(
-        accepted(&first[..4], &prompt).0,
-        0,
-        "that may be a mark of the template"
-    );
-    prompt[0] = 31;
-    assert_eq!(accepted(&first, &prompt).0, 0);
-    assert!(accepted(&first, &prompt).1 > 0);
+fn a_group_is_of_one_tenant() {
+    let texts = [9, 8].map(|prompt| [[prompt; 4].as_slice(), &[1, 2, 3, 5, 6, 7]].concat());
+    let [first, then] = &texts;
+    let drafts = |tenant, group| drafts_after_ann(tenant, Some(group), [first, then]);
+    assert!(drafts("ann", "task") != drafts("ann", "other"));
+    assert!(drafts("bob", "task") == drafts("bob", "other"));
+}
+
+/// Prompts of four tokens, which begin no other's: only samples of the same one are of a group.
+#[test]
+fn samples_of_one_prompt_are_of_one_group_unless_they_are_named() {
+    let text = [9, 9, 9, 9, 1, 2, 3, 5, 6, 7];
+    let drafts = |group| drafts_after_ann("ann", group, [&text, &text]);
+    assert!(drafts(None) == drafts(Some("task")));
+    assert!(drafts(None) != drafts(Some("other")));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::Effort;
-use crate::fused::group::Group;
+use crate::fused::group::{Group, num_known};
 use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::learned::{Known, Learned};
 use crate::fused::mixer::TokenCounts;
@@ -193,7 +193,7 @@ impl FusedSession {
     /// again more than earlier ones.
     const MAX_COUNTED: usize = 400;
 
-    /// Of what the memory has already, at most so many tokens are kept again before what is new.
+    /// Of a prompt that the memory has already, at most so many tokens are kept again before the answer.
     const MAX_LEAD: usize = 16;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
@@ -423,31 +423,15 @@ impl Session for FusedSession {
             let tokens = self.context.tokens();
             let prompt = &tokens[..self.prompt_length.unwrap_or(0)];
             let known = num_known(self.tenant.read().texts(), prompt);
-            // With what they follow: the end of the prompt leads to the answer.
-            let text = &tokens[known.saturating_sub(Self::MAX_LEAD)..];
+            // The end of a prompt that is known leads to this answer too.
+            let lead = if known == prompt.len() {
+                Self::MAX_LEAD
+            } else {
+                0
+            };
+            let text = &tokens[known.saturating_sub(lead)..];
             let group = self.group.key.unwrap_or_default();
             self.drafter.memory.add_to_group(&self.tenant, text, group);
         }
     }
-}
-
-/// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
-/// a conversation before this one. They would be found twice.
-fn num_known(texts: &History, prompt: &[u32]) -> usize {
-    const MIN_LENGTH: usize = 16;
-    const MAX_PLACES: usize = 64;
-    let mut known = 0;
-    while let [first, second, ..] = prompt[known..] {
-        let length = |end: usize| {
-            let pairs = texts.tokens()[end - 1..].iter().zip(&prompt[known..]);
-            pairs.take_while(|(a, b)| a == b).count()
-        };
-        let places = texts.of_pair(first, second).take(MAX_PLACES);
-        let longest = places.map(length).max().unwrap_or(0);
-        if longest < MIN_LENGTH {
-            break;
-        }
-        known += longest;
-    }
-    known
 }

@@ -60,3 +60,24 @@ impl Group {
         Some(&*self.text).filter(|text| !text.tokens().is_empty())
     }
 }
+
+/// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
+/// a conversation before this one. They would be found twice.
+pub(crate) fn num_known(texts: &History, prompt: &[u32]) -> usize {
+    const MIN_LENGTH: usize = 16;
+    const MAX_PLACES: usize = 64;
+    let mut known = 0;
+    while let [first, second, ..] = prompt[known..] {
+        let length = |end: usize| {
+            let pairs = texts.tokens()[end - 1..].iter().zip(&prompt[known..]);
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        let places = texts.of_pair(first, second).take(MAX_PLACES);
+        let longest = places.map(length).max().unwrap_or(0);
+        if longest < MIN_LENGTH {
+            break;
+        }
+        known += longest;
+    }
+    known
+}

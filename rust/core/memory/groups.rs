@@ -116,7 +116,8 @@ impl Groups {
 
     /// The hashes of a group's texts that were added since there were `num_seen`, the latest first.
     pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = u64> {
-        let num_new = usize::try_from(self.num_added - num_seen).unwrap_or(usize::MAX);
+        let num_new =
+            usize::try_from(self.num_added.saturating_sub(num_seen)).unwrap_or(usize::MAX);
         let new = self.texts.iter().rev().take(num_new);
         let of_group = new.filter(move |(other, _)| *other == group);
         of_group.map(|&(_, hash)| hash)

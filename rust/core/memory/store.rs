@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
-use crate::memory::groups::{GroupKey, Groups};
+use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -165,18 +165,6 @@ impl<L: Learned> Memory<L> {
             self.add(&*self.tenant(tenant)?, tokens);
         }
         Ok(())
-    }
-
-    /// As [`add`](Self::add), of a request of this group.
-    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
-        self.add(tenant, tokens);
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if kept.texts.of_hash(hash(tokens)).is_some() {
-                kept.groups.add(group, hash(tokens));
-            }
-        });
-        self.make_room(tenant, 0);
     }
 
     /// Adds a text, all of whose tokens are known to be in the vocabulary, unless the tenant was
@@ -334,16 +322,6 @@ impl<L: Learned> Memory<L> {
         });
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
-    }
-
-    pub(crate) fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if !kept.is_forgotten {
-                kept.groups.absorb(groups);
-            }
-        });
-        self.make_room(tenant, 0);
     }
 
     fn tick(&self) -> u64 {
