@@ -127,6 +127,7 @@ pub(crate) struct Evidence {
     pub(crate) candidates: Vec<Candidate>,
     /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
     pub(crate) ranked: Vec<(u64, u32)>,
+    places: Places,
     first_expert: usize,
     first_named: usize,
 }
@@ -139,9 +140,15 @@ impl Evidence {
         self.candidates.clear();
     }
 
+    /// Takes the thread's table of places, or gives it back: one for all requests that a thread drafts
+    /// for, as the caches hold no table for each of a batch.
+    pub(crate) fn swap_places(&mut self) {
+        PLACES.with_borrow_mut(|places| std::mem::swap(places, &mut self.places));
+    }
+
     /// Starts a node; the experts added next are its own.
     pub(crate) fn start(&mut self) {
-        PLACES.with_borrow_mut(Places::clear);
+        self.places.clear();
         self.first_expert = self.experts.len();
         self.first_named = self.named.len();
     }
@@ -165,12 +172,10 @@ impl Evidence {
         counts: impl IntoIterator<Item = (u32, f32)>,
     ) -> bool {
         let first = self.counts.len();
-        PLACES.with_borrow_mut(|places| {
-            places.num_experts += 1;
-            for (token, count) in counts {
-                self.count(places, token, count);
-            }
-        });
+        self.places.num_experts += 1;
+        for (token, count) in counts {
+            self.count(token, count);
+        }
         self.add_counted(matched, total, first)
     }
 
@@ -202,13 +207,13 @@ impl Evidence {
 
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[inline(always)]
-    fn count(&mut self, places: &mut Places, token: u32, count: f32) {
-        let num_experts = places.num_experts;
+    fn count(&mut self, token: u32, count: f32) {
+        let num_experts = self.places.num_experts;
         let num_named = self.named.len() - self.first_named;
         if token == END {
             return;
         }
-        let Some(entry) = places.entry(token, num_named) else {
+        let Some(entry) = self.places.entry(token, num_named) else {
             return;
         };
         if entry.slot as usize == num_named {
@@ -237,16 +242,14 @@ const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
 
 thread_local! {
-    /// Those of the node that is asked for: one table for the requests that a thread drafts for, as the
-    /// caches hold no table for each of a batch.
     static PLACES: RefCell<Places> = RefCell::default();
 }
 
 /// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
-/// emptied by a change of epoch.
-#[derive(Debug, Clone)]
+/// emptied by a change of epoch. It takes no memory before it is used.
+#[derive(Debug, Clone, Default)]
 struct Places {
-    entries: Box<[Bucket]>,
+    entries: Vec<Bucket>,
     epoch: u32,
     num_experts: u32,
 }
@@ -261,22 +264,13 @@ struct Bucket {
     count: u32,
 }
 
-impl Default for Places {
-    fn default() -> Self {
-        Self {
-            entries: vec![Bucket::default(); NUM_ENTRIES].into(),
-            epoch: 0,
-            num_experts: 0,
-        }
-    }
-}
-
 impl Places {
     fn clear(&mut self) {
         self.num_experts = 0;
         self.epoch = self.epoch.wrapping_add(1);
-        if self.epoch == 0 {
-            self.entries.fill(Bucket::default());
+        if self.epoch == 0 || self.entries.is_empty() {
+            self.entries.clear();
+            self.entries.resize(NUM_ENTRIES, Bucket::default());
             self.epoch = 1;
         }
     }

@@ -144,6 +144,7 @@ impl TreeBuilder {
             limits,
             capacity: limits.max_nodes.max(limits.may_grow_to),
         };
+        self.evidence.swap_places();
         if (self.tree.len()..=self.may_grow_to).contains(&limits.max_nodes) {
             for node in std::mem::take(&mut self.unasked) {
                 self.ask_children(&draft, node);
@@ -170,6 +171,7 @@ impl TreeBuilder {
             self.drop_surplus(&draft);
             self.ask_children(&draft, self.tree.len() - 1);
         }
+        self.evidence.swap_places();
         &self.tree
     }
 
@@ -210,7 +212,9 @@ impl TreeBuilder {
     /// Drops the paths that do not fit in the largest tree any more.
     fn drop_surplus(&mut self, draft: &Draft<'_>) {
         let surplus = self.pending.len().saturating_sub(self.free(draft));
-        self.pending.drain(..surplus);
+        if surplus > 0 {
+            self.pending.drain(..surplus);
+        }
     }
 
     /// Asks for the children of a node of the tree, if one of them may be among the next nodes.

@@ -169,8 +169,7 @@ impl Known<'_> {
 
     /// What an expert's or a candidate's weights add up to.
     pub(crate) fn sum(&self, keys: &Keys) -> f32 {
-        let shapes = keys.shapes.map(|key| self.get(key));
-        let tokens = keys.tokens.map(|key| self.of_token(key));
-        shapes[0] + shapes[1] + tokens[0] + tokens[1]
+        let ([a, b], [c, d]) = (keys.shapes, keys.tokens);
+        self.get(a) + self.get(b) + self.of_token(c) + self.of_token(d)
     }
 }
