@@ -270,7 +270,7 @@ impl Weights {
 mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
-    use super::{KINDS_BEFORE, Kind, MAGIC_BEFORE, ORDER, TABLES, TOKEN, Weights};
+    use super::{MAGIC_BEFORE, ORDER, TABLES, Weights};
 
     #[test]
     fn weights_of_version_9_are_read_and_groups_are_as_if_nothing_was_learned() {
@@ -286,8 +286,8 @@ mod tests {
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         assert_eq!(Weights::from_bytes(&bytes).unwrap(), expected);
         let of_group = ORDER.range().end - 1;
-        assert!(KINDS_BEFORE < Kind::COUNT && TOKEN.len_before() == TOKEN.range().len());
-        assert_eq!(expected.get(of_group), Weights::default().get(of_group));
+        let bits = |weights: &Weights| weights.get(of_group).to_bits();
+        assert_eq!(bits(&expected), bits(&Weights::default()));
         bytes.remove(9);
         assert!(Weights::from_bytes(&bytes).is_err());
     }
