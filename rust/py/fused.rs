@@ -60,14 +60,18 @@ impl FusedState {
     }
 
     /// Starts a request.
-    #[pyo3(signature = (tenant = "", predicted_output = None))]
+    #[pyo3(signature = (tenant = "", predicted_output = None, group = None))]
     fn session(
         &self,
         py: Python<'_>,
         tenant: &str,
         predicted_output: Option<&Bound<'_, PyAny>>,
+        group: Option<&str>,
     ) -> PyResult<DraftSession> {
         let mut session = FusedSession::new(Arc::clone(&self.0), tenant).map_err(py_err)?;
+        if let Some(group) = group {
+            session.join(group).map_err(py_err)?;
+        }
         if let Some(predicted) = predicted_output {
             let tokens: Vec<u32> = integers(predicted, "predicted_output")?;
             py.detach(|| session.expect_output(&tokens))

@@ -279,6 +279,21 @@ fn what_the_memory_has_of_a_prompt_is_not_kept_twice() {
 }
 
 #[test]
+fn an_answer_is_kept_with_the_end_of_its_prompt() {
+    let memory = memory(1000);
+    let drafter = drafter(None, Some(&memory), FusedConfig::default());
+    let prompt: Vec<u32> = (0..40).collect();
+    for answer in [50, 60, 70] {
+        let mut session = start(&drafter, &prompt);
+        session.observe(&[answer], None).unwrap();
+        session.finish();
+    }
+    let tenant = memory.find("").unwrap();
+    assert_eq!(tenant.read().texts().of_pair(39, 60).count(), 1);
+    assert_eq!(tenant.read().texts().tokens().len(), 42 + 2 * 18);
+}
+
+#[test]
 fn an_output_that_the_caller_expects_is_drafted() {
     let mut session = start(&alone(), &[1, 2]);
     session.expect_output(&[5, 1, 2, 6, 7]).unwrap();

@@ -42,7 +42,19 @@ struct Request {
 
 impl Request {
     fn start(drafter: &Arc<FusedDrafter>, tenant: &str, text: &[u32]) -> Self {
+        Self::start_in(drafter, tenant, None, text)
+    }
+
+    fn start_in(
+        drafter: &Arc<FusedDrafter>,
+        tenant: &str,
+        group: Option<&str>,
+        text: &[u32],
+    ) -> Self {
         let mut session = FusedSession::new(Arc::clone(drafter), tenant).unwrap();
+        if let Some(group) = group {
+            session.join(group).unwrap();
+        }
         let begin = text.len().min(4);
         session.observe(&text[..begin], None).unwrap();
         Self {
@@ -86,14 +98,15 @@ fn drafts_of_bob(
     datastore: Option<&Arc<Datastore>>,
     max_bytes: usize,
     [ann, bob]: [&str; 2],
+    group: Option<&str>,
     requests: &[(Vec<u32>, Vec<u32>)],
 ) -> (Vec<TokenTree>, Vec<u8>) {
     let memory = memory(max_bytes);
     let drafter = shared(datastore, &memory);
     let mut trees = Vec::new();
     for (of_ann, of_bob) in requests {
-        let mut hers = Request::start(&drafter, ann, of_ann);
-        let mut his = Request::start(&drafter, bob, of_bob);
+        let mut hers = Request::start_in(&drafter, ann, group, of_ann);
+        let mut his = Request::start_in(&drafter, bob, group, of_bob);
         while hers.begin < hers.text.len() && his.begin < his.text.len() {
             hers.step();
             his.step();
@@ -118,13 +131,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn worlds_that_differ_in_anns_text_alone_are_one_to_bob(world in world(), is_stored: bool) {
+    fn worlds_that_differ_in_anns_text_alone_are_one_to_bob(
+        world in world(),
+        is_stored: bool,
+        is_grouped: bool,
+    ) {
+        let group = is_grouped.then_some("both");
         let stored = is_stored.then(|| build_one(&[Random(1).tokens(300, 0, 6)], VOCAB_SIZE));
         let [first, second] = [0, 1].map(|other| {
             let requests = world.iter().map(|(one, two, bob)| {
                 (if other == 0 { one.clone() } else { two.clone() }, bob.clone())
             });
-            drafts_of_bob(stored.as_ref(), MAX_BYTES, ["ann", "bob"], &requests.collect::<Vec<_>>())
+            let requests: Vec<_> = requests.collect();
+            drafts_of_bob(stored.as_ref(), MAX_BYTES, ["ann", "bob"], group, &requests)
         });
         prop_assert!(first == second);
     }
@@ -136,9 +155,57 @@ fn of_two_requests_of_one_tenant_each_is_in_the_others_drafts() {
     let secrets = [[7, 8, 9, 10].repeat(6), [7, 9, 8, 10].repeat(6)];
     let drafts = secrets.map(|secret| {
         let requests = [(secret, vec![1, 2, 3, 7, 1, 2, 3, 7])];
-        drafts_of_bob(None, MAX_BYTES, ["bob", "bob"], &requests)
+        drafts_of_bob(None, MAX_BYTES, ["bob", "bob"], None, &requests)
     });
     assert!(drafts[0] != drafts[1]);
+}
+
+/// The drafts of a request after one of Ann's in the group "task".
+fn drafts_after_ann(
+    tenant: &str,
+    group: Option<&str>,
+    [first, then]: [&[u32]; 2],
+) -> Vec<TokenTree> {
+    let drafter = shared(None, &memory(MAX_BYTES));
+    let of_ann = group.map(|_| "task");
+    Request::start_in(&drafter, "ann", of_ann, first).run();
+    Request::start_in(&drafter, tenant, group, then).run()
+}
+
+#[test]
+fn a_group_is_of_one_tenant() {
+    let texts = [9, 8].map(|prompt| [[prompt; 4].as_slice(), &[1, 2, 3, 5, 6, 7]].concat());
+    let [first, then] = &texts;
+    let drafts = |tenant, group| drafts_after_ann(tenant, Some(group), [first, then]);
+    assert!(drafts("ann", "task") != drafts("ann", "other"));
+    assert!(drafts("bob", "task") == drafts("bob", "other"));
+}
+
+/// Prompts of four tokens, which begin no other's: only samples of the same one are of a group.
+#[test]
+fn samples_of_one_prompt_are_of_one_group_unless_they_are_named() {
+    let text = [9, 9, 9, 9, 1, 2, 3, 5, 6, 7];
+    let drafts = |group| drafts_after_ann("ann", group, [&text, &text]);
+    assert!(drafts(None) == drafts(Some("task")));
+    assert!(drafts(None) != drafts(Some("other")));
+}
+
+#[test]
+fn the_name_of_a_group_has_some_bytes_and_not_too_many() {
+    let drafter = shared(None, &memory(MAX_BYTES));
+    let mut session = FusedSession::new(drafter, "").unwrap();
+    for (name, fits) in [
+        ("", false),
+        ("n", true),
+        (&"n".repeat(1024), true),
+        (&"n".repeat(1025), false),
+    ] {
+        let joined = session.join(name);
+        assert_eq!(joined.is_ok(), fits);
+        if let Err(error) = joined {
+            assert!(error.to_string().contains("1 to 1024 bytes"), "{error}");
+        }
+    }
 }
 
 #[test]

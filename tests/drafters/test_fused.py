@@ -290,6 +290,11 @@ def test_bad_arguments_are_refused_by_name(tmp_path):
         drafter.session([1], predicted_output=[4])
     with pytest.raises(ValueError, match="tenant"):
         drafter.session([1], tenant="n" * 2000)
+    for group in ("", "n" * 1025):
+        with pytest.raises(ValueError, match="`group` must have 1 to 1024 bytes"):
+            drafter.session([1], group=group)
+    with pytest.raises(TypeError, match="group"):
+        drafter.session([1], group=7)
     session = drafter.session([1])
     for predictions, message in (
         ([[1], [2]], "`predictions` must hold k = 1 tokens"),

@@ -26,6 +26,7 @@ COLOURS = {
     "datastore": "blue",
     "context": "green",
     "memory": "magenta",
+    "group": "bright_magenta",
     "recycled": "yellow",
     "predicted": "red",
     "bigram": "cyan",

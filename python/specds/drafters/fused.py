@@ -184,6 +184,7 @@ class FusedDrafter:
         prompt_ids: Sequence[int] | np.ndarray,
         tenant: str = "",
         predicted_output: Sequence[int] | np.ndarray | None = None,
+        group: str | None = None,
     ) -> DraftSession:
         """Starts a request.
 
@@ -192,19 +193,26 @@ class FusedDrafter:
             tenant: Whose earlier requests it drafts from and learned from, and whose memory it goes
                 into; requests without a tenant are those of one of the empty name.
             predicted_output: What the model is expected to write, such as a text to be edited.
+            group: Which of the tenant's requests it is of one group with, such as samples of one
+                prompt, turns of one task, edits of one file: 1 to 1024 bytes of UTF-8. By default
+                those whose prompts begin alike: the group of the shortest earlier prompt of at
+                least 16 tokens that this one begins with.
 
         Raises:
-            ValueError: The prompt is empty or holds an id outside the vocabulary.
+            TypeError: A name is no string.
+            ValueError: The prompt is empty or holds an id outside the vocabulary, or a name is too
+                long.
         """
-        return begin(self._state.session(tenant, predicted_output), prompt_ids)
+        return begin(self._state.session(tenant, predicted_output, group), prompt_ids)
 
     def for_request(
         self,
         tenant: str = "",
         predicted_output: Sequence[int] | np.ndarray | None = None,
+        group: str | None = None,
     ) -> Drafter:
         """This drafter as `generate` takes it, for sessions with these arguments."""
-        return _ForRequest(self, tenant=tenant, predicted_output=predicted_output)
+        return _ForRequest(self, tenant=tenant, predicted_output=predicted_output, group=group)
 
     def weights(self, tenant: str = "") -> bytes:
         """What a tenant's requests taught so far: what drafters of other texts may start from."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from specds._lazy import lazy
 
 if TYPE_CHECKING:
-    from specds.hub.named import named_datastore
     from specds.hub.download import locate, pull
+    from specds.hub.named import named_datastore
     from specds.hub.upload import push
 
 __all__ = ["locate", "named_datastore", "pull", "push"]

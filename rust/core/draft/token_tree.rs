@@ -27,11 +27,13 @@ pub enum Source {
     Unigram,
     /// What the caller suggests.
     Suggested,
+    /// Earlier requests of the same group.
+    Group,
 }
 
 impl Source {
     /// All sources; the place of each is its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Other,
         Self::Datastore,
         Self::Context,
@@ -42,6 +44,7 @@ impl Source {
         Self::Bigram,
         Self::Unigram,
         Self::Suggested,
+        Self::Group,
     ];
 
     /// Its name, in lower case.
@@ -57,6 +60,7 @@ impl Source {
             Self::Bigram => "bigram",
             Self::Unigram => "unigram",
             Self::Suggested => "suggested",
+            Self::Group => "group",
         }
     }
 }

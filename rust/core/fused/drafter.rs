@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::Effort;
+use crate::fused::group::{Group, num_known};
 use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::learned::{Known, Learned};
 use crate::fused::mixer::TokenCounts;
@@ -16,6 +17,7 @@ use crate::fused::suggestion::Suggestion;
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
+use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::store::MemoryOptions;
 use crate::memory::tenant::Tenant;
@@ -156,7 +158,7 @@ impl FusedDrafter {
         match source {
             Source::Datastore => self.datastore.is_some(),
             Source::Context => self.config.context,
-            Source::Memory => self.has_texts,
+            Source::Memory | Source::Group => self.has_texts,
             Source::Recycled => self.config.recycled,
             Source::Bigram => self.model_tables.is_some(),
             _ => true,
@@ -177,6 +179,7 @@ pub struct FusedSession {
     tenant: Arc<Tenant<Learned>>,
     context: History,
     prompt_length: Option<usize>,
+    group: Group,
     expected: Option<History>,
     suggestion: Option<Suggestion>,
     holdout: Option<Holdout>,
@@ -189,6 +192,9 @@ impl FusedSession {
     /// Of the prompt, at most this many of the last tokens are counted as used: the model uses those
     /// again more than earlier ones.
     const MAX_COUNTED: usize = 400;
+
+    /// Of a prompt that the memory has already, at most so many tokens are kept again before the answer.
+    const MAX_LEAD: usize = 16;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
     ///
@@ -204,11 +210,30 @@ impl FusedSession {
             drafter,
             context: History::default(),
             prompt_length: None,
+            group: Group::default(),
             expected: None,
             suggestion: None,
             holdout: None,
             counts: TokenCounts::default(),
         })
+    }
+
+    /// Enters the request into a group of its tenant's, before its prompt is told: samples of one prompt,
+    /// turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
+    /// of at least 16 tokens that its own begins with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] where the name is empty, or longer than
+    /// [`MAX_NAME`](Memory::MAX_NAME).
+    pub fn join(&mut self, group: &str) -> Result<()> {
+        let (most, length) = (Memory::MAX_NAME, group.len());
+        if !(1..=most).contains(&length) {
+            let reason = format!("must have 1 to {most} bytes, not {length}");
+            return Err(Error::invalid("group", reason));
+        }
+        self.group.key = Some(GroupKey::named(group));
+        Ok(())
     }
 
     /// Tells the session what the caller expects the target model to write, the text that is to be
@@ -297,6 +322,9 @@ impl Session for FusedSession {
         self.drafter.check_tokens(tokens)?;
         let num_verified = num_verified.unwrap_or(usize::MAX);
         let accepted = self.builder.accepted(tokens);
+        if self.prompt_length.is_none() && self.drafter.has_texts {
+            self.group.begin(&self.tenant.read(), tokens);
+        }
         self.credit(&accepted, num_verified);
         if self.drafter.config.learns && self.prompt_length.is_some() {
             self.learn(&accepted, num_verified, tokens);
@@ -314,6 +342,7 @@ impl Session for FusedSession {
         static NOTHING: LazyLock<Learned> = LazyLock::new(Learned::default);
         let drafter = &*self.drafter;
         let kept = self.tenant.read();
+        self.group.update(&kept, &mut self.counts);
         let inputs = Inputs {
             reading: self.effort.reading(),
             weights: Known {
@@ -324,6 +353,7 @@ impl Session for FusedSession {
             holdout: self.holdout.as_ref(),
             context: &self.context,
             memory: Some(kept.texts()).filter(|texts| !texts.tokens().is_empty()),
+            group: self.group.text(),
             expected: self.expected.as_ref(),
             suggestion: self.suggestion.as_ref(),
             model_tables: drafter.model_tables.as_deref(),
@@ -393,28 +423,15 @@ impl Session for FusedSession {
             let tokens = self.context.tokens();
             let prompt = &tokens[..self.prompt_length.unwrap_or(0)];
             let known = num_known(self.tenant.read().texts(), prompt);
-            self.drafter.memory.add(&self.tenant, &tokens[known..]);
+            // The end of a prompt that is known leads to this answer too.
+            let lead = if known == prompt.len() {
+                Self::MAX_LEAD
+            } else {
+                0
+            };
+            let text = &tokens[known.saturating_sub(lead)..];
+            let group = self.group.key.unwrap_or_default();
+            self.drafter.memory.add_to_group(&self.tenant, text, group);
         }
     }
-}
-
-/// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
-/// a conversation before this one. They would be found twice.
-fn num_known(texts: &History, prompt: &[u32]) -> usize {
-    const MIN_LENGTH: usize = 16;
-    const MAX_PLACES: usize = 64;
-    let mut known = 0;
-    while let [first, second, ..] = prompt[known..] {
-        let length = |end: usize| {
-            let pairs = texts.tokens()[end - 1..].iter().zip(&prompt[known..]);
-            pairs.take_while(|(a, b)| a == b).count()
-        };
-        let places = texts.of_pair(first, second).take(MAX_PLACES);
-        let longest = places.map(length).max().unwrap_or(0);
-        if longest < MIN_LENGTH {
-            break;
-        }
-        known += longest;
-    }
-    known
 }

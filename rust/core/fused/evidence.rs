@@ -30,10 +30,12 @@ impl Kind {
     pub(crate) const EXPECTED_SKIP: Self = Self(9);
     pub(crate) const ECHO: Self = Self(10);
     pub(crate) const SUGGESTED: Self = Self(11);
+    pub(crate) const GROUP: Self = Self(12);
+    pub(crate) const GROUP_SKIP: Self = Self(13);
 
     /// How many kinds there are. The weights of each lie one after the other, so that another number
     /// is another version of the weights.
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 14;
 
     pub(crate) const fn index(self) -> usize {
         self.0 as usize

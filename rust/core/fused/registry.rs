@@ -23,7 +23,7 @@ pub(crate) struct Row {
 }
 
 /// All sources, in the order in which they are asked.
-pub(crate) const REGISTRY: [Row; 8] = [
+pub(crate) const REGISTRY: [Row; 9] = [
     Row {
         label: Source::Datastore,
         kinds: &[Kind::CORPUS, Kind::CORPUS_SKIP],
@@ -38,6 +38,11 @@ pub(crate) const REGISTRY: [Row; 8] = [
         label: Source::Memory,
         kinds: &[Kind::MEMORY, Kind::MEMORY_SKIP],
         open: || Box::new(Text::memory()),
+    },
+    Row {
+        label: Source::Group,
+        kinds: &[Kind::GROUP, Kind::GROUP_SKIP],
+        open: || Box::new(Text::group()),
     },
     Row {
         label: Source::Predicted,

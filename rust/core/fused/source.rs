@@ -27,6 +27,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) context: &'a History,
     /// Earlier texts of the request's tenant.
     pub(crate) memory: Option<&'a History>,
+    /// Texts of other requests of its group.
+    pub(crate) group: Option<&'a History>,
     /// The output that the caller expects.
     pub(crate) expected: Option<&'a History>,
     /// What the caller suggests for what follows the context.

@@ -2,6 +2,8 @@
 //!
 //! It imports `base`, `storage` and `lookup`.
 
+mod grouped;
+pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod postings;
 pub(crate) mod sharing;

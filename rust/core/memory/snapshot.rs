@@ -16,13 +16,16 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
+use crate::memory::groups::Groups;
 use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
 use crate::memory::tenant::{Learned, Tenant, Texts, Unindexed, hash};
 use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
-const VERSION: u32 = 2;
+/// Version 2 is read too: it has no groups.
+const VERSION: u32 = 3;
+const OLDEST_VERSION: u32 = 2;
 const HEADER_LEN: usize = 32;
 const LENGTH: Range<usize> = 16..24;
 const CHECKSUM: Range<usize> = 24..32;
@@ -112,7 +115,7 @@ impl<L: Learned> Memory<L> {
             reason,
         };
         let checked = check_header(&mut file).map_err(Error::io(path))?;
-        let (vocab_size, length, checksum) = checked.map_err(unusable)?;
+        let (version, vocab_size, length, checksum) = checked.map_err(unusable)?;
         if checksum == self.synced.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -120,6 +123,7 @@ impl<L: Learned> Memory<L> {
             file: BufReader::new(file),
             left: length - HEADER_LEN as u64,
             width: TokenWidth::of(vocab_size, 0),
+            has_groups: version > OLDEST_VERSION,
         };
         let unfit = || unusable(UNFIT.to_owned());
         let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
@@ -210,8 +214,8 @@ impl<L: Learned> Memory<L> {
     }
 }
 
-/// The vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
-fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u64), String>> {
+/// The version, the vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
+fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u64, u64), String>> {
     let num_bytes = file.metadata()?.len();
     if num_bytes < HEADER_LEN as u64 {
         return Ok(Err(format!("it has {num_bytes} bytes, fewer than any")));
@@ -226,11 +230,13 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u6
     if header[..MAGIC.len()] != MAGIC {
         return Ok(Err("it is none".to_owned()));
     }
-    if version != u64::from(VERSION) {
-        let reason =
-            format!("it has format version {version}, this version of specds reads {VERSION}");
+    let mut read = OLDEST_VERSION..=VERSION;
+    let Some(version) = read.find(|&known| u64::from(known) == version) else {
+        let reason = format!(
+            "it has format version {version}, this version of specds reads {OLDEST_VERSION} to {VERSION}"
+        );
         return Ok(Err(reason));
-    }
+    };
     if length != num_bytes {
         let reason = format!("it has {num_bytes} bytes where {length} were written");
         return Ok(Err(reason));
@@ -248,7 +254,7 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u6
     }
     file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
     let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
-    Ok(Ok((vocab_size, length, number(CHECKSUM))))
+    Ok(Ok((version, vocab_size, length, number(CHECKSUM))))
 }
 
 fn check_tokenizer(
@@ -306,6 +312,7 @@ impl Output<'_> {
         self.bytes(tenant.name.as_bytes())?;
         self.number(tenant.last_use())?;
         self.bytes(&learned)?;
+        self.bytes(&kept.groups.to_bytes())?;
         let documents = kept.texts.documents();
         self.number(documents.len() as u64)?;
         for (tokens, last_use) in documents {
@@ -330,6 +337,7 @@ struct Input {
     file: BufReader<File>,
     left: u64,
     width: TokenWidth,
+    has_groups: bool,
 }
 
 impl Input {
@@ -388,6 +396,11 @@ impl Input {
             }
             let last_use = self.last_use()?;
             let learned = L::take(&self.bytes(most_learned)?);
+            let mut groups = Vec::new();
+            if self.has_groups {
+                groups = self.bytes(Groups::MAX_SAVED)?;
+            }
+            let groups = Groups::from_bytes(&groups)?;
             let tenant = if memory.has_forgotten(&name) {
                 None
             } else {
@@ -419,6 +432,7 @@ impl Input {
             }
             if let Some(tenant) = &tenant {
                 memory.restore_texts(tenant, first);
+                memory.restore_groups(tenant, &groups);
             }
             before = Some(name);
         }

@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
+use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -315,7 +316,10 @@ impl<L: Learned> Memory<L> {
     /// Replaces a tenant's texts, who seems to have none meanwhile.
     pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
-        self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
+        self.change(tenant, |kept| {
+            texts = std::mem::take(&mut kept.texts);
+            kept.groups.clear();
+        });
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
     }
@@ -381,6 +385,7 @@ impl<L: Learned> Memory<L> {
         self.change(tenant, |kept| {
             *kept = Kept {
                 texts: Texts::default(),
+                groups: Groups::default(),
                 learned: None,
                 is_forgotten: true,
             };

@@ -8,6 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
@@ -46,6 +47,7 @@ pub struct Tenant<L = ()> {
 /// All that is kept of a tenant.
 pub struct Kept<L = ()> {
     pub(crate) texts: Texts,
+    pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,
     pub(crate) is_forgotten: bool,
 }
@@ -57,6 +59,7 @@ impl<L: Learned> Tenant<L> {
             last_use: AtomicU64::default(),
             kept: RwLock::new(Kept {
                 texts: Texts::default(),
+                groups: Groups::default(),
                 learned: None,
                 is_forgotten: false,
             }),
@@ -114,11 +117,11 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.texts.num_bytes() + self.learned_bytes()
+        self.texts.num_bytes() + self.groups.num_bytes() + self.learned_bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_textless() && self.learned.is_none()
+        self.is_textless() && self.groups.num_bytes() == 0 && self.learned.is_none()
     }
 
     pub(crate) fn is_textless(&self) -> bool {

@@ -32,8 +32,8 @@ const REACH: f32 = 512.0;
 /// In a text that is not near, at most this many places after the root's last token alone are read.
 const MAX_UNIGRAM_PLACES: usize = 8;
 
-/// A text as a source: the request's own, its tenant's earlier ones, or the output that the caller
-/// expects.
+/// A text as a source: the request's own, its tenant's earlier ones, those of its group, or the output
+/// that the caller expects.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     label: Source,
@@ -56,6 +56,11 @@ impl Text {
         Self::new(Source::Memory, Kind::MEMORY, Kind::MEMORY_SKIP)
     }
 
+    /// Texts of other requests of the same group.
+    pub(crate) fn group() -> Self {
+        Self::new(Source::Group, Kind::GROUP, Kind::GROUP_SKIP)
+    }
+
     /// The output that the caller expects.
     pub(crate) fn expected() -> Self {
         Self::new(Source::Predicted, Kind::EXPECTED, Kind::EXPECTED_SKIP)
@@ -75,6 +80,7 @@ impl Text {
     fn of<'a>(&self, inputs: &Inputs<'a>) -> Option<&'a History> {
         match self.label {
             Source::Memory => inputs.memory,
+            Source::Group => inputs.group,
             Source::Predicted => inputs.expected,
             _ => Some(inputs.context),
         }
