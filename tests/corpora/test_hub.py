@@ -236,9 +236,7 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
         "parquet": parquet(rows),
     }[kind]
     serve("org/name", {f"train.{kind}": content})
-    with pytest.raises(
-        CorpusError, match=rf"^org/name/train.{kind}{place}: (not|no text)"
-    ):
+    with pytest.raises(CorpusError, match=rf"^org/name/train.{kind}{place}: (not|no text)"):
         read("org/name")
     _, (part,) = read("org/name", on_bad_row="skip")
     assert [type(item) for item in part] == [Document, Skipped, Document]
