@@ -90,7 +90,7 @@ class Setup:
             torch.manual_seed(number)
             mask = torch.ones_like(ids)
             text = model.generate(ids, attention_mask=mask, max_new_tokens=self.new_tokens, **how)
-            yield Answer("demo", ids[0].numpy(), text[0, ids.shape[1] :].numpy(), str(number))
+            yield Answer("demo", ids[0].numpy(), text[0, ids.shape[1] :].numpy(), id=str(number))
 
 
 def steps_of(

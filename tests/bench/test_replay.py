@@ -430,7 +430,7 @@ def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path)
     one = ("--transcripts", files / "one.jsonl")
     small = ("--datastore", files / "small.specds")
     for arguments, message, expected in (
-        ((*one,), "drafter `rest` needs a datastore", 1),
+        ((*one, "--drafter", "rest"), "drafter `rest` needs a datastore", 1),
         ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
         ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest, aded", 1),
         ((*one, *small, "--budget", "8,x"), "`x` is no size", 2),

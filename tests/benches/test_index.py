@@ -109,8 +109,8 @@ def test_our_counts_are_those_of_a_scan(tmp_path):
     (tmp_path / "built").mkdir()
     text = np.fromfile(corpus.stream(), dtype=np.uint16)
     patterns = random_patterns(text, VOCAB_SIZE, SEPARATOR, 100)
-    count = builders.build_specds(corpus, tmp_path / "built")
-    counts = [count(pattern) for pattern in patterns]
+    built = builders.build_specds(corpus, tmp_path / "built")
+    counts = [built.count(pattern) for pattern in patterns]
     truth = scan(text, patterns)
     assert differences(patterns, counts, truth) == []
     assert any(truth)

@@ -29,7 +29,7 @@ def datastore(tmp_path):
 def answer(number=0, source="mtbench"):
     rng = np.random.default_rng(number)
     completion = np.array([*TEXT[:9], *rng.integers(7, size=6)])
-    return Answer(source, np.array([4, 1]), completion, f"mtbench-{81 + 10 * number}-0")
+    return Answer(source, np.array([4, 1]), completion, id=f"mtbench-{81 + 10 * number}-0")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a datastore and recorded answers give the fused drafter to start from."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -109,7 +110,8 @@ def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
     assert code == 0
     assert "after" in out
     assert (tmp_path / "a.weights").read_bytes() != learned
-    run(*learn, folder / "answers.jsonl", "--out", tmp_path / "d.weights", "--json")
+    shutil.copy(folder / "answers.jsonl", tmp_path / "more.jsonl")
+    run(*learn, tmp_path / "more.jsonl", "--out", tmp_path / "d.weights", "--json")
     assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"
 
 

@@ -62,7 +62,11 @@ def _options(
 
 @app.command(cls=Command, rich_help_panel="Questions")
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    Examples:
+        specds version
+    """
     typer.echo(f"specds {__version__}")
 
 
