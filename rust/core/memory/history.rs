@@ -238,6 +238,7 @@ mod tests {
         check(&filed, &text, 40);
         assert!(filed.num_bytes() <= history.num_bytes());
         check(&History::of(vec![u32::MAX - 1, 7]), &[u32::MAX - 1, 7], 8);
+        assert_eq!(History::of(Vec::new()).num_bytes(), 0);
     }
 
     #[test]

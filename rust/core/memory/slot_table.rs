@@ -72,6 +72,9 @@ impl SlotTable {
     /// The table of these keys, no two the same, with their numbers, all below `end`. Quick where their
     /// hashes ascend.
     pub(crate) fn of(keys: &[(u64, u32)], end: usize) -> Self {
+        if keys.is_empty() {
+            return Self::default(); // it takes no memory, as an empty text must not
+        }
         let mut table = Self::with_slots(slots_of(keys.len() + keys.len() / PARTS), end);
         for &(key, number) in keys {
             table.file_new(key, number);
