@@ -7,6 +7,7 @@ mod builder;
 mod draft;
 mod engine;
 mod error;
+mod found;
 mod fused;
 mod lookup;
 mod memory;
@@ -14,6 +15,7 @@ mod papers;
 mod passes;
 mod sampling;
 mod storage;
+mod token_tree;
 
 use pyo3::prelude::*;
 
@@ -26,15 +28,17 @@ mod _core {
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, compact, merge, refit};
     #[pymodule_export]
-    use super::draft::{DraftSession, TokenTree, draft_batch};
+    use super::draft::{DraftSession, draft_batch};
     #[pymodule_export]
     use super::engine::EngineDrafter;
     #[pymodule_export]
     use super::error::FormatError;
     #[pymodule_export]
+    use super::found::{Match, StoredDocument};
+    #[pymodule_export]
     use super::fused::{FusedState, fit_weights};
     #[pymodule_export]
-    use super::lookup::{Datastore, Match, StoredDocument};
+    use super::lookup::Datastore;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
@@ -48,6 +52,8 @@ mod _core {
     use super::sampling::{draw, likeliest};
     #[pymodule_export]
     use super::storage::read_manifest;
+    #[pymodule_export]
+    use super::token_tree::TokenTree;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,7 +1,7 @@
-//! `specds.Datastore` and `specds.Match`.
+//! `specds.Datastore`.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use numpy::ndarray::Array2;
@@ -13,73 +13,8 @@ use specds::lookup;
 
 use crate::arrays::{integers, lists_of_integers};
 use crate::error::py_err;
+use crate::found::{Documents, Match, StoredDocument};
 use crate::storage::located;
-
-/// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
-///
-/// Equal to another one of the same tokens in the same datastore, however often that is opened.
-#[pyclass(frozen, eq, module = "specds")]
-#[derive(PartialEq)]
-pub(crate) struct Match {
-    found: lookup::Match,
-    build_id: u128,
-}
-
-#[pymethods]
-impl Match {
-    /// How many tokens matched; 0 where nothing did.
-    #[getter]
-    fn length(&self) -> usize {
-        self.found.length
-    }
-
-    /// How often they occur in the corpus.
-    #[getter]
-    fn count(&self) -> u64 {
-        self.found.count()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Match(length={}, count={})", self.length(), self.count())
-    }
-}
-
-/// A document of a corpus.
-#[pyclass(frozen, module = "specds")]
-pub(crate) struct StoredDocument(lookup::StoredDocument);
-
-#[pymethods]
-impl StoredDocument {
-    /// How many documents come before it.
-    #[getter]
-    fn index(&self) -> u64 {
-        self.0.index
-    }
-
-    /// How many tokens come before it, separators included.
-    #[getter]
-    fn start(&self) -> u64 {
-        self.0.start
-    }
-
-    /// Its tokens without the separator after it, shape `(n,)`.
-    #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_iter(py, self.0.tokens.iter().map(|&token| token.into()))
-    }
-
-    fn __repr__(&self) -> String {
-        let lookup::StoredDocument {
-            index,
-            start,
-            tokens,
-        } = &self.0;
-        format!(
-            "StoredDocument(index={index}, start={start}, {} tokens)",
-            tokens.len()
-        )
-    }
-}
 
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
 ///
@@ -570,31 +505,6 @@ impl Datastore {
             format!("{} tokens", datastore.num_tokens())
         });
         format!("Datastore({}, {tokens})", self.path.display())
-    }
-}
-
-/// The documents of a datastore, in order; it stays open for them.
-#[pyclass(frozen)]
-struct Documents {
-    datastore: Arc<lookup::Datastore>,
-    next: AtomicU64,
-}
-
-#[pymethods]
-impl Documents {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredDocument>> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        if index >= self.datastore.num_documents() {
-            return Ok(None);
-        }
-        let document = py.detach(|| self.datastore.document(index));
-        document
-            .map(|read| Some(StoredDocument(read)))
-            .map_err(py_err)
     }
 }
 

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use specds::draft::{self, PassRow};
 
 use crate::arrays::integers;
-use crate::draft::TokenTree;
 use crate::error::py_err;
+use crate::token_tree::TokenTree;
 
 /// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes.
 ///

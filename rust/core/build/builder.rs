@@ -104,10 +104,8 @@ impl DatastoreBuilder {
             has_failed: false,
         };
         // What is there already is a duplicate.
-        for old in builder
-            .old
-            .iter()
-            .filter(|_| builder.options.drop_duplicates)
+        if builder.options.drop_duplicates
+            && let Some(old) = &builder.old
         {
             for shard in &old.shards {
                 let documents = Documents::of_shard(&target, old, shard)?;

@@ -22,8 +22,7 @@ const MAX_EXPERTS: usize = 3;
 /// How much less an earlier place counts than the next one.
 const DECAY: f32 = 0.95;
 
-/// A text of at most this many tokens is near: it fits in a core's own cache, so reading a place of it
-/// costs little.
+/// A text of at most this many tokens is near: a core's own cache holds it.
 const NEAR: usize = 1 << 17;
 
 /// A node of probability p reads at most p times this many of the latest places of a near text.
@@ -32,8 +31,7 @@ const REACH: f32 = 512.0;
 /// In a text that is not near, at most this many places after the root's last token alone are read.
 const MAX_UNIGRAM_PLACES: usize = 8;
 
-/// A text as a source: the request's own, its tenant's earlier ones, those of its group, or the output
-/// that the caller expects.
+/// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     label: Source,

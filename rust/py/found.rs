@@ -1,0 +1,101 @@
+//! What a datastore is asked for: `specds.Match`, `specds.StoredDocument`, its documents in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use specds::lookup;
+
+use crate::error::py_err;
+
+/// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
+///
+/// Equal to another one of the same tokens in the same datastore, however often that is opened.
+#[pyclass(frozen, eq, module = "specds")]
+#[derive(PartialEq)]
+pub(crate) struct Match {
+    pub(crate) found: lookup::Match,
+    pub(crate) build_id: u128,
+}
+
+#[pymethods]
+impl Match {
+    /// How many tokens matched; 0 where nothing did.
+    #[getter]
+    fn length(&self) -> usize {
+        self.found.length
+    }
+
+    /// How often they occur in the corpus.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.found.count()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Match(length={}, count={})", self.length(), self.count())
+    }
+}
+
+/// A document of a corpus.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct StoredDocument(pub(crate) lookup::StoredDocument);
+
+#[pymethods]
+impl StoredDocument {
+    /// How many documents come before it.
+    #[getter]
+    fn index(&self) -> u64 {
+        self.0.index
+    }
+
+    /// How many tokens come before it, separators included.
+    #[getter]
+    fn start(&self) -> u64 {
+        self.0.start
+    }
+
+    /// Its tokens without the separator after it, shape `(n,)`.
+    #[getter]
+    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        PyArray1::from_iter(py, self.0.tokens.iter().map(|&token| token.into()))
+    }
+
+    fn __repr__(&self) -> String {
+        let lookup::StoredDocument {
+            index,
+            start,
+            tokens,
+        } = &self.0;
+        format!(
+            "StoredDocument(index={index}, start={start}, {} tokens)",
+            tokens.len()
+        )
+    }
+}
+
+/// The documents of a datastore, in order; it stays open for them.
+#[pyclass(frozen)]
+pub(crate) struct Documents {
+    pub(crate) datastore: Arc<lookup::Datastore>,
+    pub(crate) next: AtomicU64,
+}
+
+#[pymethods]
+impl Documents {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredDocument>> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        if index >= self.datastore.num_documents() {
+            return Ok(None);
+        }
+        let document = py.detach(|| self.datastore.document(index));
+        document
+            .map(|read| Some(StoredDocument(read)))
+            .map_err(py_err)
+    }
+}

@@ -1,0 +1,144 @@
+//! `specds.TokenTree`.
+
+use numpy::ndarray::Array2;
+use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use specds::draft;
+
+use crate::arrays::integers;
+use crate::error::py_err;
+
+/// A draft: likely continuations of a context as a tree, best nodes first.
+///
+/// Args:
+///     token_ids: Shape `(n,)`.
+///     parents: Shape `(n,)`, each smaller than its own index; -1 continues the context itself.
+///     probs: Shape `(n,)`, in [0, 1]: how likely the path to each node is; all 0 by default.
+///
+/// Raises:
+///     ValueError: The shapes differ, a parent does not come before its child, two siblings hold
+///         the same token, or a value is out of range.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct TokenTree(pub(crate) draft::TokenTree);
+
+#[pymethods]
+impl TokenTree {
+    #[new]
+    #[pyo3(signature = (token_ids, parents, probs = None))]
+    fn new(
+        token_ids: &Bound<'_, PyAny>,
+        parents: &Bound<'_, PyAny>,
+        probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
+    ) -> PyResult<Self> {
+        let token_ids: Vec<u32> = integers(token_ids, "token_ids")?;
+        let parents: Vec<i32> = integers(parents, "parents")?;
+        let probs = match probs {
+            Some(probs) => probs.as_array().to_vec(),
+            None => vec![0.0; token_ids.len()],
+        };
+        draft::TokenTree::new(token_ids, parents, probs)
+            .map(Self)
+            .map_err(py_err)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TokenTree({} nodes)", self.0.len())
+    }
+
+    /// Shape `(n,)`.
+    #[getter]
+    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, self.0.token_ids())
+    }
+
+    /// Shape `(n,)`; -1 is the last token of the context.
+    #[getter]
+    fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, self.0.parents())
+    }
+
+    /// Shape `(n,)`.
+    #[getter]
+    fn probs<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
+        PyArray1::from_slice(py, self.0.probs())
+    }
+
+    /// What drafted each node, as places in `SOURCES`, shape `(n,)`.
+    ///
+    /// Where several sources did, the one that gave it the largest share of its probability.
+    #[getter]
+    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
+        PyArray1::from_iter(py, self.0.sources().iter().map(|&source| source as u8))
+    }
+
+    /// Distance of each node from the last token of the context, shape `(n,)`, at least 1.
+    fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        int64(py, &self.0.depths())
+    }
+
+    /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
+    fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<bool>>> {
+        let n = self.0.len();
+        let mask = Array2::from_shape_vec((n, n), self.0.mask())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(mask.into_pyarray(py))
+    }
+
+    /// The node indices from a root to each leaf, in the order of the leaves.
+    fn paths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<i64>>>> {
+        let paths = self.0.paths().into_iter();
+        paths.map(|path| indices(py, path)).collect()
+    }
+
+    /// What a target model accepts of it that chooses one token at each node: the path of its choices.
+    ///
+    /// Args:
+    ///     predictions: The model's tokens, any integer dtype, shape `(1 + n,)`: first the one after
+    ///         the context, then the one after each node.
+    ///
+    /// Returns:
+    ///     The accepted nodes, shape `(m,)`, in the order of the text; and the tokens to emit, shape
+    ///     `(m + 1,)`: theirs, and the model's own after the last of them. Both int64.
+    ///
+    /// Raises:
+    ///     ValueError: There is not one token for the context and one for each node.
+    fn accept<'py>(
+        &self,
+        py: Python<'py>,
+        predictions: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let predictions: Vec<u32> = integers(predictions, "predictions")?;
+        let (path, tokens) = self.0.accept(&predictions).map_err(py_err)?;
+        (indices(py, path)?, int64(py, &tokens)).into_pyobject(py)
+    }
+
+    /// The tree of the first `max_nodes` nodes.
+    fn prefix(&self, max_nodes: usize) -> Self {
+        Self(self.0.prefix(max_nodes))
+    }
+
+    /// The path whose probabilities sum to most, of equal ones the longest, of these the first.
+    fn best_chain(&self) -> Self {
+        Self(self.0.best_chain())
+    }
+
+    /// The tree without the nodes deeper than `max_depth`, the others in their order.
+    fn up_to_depth(&self, max_depth: usize) -> Self {
+        Self(self.0.up_to_depth(max_depth))
+    }
+}
+
+fn int64<'py, T: Copy + Into<i64>>(py: Python<'py>, values: &[T]) -> Bound<'py, PyArray1<i64>> {
+    PyArray1::from_iter(py, values.iter().map(|&value| value.into()))
+}
+
+fn indices(py: Python<'_>, path: Vec<usize>) -> PyResult<Bound<'_, PyArray1<i64>>> {
+    let path: Result<Vec<i64>, _> = path.into_iter().map(i64::try_from).collect();
+    Ok(PyArray1::from_vec(py, path?))
+}
