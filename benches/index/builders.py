@@ -103,16 +103,16 @@ def build_or_die(
     """The job of a child: builds as users do, or goes on with a build that was killed there.
 
     Args:
-        die_at: `tokens` kills the process when half of the documents are given, another word at the
-            first report of that stage of the index.
+        die_at: `tokens` kills the process when half of the documents are given, another word when
+            a part of that stage of the index is done.
     """
     from specds.build import DatastoreBuilder
 
     opened = TokenCorpus.open(Path(corpus))
     facts, num_documents = opened.facts, len(opened.lengths)
 
-    def die(stage: str, *_: int) -> None:
-        if stage == die_at:
+    def die(stage: str, done: int = 1, _: int = 1) -> None:
+        if stage == die_at and done:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with metered() as cost:

@@ -38,7 +38,7 @@ err = Console(stderr=True)
 
 DRAFTERS = ("rest", "fused")
 DEATHS = ("tokens", "write")
-"""Where the build that is killed dies: half of the documents given; the suffixes sorted."""
+"""Where the build that is killed dies: half of the documents given; part of the index written."""
 
 
 def main(
