@@ -247,7 +247,7 @@ fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
 
 #[test]
 fn most_of_a_full_memory_stays_when_some_of_it_goes() {
-    let memory = memory(1 << 18);
+    let memory = memory(350_000);
     let mut num_evictions = 0;
     for seed in 0..4000 {
         let before = memory.num_tokens();

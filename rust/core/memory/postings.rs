@@ -81,8 +81,11 @@ impl Postings {
     ///
     /// `keys` has each place with its key, at most `most` of them.
     pub(crate) fn of_all(keys: &(impl Iterator<Item = (u32, u64)> + Clone), most: usize) -> Self {
-        let num_parts = most.div_ceil(AT_ONCE).clamp(1, 8) as u64;
+        let num_parts = most.div_ceil(AT_ONCE).clamp(1, 8);
         let (mut postings, mut heads, mut sorted) = (Self::default(), Vec::new(), Vec::new());
+        reserve(&mut heads, most);
+        reserve(&mut sorted, most / num_parts * 2);
+        let num_parts = num_parts as u64;
         for part in 0..num_parts {
             sorted.clear();
             sorted.extend(keys.clone().filter_map(|(place, key)| {

@@ -198,14 +198,20 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     }
 }
 
-/// The memory that items take, in bytes: of what is mapped, what was written.
+/// The memory that items take, in bytes: of what is mapped, what was written; of what lies in the
+/// heap, what an allocator takes for it, and a third more for the gaps that growth leaves there.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
-    if all >= MAPPED {
-        size_of::<T>() * items.len()
-    } else {
-        all
+    match all {
+        0 => 0,
+        MAPPED.. => size_of::<T>() * items.len(),
+        _ => allocated(all) / 3 * 4,
     }
+}
+
+/// What an allocator takes for so many bytes.
+pub(crate) fn allocated(num_bytes: usize) -> usize {
+    (num_bytes + 8).next_multiple_of(16).max(32)
 }
 
 #[cfg(test)]

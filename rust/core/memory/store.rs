@@ -90,8 +90,8 @@ pub struct Memory<L = ()> {
 /// The tokens that are appended at a time: readers wait for no more.
 const PIECE: usize = 1024;
 
-/// No token takes more, tables that have just grown included: 22 bytes where each pair comes twice.
-pub(crate) const MAX_BYTES_PER_TOKEN: usize = 28;
+/// No token takes more, tables that have just grown and gaps of the heap included.
+pub(crate) const MAX_BYTES_PER_TOKEN: usize = 37;
 
 impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::groups::Groups;
 use crate::memory::history::History;
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
 /// What a drafter learns of a tenant besides his texts: of one size, whatever he writes.
 pub trait Learned: fmt::Debug + Default + Send + Sync {
@@ -96,8 +96,9 @@ impl<L: Learned> Tenant<L> {
 
     /// What he takes beside what is kept of him.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        // A node of a tree of tenants has room for as many again.
-        self.name.len() + size_of::<Self>() + 6 * size_of::<usize>()
+        // His name is a key too; a node of a tree of tenants has room for as many again.
+        let entry = 6 * size_of::<usize>();
+        2 * allocated(self.name.len()) + allocated(size_of::<Self>()) + entry
     }
 }
 
@@ -156,7 +157,7 @@ impl Document {
 impl Texts {
     /// What a text takes beside its tokens, and what texts take that are just begun: tables and lists
     /// have room to spare.
-    pub(crate) const FIXED_BYTES: usize = 1024;
+    pub(crate) const FIXED_BYTES: usize = 1408;
 
     /// Those of the latest use, of some two thirds of the bytes. O(tokens), and it never takes more
     /// than there was.
