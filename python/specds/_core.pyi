@@ -307,8 +307,6 @@ class Memory:
 @final
 class DraftSession(Session):
     @property
-    def grows(self) -> bool: ...
-    @property
     def proposes(self) -> bool: ...
     @property
     def proposals(self) -> Mapping[int, Proposal]: ...
@@ -322,7 +320,6 @@ class DraftSession(Session):
         max_nodes: int,
         max_depth: int | None = None,
         min_gain: float = 0.0,
-        may_grow_to: int = 0,
         *,
         is_chain: bool = False,
     ) -> TokenTree: ...
@@ -468,6 +465,5 @@ def draft_batch(
     *,
     max_depths: Sequence[int] | None = None,
     min_gain: float = 0.0,
-    may_grow_to: int = 0,
     num_threads: int | None = None,
 ) -> list[TokenTree]: ...

@@ -74,15 +74,13 @@ impl DraftSession {
     ///     max_nodes: The most nodes.
     ///     max_depth: Deeper nodes are left out; a child of the context has depth 1.
     ///     min_gain: The least probability of a node.
-    ///     may_grow_to: The most nodes that the next call may ask for where nothing is observed
-    ///         before it. The draft then grows on.
     ///     is_chain: Whether no node may have two children. The fused drafter goes on with the
     ///         likeliest child; others cut the best path out of a tree.
     ///
     /// Raises:
     ///     ValueError: `min_gain` is below 0, infinite or no number.
     #[pyo3(signature = (
-        max_nodes, max_depth = None, min_gain = 0.0, may_grow_to = 0, *, is_chain = false
+        max_nodes, max_depth = None, min_gain = 0.0, *, is_chain = false
     ))]
     fn draft(
         &self,
@@ -90,13 +88,11 @@ impl DraftSession {
         max_nodes: usize,
         max_depth: Option<usize>,
         min_gain: f32,
-        may_grow_to: usize,
         is_chain: bool,
     ) -> PyResult<TokenTree> {
         let limits = DraftLimits {
             max_nodes,
             min_gain: from_zero(min_gain, "min_gain")?,
-            may_grow_to,
             max_depth: max_depth.unwrap_or(usize::MAX),
             is_chain,
         };
@@ -202,12 +198,6 @@ impl DraftSession {
         self.work(py, |session| session.suggest(tree))
     }
 
-    /// Whether `draft` uses all its arguments.
-    #[getter]
-    fn grows(&self) -> bool {
-        true
-    }
-
     /// Whether it samples tokens of distributions of its own.
     #[getter]
     fn proposes(&self) -> bool {
@@ -274,7 +264,6 @@ impl DraftSession {
 ///     max_nodes: As for one session.
 ///     max_depths: As for one session, one for each.
 ///     min_gain: As for one session.
-///     may_grow_to: As for one session.
 ///     num_threads: The most threads that work at a time; all processors by default. The trees are
 ///         the same with any number.
 ///
@@ -283,7 +272,7 @@ impl DraftSession {
 ///         each, `num_threads` is 0, or `min_gain` is none.
 #[pyfunction]
 #[pyo3(signature = (
-    sessions, max_nodes, *, max_depths = None, min_gain = 0.0, may_grow_to = 0, num_threads = None
+    sessions, max_nodes, *, max_depths = None, min_gain = 0.0, num_threads = None
 ))]
 pub(crate) fn draft_batch(
     py: Python<'_>,
@@ -291,7 +280,6 @@ pub(crate) fn draft_batch(
     max_nodes: usize,
     max_depths: Option<Vec<usize>>,
     min_gain: f32,
-    may_grow_to: usize,
     num_threads: Option<usize>,
 ) -> PyResult<Vec<TokenTree>> {
     let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
@@ -306,7 +294,6 @@ pub(crate) fn draft_batch(
     let limits = max_depths.into_iter().map(|max_depth| DraftLimits {
         max_nodes,
         min_gain,
-        may_grow_to,
         max_depth,
         is_chain: false,
     });

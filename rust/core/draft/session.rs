@@ -11,9 +11,6 @@ pub struct DraftLimits {
     pub max_nodes: usize,
     /// The least probability of a node: a less likely one is not worth its verification.
     pub min_gain: f32,
-    /// The most nodes that the next call may ask for where nothing is observed before it. The draft
-    /// then grows on instead of beginning again. No more than `max_nodes` means that it will not.
-    pub may_grow_to: usize,
     /// The greatest depth of a node; a child of the context has depth 1.
     pub max_depth: usize,
     /// Whether the draft is a chain: no node has two children, and the context neither.
@@ -21,12 +18,11 @@ pub struct DraftLimits {
 }
 
 impl DraftLimits {
-    /// At most `max_nodes` nodes of any probability, and no more of them later.
+    /// At most `max_nodes` nodes of any probability.
     pub fn nodes(max_nodes: usize) -> Self {
         Self {
             max_nodes,
             min_gain: 0.0,
-            may_grow_to: 0,
             max_depth: usize::MAX,
             is_chain: false,
         }

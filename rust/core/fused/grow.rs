@@ -71,11 +71,8 @@ pub(crate) struct TreeBuilder {
     /// What the path probabilities add up to.
     sum: f32,
     asked: Vec<Asked>,
-    /// The likeliest paths that fit in the largest tree, the likeliest last.
+    /// The likeliest paths that fit in the tree, the likeliest last.
     pending: Vec<Pending>,
-    may_grow_to: usize,
-    /// Nodes of the tree whose children the tree had no room for so far.
-    unasked: Vec<usize>,
     /// The last tokens of the context, and the path to the node that is asked for.
     tail: Vec<u32>,
     tail_length: usize,
@@ -96,8 +93,6 @@ impl TreeBuilder {
             sum: 0.0,
             asked: Vec::new(),
             pending: Vec::new(),
-            may_grow_to: 0,
-            unasked: Vec::new(),
             tail: Vec::new(),
             tail_length: 0,
             evidence: Evidence::default(),
@@ -114,8 +109,6 @@ impl TreeBuilder {
         self.sum = 0.0;
         self.asked.clear();
         self.pending.clear();
-        self.may_grow_to = 0;
-        self.unasked.clear();
         self.tail.clear();
         self.evidence.clear();
         for (_, source) in &mut self.sources {
@@ -131,7 +124,7 @@ impl TreeBuilder {
         self.sources.iter_mut().map(|(_, source)| source)
     }
 
-    /// Drafts a tree: a new one, or the last one with more nodes, where its limits foresaw that.
+    /// Drafts a tree.
     pub(crate) fn grow(
         &mut self,
         inputs: &Inputs<'_>,
@@ -142,17 +135,9 @@ impl TreeBuilder {
             inputs,
             counts,
             limits,
-            capacity: limits.max_nodes.max(limits.may_grow_to),
         };
         self.evidence.swap_places();
-        if (self.tree.len()..=self.may_grow_to).contains(&limits.max_nodes) {
-            for node in std::mem::take(&mut self.unasked) {
-                self.ask_children(&draft, node);
-            }
-        } else {
-            self.start(&draft);
-        }
-        self.may_grow_to = limits.may_grow_to;
+        self.start(&draft);
         while self.tree.len() < limits.max_nodes
             && let Some(&next) = self.pending.last()
         {
@@ -183,7 +168,7 @@ impl TreeBuilder {
         let start = tokens.len().saturating_sub(TAIL);
         self.tail.extend_from_slice(&tokens[start..]);
         self.tail_length = self.tail.len();
-        if draft.capacity.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
+        if draft.limits.max_nodes.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
             self.ask(draft, None, -1, 1.0, MIN_PROB);
             self.add_pending(0, 1.0, self.free(draft));
         }
@@ -198,10 +183,10 @@ impl TreeBuilder {
         self.numbers.push(None);
     }
 
-    /// How many of the pending paths may become nodes of the largest tree. Of a chain that is one: it
+    /// How many of the pending paths may become nodes. Of a chain that is one: it
     /// goes on with the likeliest child of its last node.
     fn free(&self, draft: &Draft<'_>) -> usize {
-        let free = draft.capacity - self.tree.len();
+        let free = draft.limits.max_nodes - self.tree.len();
         if draft.limits.is_chain {
             free.min(1)
         } else {
@@ -209,7 +194,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Drops the paths that do not fit in the largest tree any more.
+    /// Drops the paths that do not fit in the tree any more.
     fn drop_surplus(&mut self, draft: &Draft<'_>) {
         let surplus = self.pending.len().saturating_sub(self.free(draft));
         if surplus > 0 {
@@ -222,30 +207,24 @@ impl TreeBuilder {
         let Draft { inputs, limits, .. } = *draft;
         let path_prob = self.path_probs[node];
         let hoped = path_prob * inputs.reading.child_ratio;
-        let is_hopeful = |least: Option<f32>| least.is_none_or(|least| hoped > least);
         let is_end = |datastore: &Datastore| self.tree.token_ids()[node] == datastore.separator();
         let can_gain = || {
             limits.min_gain <= 0.0
                 || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_gain
         };
         let free = self.free(draft);
+        let least = self.least_of(free);
         if free == 0
             || inputs.datastore.is_some_and(is_end)
             || self.depths[node] as usize >= limits.max_depth.min(MAX_DEPTH)
-            || !is_hopeful(self.least_of(free))
+            || least.is_some_and(|least| hoped <= least)
             || !can_gain()
         {
             return;
         }
-        let room = limits.max_nodes - self.tree.len();
-        if room == 0 || !is_hopeful(self.least_of(room)) {
-            self.unasked.push(node);
-            return;
-        }
         let parent = self.tree.parents()[node];
         let parent = usize::try_from(parent).map_or(Some(0), |parent| self.numbers[parent]);
-        let least = self.least_of(free).unwrap_or(0.0);
-        let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
+        let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least.unwrap_or(0.0));
         let number = self.asked.len();
         let index = i32::try_from(node).unwrap_or(i32::MAX);
         self.ask(draft, parent, index, path_prob, min_prob);
@@ -312,7 +291,7 @@ impl TreeBuilder {
         let max_candidates = if draft.limits.is_chain {
             MAX_CANDIDATES_OF_CHAIN
         } else {
-            draft.capacity.max(reading.least_candidates)
+            draft.limits.max_nodes.max(reading.least_candidates)
         };
         let request = Request {
             tail: &self.tail,
@@ -416,6 +395,4 @@ struct Draft<'a> {
     inputs: &'a Inputs<'a>,
     counts: &'a TokenCounts,
     limits: DraftLimits,
-    /// The nodes of the largest tree that this draft may grow to.
-    capacity: usize,
 }
