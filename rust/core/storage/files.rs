@@ -106,8 +106,9 @@ pub(crate) fn open_private(path: &Path) -> Result<File> {
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
-    let path = path.to_owned();
-    is_ours.then_some(()).ok_or(Error::Foreign { path })
+    is_ours
+        .then_some(())
+        .ok_or_else(|| Error::Foreign(path.to_owned()))
 }
 
 /// Whether a file belongs to this user.
@@ -192,11 +193,7 @@ pub(crate) fn lock(
             file.try_lock()
         };
         match locked {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked(target.to_owned())),
             Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
             // Who held the lock until now may have moved or removed the file.
             Ok(()) if is_at(&file, path) => return Ok(file),

@@ -124,7 +124,7 @@ impl PriorEntry {
         let bytes = read_up_to(&path, self.num_bytes)?;
         section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
         if format!("{:032x}", xxh3_128(&bytes)) != self.id {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         Ok(bytes)
     }
@@ -168,7 +168,7 @@ impl Manifest {
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         if text != manifest.clone().seal().as_bytes() {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         manifest
             .check()
@@ -262,7 +262,7 @@ impl ShardManifest {
         let path = folder.join(SHARD_FILE_NAME);
         let text = read_up_to(&path, MAX_NOTE_BYTES)?;
         if format!("{:032x}", xxh3_128(&text)) != entry.id {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
@@ -274,7 +274,7 @@ impl ShardManifest {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
         };
         if !is_of(manifest) || shard.entry() != *entry {
-            return Err(Error::Mismatch { path });
+            return Err(Error::Mismatch(path));
         }
         Ok(shard)
     }
@@ -425,9 +425,7 @@ pub(crate) fn read_preamble(
 }
 
 fn read_text(folder: &Path) -> Result<Vec<u8>> {
-    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore {
-        path,
-    })
+    read_preamble(folder, FILE_NAME, FORMAT, Error::NotADatastore)
 }
 
 /// Whether `folder` is a datastore, damaged or of another version though it may be.
