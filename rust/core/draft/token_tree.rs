@@ -32,37 +32,20 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources; the place of each is its number.
-    pub const ALL: [Self; 11] = [
-        Self::Other,
-        Self::Datastore,
-        Self::Context,
-        Self::Memory,
-        Self::Trigram,
-        Self::Recycled,
-        Self::Predicted,
-        Self::Bigram,
-        Self::Unigram,
-        Self::Suggested,
-        Self::Group,
+    /// Their names in lower case; the place of each is its number.
+    pub const NAMES: [&'static str; 11] = [
+        "other",
+        "datastore",
+        "context",
+        "memory",
+        "trigram",
+        "recycled",
+        "predicted",
+        "bigram",
+        "unigram",
+        "suggested",
+        "group",
     ];
-
-    /// Its name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Other => "other",
-            Self::Datastore => "datastore",
-            Self::Context => "context",
-            Self::Memory => "memory",
-            Self::Trigram => "trigram",
-            Self::Recycled => "recycled",
-            Self::Predicted => "predicted",
-            Self::Bigram => "bigram",
-            Self::Unigram => "unigram",
-            Self::Suggested => "suggested",
-            Self::Group => "group",
-        }
-    }
 }
 
 /// A tree of drafted tokens in topological order: a node comes after its parent.
@@ -144,13 +127,6 @@ impl TokenTree {
         self.sources.push(source);
     }
 
-    /// The same tree, all its nodes drafted by `source`.
-    #[must_use]
-    pub fn with_source(mut self, source: Source) -> Self {
-        self.sources.fill(source);
-        self
-    }
-
     /// The number of nodes.
     pub fn len(&self) -> usize {
         self.token_ids.len()
@@ -180,11 +156,6 @@ impl TokenTree {
     /// its probability.
     pub fn sources(&self) -> &[Source] {
         &self.sources
-    }
-
-    /// The arrays without the sources: tokens, parents, probabilities.
-    pub fn into_parts(self) -> (Vec<u32>, Vec<i32>, Vec<f32>) {
-        (self.token_ids, self.parents, self.probs)
     }
 
     /// How far each node is from the last accepted token, whose children have depth 1. O(n).
