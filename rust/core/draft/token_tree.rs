@@ -202,12 +202,14 @@ impl TokenTree {
     ///
     /// [`Error::InvalidArgument`] unless there is one prediction more than nodes.
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
-        let Some((&first, after)) = predictions.split_first() else {
-            return Err(unequal_predictions(0, self.len() + 1));
-        };
-        if after.len() != self.len() {
-            return Err(unequal_predictions(after.len() + 1, self.len() + 1));
+        let (found, expected) = (predictions.len(), self.len() + 1);
+        if found != expected {
+            let reason = format!(
+                "must have one token for the context and each node: {expected}, not {found}"
+            );
+            return Err(Error::invalid("predictions", reason));
         }
+        let (first, after) = (predictions[0], &predictions[1..]);
         let (mut path, mut tokens) = (Vec::new(), vec![first]);
         let mut last = (-1, first);
         for (node, (&token, &parent)) in self.token_ids.iter().zip(&self.parents).enumerate() {
@@ -243,12 +245,7 @@ impl TokenTree {
             if depth as usize <= max_depth {
                 new_places[node] = i32::try_from(kept.len()).unwrap_or(i32::MAX);
                 let parent = self.parent(node).map_or(-1, |parent| new_places[parent]);
-                kept.push(
-                    self.token_ids[node],
-                    parent,
-                    self.probs[node],
-                    self.sources[node],
-                );
+                kept.push_of(self, node, parent);
             }
         }
         kept
@@ -270,14 +267,14 @@ impl TokenTree {
         let best = (0..self.len()).rev().max_by(order);
         let mut chain = Self::default();
         for (place, node) in (-1..).zip(best.map_or(Vec::new(), |best| self.path(best))) {
-            chain.push(
-                self.token_ids[node],
-                place,
-                self.probs[node],
-                self.sources[node],
-            );
+            chain.push_of(self, node, place);
         }
         chain
+    }
+
+    fn push_of(&mut self, other: &Self, node: usize, parent: i32) {
+        let (token, prob) = (other.token_ids[node], other.probs[node]);
+        self.push(token, parent, prob, other.sources[node]);
     }
 
     fn parent(&self, node: usize) -> Option<usize> {
@@ -290,12 +287,6 @@ impl TokenTree {
         path.reverse();
         path
     }
-}
-
-fn unequal_predictions(found: usize, expected: usize) -> Error {
-    let reason =
-        format!("must have one token for the context and each node: {expected}, not {found}");
-    Error::invalid("predictions", reason)
 }
 
 fn unequal(name: &'static str, found: usize, expected: usize) -> Error {

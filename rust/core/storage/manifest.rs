@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::{read_up_to, write_whole};
+use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
 use crate::storage::section::{
     self, KEY_LEN, KEY_STRIDE, Kind, Place, SectionManifest, position_bits,
 };
@@ -142,9 +142,6 @@ const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
 /// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
-
-/// No note of a shard is longer.
-pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 /// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
@@ -281,8 +278,7 @@ impl ShardManifest {
 
     /// Reads what a shard says of itself that this process or a killed one has sealed.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
-        let text = read_up_to(&folder.join(SHARD_FILE_NAME), MAX_NOTE_BYTES).ok()?;
-        let sealed: Option<Self> = serde_json::from_slice(&text).ok();
+        let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
     }
 
