@@ -19,10 +19,9 @@ from specds.corpora.rows import RowReader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import CorpusOptions, Item, Part
     from specds.corpora.json_rows import Spent
-    from specds.corpora.rows import Row
+    from specds.corpora.rows import Render, Row
 
 _LINES = (".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".zst")

@@ -27,9 +27,8 @@ from specds.hub.client import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import CorpusOptions, Item, Part
-    from specds.corpora.rows import Row
+    from specds.corpora.rows import Render, Row
 
 _ROWS_A_BATCH = 256
 _TRIES = 5

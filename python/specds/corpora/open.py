@@ -8,18 +8,17 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds.corpora.chat import plain
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, corpus_of
 from specds.corpora.files import kind, local_file
-from specds.corpora.folder import folder_parts
+from specds.corpora.folder import StandardLibrary, folder_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
-from specds.corpora.stdlib import StandardLibrary
+from specds.corpora.rows import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import Part
+    from specds.corpora.rows import Render
 
 
 def open_corpus(

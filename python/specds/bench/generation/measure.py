@@ -15,8 +15,7 @@ from specds.demo.measure import timed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.bench.generation.requests import Batch
-    from specds.bench.generation.ways import Target, Way
+    from specds.bench.generation.ways import Batch, Target, Way
     from specds.stats import GenerationStats
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from specds.bench.harness import folder_name, label, name_of, together
 from specds.bench.page import Figure, page_of, styles_of
+from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import sentence
-from specds.bench.replay.trace import TARGET
 from specds.bench.svg import Style, bars, lines
 from specds.bench.transcripts import ALL
 
