@@ -77,13 +77,8 @@ class Reading:
 
     def add(self, other: Reading) -> None:
         """Takes in what was read elsewhere, after this."""
-        self.num_read += other.num_read
-        self.num_bytes += other.num_bytes
-        self.skipped += other.skipped
-        self.num_documents += other.num_documents
-        self.num_tokens += other.num_tokens
-        self.num_duplicates += other.num_duplicates
-        self.is_full = other.is_full
+        for name, value in vars(other).items():
+            setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
 
 
 @dataclass(frozen=True)

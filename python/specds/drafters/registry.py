@@ -188,18 +188,10 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
     )
 
 
-def _rest(inputs: DrafterInputs, match: str = "16") -> Drafter:
-    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig(max_match=int(match)))
-
-
 def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
     source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
     config = AdedConfig(search=search)
     return AdedDrafter(source, config, order=int(order), progress=inputs.progress)
-
-
-def _prompt_lookup(_: DrafterInputs) -> Drafter:
-    return PromptLookupDrafter()
 
 
 def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
@@ -209,9 +201,11 @@ def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
 
 _MAKERS: dict[str, Callable[..., Drafter]] = {
     "fused": _fused,
-    "rest": _rest,
+    "rest": lambda inputs, match=16: RestDrafter(
+        inputs.datastore, RestConfig(max_match=int(match))
+    ),
     "aded": _aded,
-    "prompt-lookup": _prompt_lookup,
+    "prompt-lookup": lambda _: PromptLookupDrafter(),
     "n-grammys": _n_grammys,
 }
 

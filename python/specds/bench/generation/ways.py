@@ -283,8 +283,11 @@ def _library(
 
 
 def _own(
-    target: Target, drafter: Drafter, budget: int | Literal["auto"]
+    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
 ) -> Callable[[Job], Result]:
+    """Calls our `generate` with a new drafter."""
+    drafter = make()
+
     def call(job: Job) -> Result:
         ids, mask = target.inputs(job.batch)
         forced: dict[str, Any] = {}
@@ -318,9 +321,8 @@ def _compilation(device: torch.device) -> CompileConfig:
 def baseline_way(baseline: Baseline, target: Target) -> Way:
     """The way of a baseline."""
     if baseline is Baseline.PLAIN:
-        return Way(
-            baseline.value, lambda: _own(target, PromptLookupDrafter(), 0), baseline, budget=0
-        )
+        start = partial(_own, target, PromptLookupDrafter, 0)
+        return Way(baseline.value, start, baseline, budget=0)
     static = {"cache_implementation": "static"}
     arguments: dict[Baseline, dict[str, Any]] = {
         Baseline.GENERATE: {},
@@ -363,7 +365,7 @@ def drafter_ways(
     for engine in engines:
         make = stack.enter_context(engine.open())
         for budget in budgets:
-            start = partial(_start, target, make, budget)
+            start = partial(_own, target, make, budget)
             ways.append(Way(engine.name, start, budget=budget, datastore=engine.datastore))
     return ways
 
@@ -385,9 +387,3 @@ def _hierarchies(
         return Engine(name.value, datastore, lambda: nullcontext(partial(make, datastore)))
 
     return [engine(datastore) for datastore in datastores] or [engine(None)]
-
-
-def _start(
-    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
-) -> Callable[[Job], Result]:
-    return _own(target, make(), budget)

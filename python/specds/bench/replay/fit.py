@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specds.bench.replay.measure import replay_all, together
 from specds.drafters import FusedDrafter
@@ -38,10 +38,6 @@ class FitReport:
     num_compared_requests: int
     before: float
     after: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
 
 
 def fit(
