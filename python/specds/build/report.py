@@ -131,16 +131,7 @@ class BuildReport:
         started: Clock,
         tokenised: Clock,
     ) -> BuildReport:
-        """The report of a build that ends now.
-
-        Args:
-            path: Where the datastore is, as the caller wrote it.
-            datastore: What was built.
-            read: What was read for it.
-            num_taken_up: Documents that an earlier build had been through.
-            started: When the build began.
-            tokenised: When all documents were tokenised.
-        """
+        """The report of a build that ends now."""
         ended = Clock.now()
         return cls(
             path=str(path),

@@ -128,12 +128,8 @@ def json_documents(
 ) -> Iterator[Item]:
     """Yields the documents of a file of JSON rows.
 
-    Args:
-        file: The content as it lies on disk, compressed or not.
-        name: The name of the file: its suffixes tell how to read it.
-        place: What errors call the file.
-        options: What to read of a row.
-        render: Turns a conversation into text.
+    `file` is the content as it lies on disk; the suffixes of `name` tell how to read it, and errors
+    call it `place`.
     """
     content = decompressed(file, name)
     if kind(name) == "lines":

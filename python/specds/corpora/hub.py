@@ -161,11 +161,7 @@ class HubJson:
 def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
     """Opens a dataset of the hub: learns its files, and reads none of them.
 
-    Args:
-        spec: What the user calls it.
-        dataset: Its id, and how to read it unless the options say otherwise.
-        options: How to read it.
-        render: Turns a conversation into text.
+    `spec` is what the user calls it.
 
     Raises:
         CorpusError: It is not there, it is gated, or it has no such configuration or split.

@@ -150,9 +150,7 @@ class RowReader:
     def documents(self, rows: Iterable[Row], columns: Iterable[str] = ()) -> Iterator[Item]:
         """Yields the document of each row, or what was skipped.
 
-        Args:
-            rows: The rows of a file, in order.
-            columns: The fields of every row, where it was read without those of no use.
+        `columns` are the fields of every row, where it was read without those of no use.
 
         Raises:
             CorpusError: A row is bad, and `on_bad_row` is ``fail``.

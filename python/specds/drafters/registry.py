@@ -44,11 +44,6 @@ def read_options(
 ) -> dict[str, str]:
     """Reads options such as ``order=2``.
 
-    Args:
-        name: Of the drafter.
-        parts: The options as they were written.
-        known: Each option with its values.
-
     Raises:
         ValueError: There is no such option or value: says which there are.
     """

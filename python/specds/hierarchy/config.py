@@ -116,10 +116,6 @@ class HierarchyName:
     ) -> dict[str, PreTrainedModel]:
         """Loads the models beside their target.
 
-        Args:
-            target: The model that is drafted for.
-            tokenizer: Its tokenizer.
-
         Raises:
             LoadingError: There is no model under a name.
             ValueError: A model has another tokenizer than the target.

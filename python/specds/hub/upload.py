@@ -50,12 +50,7 @@ def card_of(
 ) -> str:
     """The card of a datastore.
 
-    Args:
-        name: Where it will be.
-        manifest: What it says of itself; shown as text, whatever is in it.
-        num_bytes: Of all its files.
-        licence: Of the corpus, as the hub abbreviates it.
-        acceptance: What was measured with it.
+    What the manifest says is shown as text, whatever is in it.
     """
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if licence:

@@ -161,9 +161,7 @@ class Plan:
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
     """Measures every way in every mode and size of batch.
 
-    Args:
-        plan: What to measure.
-        progress: Told the name of the way before each call.
+    `progress` is told the name of the way before each call.
 
     Returns:
         A cell for each size of batch, mode, group and way, and for all groups together, where there

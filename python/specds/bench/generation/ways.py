@@ -80,10 +80,7 @@ def requests_of(
 ) -> list[Request]:
     """The prompts of recorded answers, with the answers where they are forced.
 
-    Args:
-        transcripts: In the order in which they are generated.
-        forced: Emit the answers; without `max_new_tokens` the whole of them.
-        max_new_tokens: The most tokens of each.
+    Where answers are forced, the whole of them is emitted unless `max_new_tokens` is fewer.
     """
     requests = []
     for transcript in transcripts:
@@ -349,13 +346,7 @@ def drafter_ways(
 ) -> list[Way]:
     """Each drafter with each datastore, or once where it takes none, at each budget.
 
-    Args:
-        names: Of drafters.
-        own: What they are made of besides a datastore.
-        budgets: The most nodes of a draft, or ``auto``.
-        datastores: Open ones.
-        target: The model.
-        stack: Keeps open what the drafters are made of.
+    `stack` keeps open what the drafters are made of.
     """
     values = [name.value for name in names if isinstance(name, DrafterName)]
     engines = engines_of(values, datastores, own)

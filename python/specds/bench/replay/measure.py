@@ -145,12 +145,6 @@ def replay(
     The last token of an answer is always the target's own: a draft is cut to the tokens left, less
     one, as generation cuts it at `max_length`. So tokens per forward is exact, and no forward is
     counted that a real request would not make.
-
-    Args:
-        open_session: Starts the request with the transcript's prompt.
-        transcript: The prompt and the answer.
-        max_nodes: The budget of a draft; 0 drafts nothing.
-        shape: Of a draft.
     """
     trace = Trace(num_requests=1)
     session = open_session()
@@ -250,15 +244,10 @@ def measure(
 ) -> Iterator[Cell]:
     """Yields each cell as it is measured.
 
-    Args:
-        engines: What drafts.
-        budgets: The most nodes of a draft.
-        transcripts: In the order in which they are replayed.
-        warm_memory: Whether a drafter serves all requests of a cell, as that of a server does, and
-            keeps what earlier ones taught it; otherwise there is a new one for each. No cell
-            profits from another.
-        shape: Of a draft.
-        progress: Told the engine's name before each request.
+    With `warm_memory`, one drafter serves all requests of a cell, as that of a server does, and
+    keeps what earlier ones taught it; else there is a new one for each. No cell profits from
+    another.
+    `progress` is told the engine's name before each request.
     """
     for engine in engines:
         for budget in budgets:
@@ -289,12 +278,7 @@ def replay_all(
 ) -> dict[str, Trace]:
     """Replays every transcript in turn.
 
-    Args:
-        drafter_of: Gives the drafter of each request.
-        budget: The most nodes of a draft.
-        transcripts: In the order in which they are replayed.
-        progress: Told before each.
-        shape: Of a draft.
+    `progress` is told before each.
 
     Returns:
         A trace for each file of transcripts, by name.

@@ -50,12 +50,7 @@ Series = dict[str, "Points"]
 
 
 def page(document: Document, stories: Sequence[dict[str, Any]] = ()) -> str:
-    """The page.
-
-    Args:
-        document: What was measured.
-        stories: Some of the answers as `specds.bench.replay.story` tells them.
-    """
+    """The page."""
     rows = document["rows"]
     measured = [row for row in rows if row["status"] == "ok"]
     about = f"{sentence(document)}. Tokenizer {document['tokenizer']}, specds {document['specds']}."
