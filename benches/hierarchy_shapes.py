@@ -21,9 +21,8 @@ from specds.bench.generation.curve import verification_costs
 from specds.bench.generation.shapes import num_bytes, placement, random_model
 from specds.bench.generation.ways import Target
 from specds.drafters import TokenTree
-from specds.hierarchy.cached_model import CachedModel
 from specds.hierarchy.draft import Draft
-from specds.hierarchy.levels import ModelLevel
+from specds.hierarchy.levels import CachedModel, ModelLevel
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 

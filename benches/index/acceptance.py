@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from index.tokens import TokenCorpus
-    from specds.bench.replay.trace import Trace
+    from specds.bench.replay.measure import Trace
     from specds.drafters import Drafter
 
 RIVAL = "draftretriever"

@@ -18,7 +18,7 @@ import numpy as np
 from index.child import memory
 from index.tokens import load_transcripts
 from specds import Datastore, FusedDrafter, RestDrafter
-from specds.bench.replay.trace import replay
+from specds.bench.replay.measure import replay
 
 if TYPE_CHECKING:
     from specds.bench.transcripts import Transcript

@@ -22,16 +22,16 @@ pub(crate) fn py_err(error: Error) -> PyErr {
             Some(number) => PyOSError::new_err((number, source.to_string(), path)),
             None => PyOSError::new_err(message),
         },
-        Error::Locked { .. } => PyBlockingIOError::new_err(message),
-        Error::Exists { .. } | Error::Foreign { .. } => PyFileExistsError::new_err(message),
-        Error::NotADatastore { .. }
+        Error::Locked(_) => PyBlockingIOError::new_err(message),
+        Error::Exists(_) | Error::Foreign(_) => PyFileExistsError::new_err(message),
+        Error::NotADatastore(_)
         | Error::Version { .. }
         | Error::Truncated { .. }
         | Error::Corrupt { .. }
-        | Error::Checksum { .. }
-        | Error::Mismatch { .. }
+        | Error::Checksum(_)
+        | Error::Mismatch(_)
         | Error::Snapshot { .. } => FormatError::new_err(message),
-        Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
+        Error::OutOfMemory(_) => PyMemoryError::new_err(message),
         Error::BuildFailed => PyRuntimeError::new_err(message),
         _ => PyValueError::new_err(message),
     }

@@ -88,7 +88,7 @@ impl FusedState {
     }
 
     /// How many tokens of each source were accepted, in the order of `SOURCES`.
-    fn accepted(&self) -> [u64; Source::ALL.len()] {
+    fn accepted(&self) -> [u64; Source::NAMES.len()] {
         self.0.accepted()
     }
 }

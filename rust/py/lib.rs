@@ -57,7 +57,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let sources = specds::draft::Source::ALL.map(specds::draft::Source::name);
+        let sources = specds::draft::Source::NAMES;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         let prior_tokens = specds::fused::DEFAULT_PRIOR_TOKENS;
         module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;

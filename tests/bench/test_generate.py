@@ -13,12 +13,20 @@ from replays import transcript
 from specds.bench.generation import report
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import altered, rows_of, way_label
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.run import run_generate
 from specds.bench.generation.shapes import SHAPES, num_bytes, random_model
-from specds.bench.generation.ways import Baseline, Job, Result, Target, Way, baseline_way
+from specds.bench.generation.ways import (
+    Baseline,
+    Job,
+    Request,
+    Result,
+    Target,
+    Way,
+    baseline_way,
+    batches,
+)
 from specds.bench.options import GenerateOptions
-from specds.bench.replay.trace import Trace, replay
+from specds.bench.replay.measure import Trace, replay
 from specds.drafters import DrafterInputs, make_drafter
 from specds.stats import GenerationStats
 

@@ -18,10 +18,8 @@ from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
-from specds.bench.replay.measure import replay_all
+from specds.bench.replay.measure import replay, replay_all, suggestion
 from specds.bench.replay.report import figures
-from specds.bench.replay.suggested import suggestion
-from specds.bench.replay.trace import replay
 from specds.bench.transcripts import TranscriptError, read_transcripts
 from specds.drafters import Memory, Session, TokenTree
 from specds.loading import load_tokenizer

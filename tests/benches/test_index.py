@@ -14,7 +14,7 @@ from index import builders, made_text, published_rest, scale
 from index.tokens import Facts, TokenCorpus
 from rivals.answers import differences, random_patterns, scan
 from specds import RestDrafter
-from specds.bench.replay.trace import replay
+from specds.bench.replay.measure import replay
 from specds.bench.transcripts import Transcript
 from specds.build import DatastoreBuilder
 

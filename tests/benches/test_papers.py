@@ -12,7 +12,7 @@ from papers import __main__ as command
 from papers import hsddw, n_grammys, retrieval
 from papers.answers import Answer, Setup, lengths, markdown, steps_of
 from specds import RestDrafter
-from specds.bench.replay.trace import replay
+from specds.bench.replay.measure import replay
 from specds.build import DatastoreBuilder
 from specds.drafters import RestConfig
 

@@ -121,12 +121,12 @@ fn what_is_there_is_refused_at_once_and_at_the_end_and_so_is_a_second_builder() 
     late.add_documents(&[3], &[1]).unwrap();
     for plan in [None, Some("same".to_owned())] {
         let error = created(plan).unwrap_err();
-        assert!(matches!(error, Error::Locked { path: named } if named == path));
+        assert!(matches!(error, Error::Locked(named) if named == path));
     }
     fs::write(&path, "a letter").unwrap();
-    assert!(matches!(created(None), Err(Error::Exists { .. })));
+    assert!(matches!(created(None), Err(Error::Exists(_))));
     let error = late.finish(&mut silent).unwrap_err();
-    assert!(matches!(error, Error::Exists { path: named } if named == path));
+    assert!(matches!(error, Error::Exists(named) if named == path));
     assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
     assert_eq!(names(folder.path()), ["d"]);
 }
@@ -160,7 +160,7 @@ fn overwriting_replaces_a_datastore_under_its_readers_and_nothing_else() {
     fs::write(path("folder/manifest.json"), "{\"format\": \"other\"}").unwrap();
     for name in ["file", "folder"] {
         let error = DatastoreBuilder::create(path(name), overwrite()).unwrap_err();
-        assert!(matches!(error, Error::NotADatastore { .. }));
+        assert!(matches!(error, Error::NotADatastore(_)));
     }
     assert_eq!(names(folder.path()), ["d", "file", "folder"]);
 }
@@ -228,7 +228,7 @@ fn unusable_options_are_refused_by_name() {
         );
     }
     let error = DatastoreBuilder::create("/", options(4, 4)).unwrap_err();
-    assert!(matches!(error, Error::Exists { .. }));
+    assert!(matches!(error, Error::Exists(_)));
     let error = DatastoreBuilder::create(folder.path().join("no/d"), options(4, 4)).unwrap_err();
     assert!(matches!(error, Error::Io { path, .. } if path == folder.path().join("no")));
     assert!(names(folder.path()).is_empty());

@@ -133,7 +133,7 @@ fn what_cannot_be_merged_is_refused_and_nothing_is_left() {
     let error = merge(&[] as &[&Path], path("d"), false).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }));
     let error = merge(&[path("a")], path("b"), false).unwrap_err();
-    assert!(matches!(error, Error::Exists { .. }));
+    assert!(matches!(error, Error::Exists(_)));
     let mut names: Vec<_> = fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

@@ -15,7 +15,7 @@ use specds::memory::MemoryOptions;
 use specds::papers::aded::{TrigramOptions, Trigrams};
 use specds::papers::model_tables::ModelTables;
 
-use crate::oracle::{Oracle, corpora, paths, shift};
+use crate::oracle::{Oracle, corpora, parts, paths, shift};
 use crate::random::Random;
 use crate::{build, options, tempdir};
 
@@ -108,7 +108,7 @@ pub(crate) fn replay(
 
 fn check_tree(tree: &TokenTree, max_nodes: usize) {
     assert!(tree.len() <= max_nodes);
-    let (tokens, parents, probs) = tree.clone().into_parts();
+    let (tokens, parents, probs) = parts(tree);
     TokenTree::new(tokens, parents.clone(), probs.clone()).unwrap();
     assert!(probs.is_sorted_by(|a, b| a >= b), "{probs:?}");
     for (node, parent) in parents.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::build::DatastoreOptions;
-use specds::draft::{Source, TokenTree};
+use specds::draft::TokenTree;
 
 use crate::options;
 
@@ -125,7 +125,7 @@ impl Oracle {
 /// The most frequent beginnings of the continuations: count descending, shorter ones first, then in
 /// lexicographic order.
 #[expect(clippy::cast_precision_loss, reason = "a handful of continuations")]
-pub(crate) fn naive_draft(continuations: &[Vec<u32>], max_nodes: usize) -> TokenTree {
+pub(crate) fn naive_draft(continuations: &[Vec<u32>], max_nodes: usize) -> Parts {
     let mut counts: BTreeMap<&[u32], usize> = BTreeMap::new();
     for continuation in continuations {
         for length in 1..=continuation.len() {
@@ -155,10 +155,17 @@ pub(crate) fn naive_draft(continuations: &[Vec<u32>], max_nodes: usize) -> Token
         .iter()
         .map(|&(_, count)| count as f32 / num_continuations)
         .collect();
-    TokenTree::new(token_ids, parents, probs)
-        .unwrap()
-        .with_source(Source::Datastore)
+    (token_ids, parents, probs)
 }
+
+/// A tree as [`naive_draft`] gives it.
+pub(crate) fn parts(tree: &TokenTree) -> Parts {
+    let (parents, probs) = (tree.parents().to_vec(), tree.probs().to_vec());
+    (tree.token_ids().to_vec(), parents, probs)
+}
+
+/// Tokens, parents, probabilities.
+type Parts = (Vec<u32>, Vec<i32>, Vec<f32>);
 
 /// Small corpora of four tokens, so that everything collides: 16-bit and 24-bit tokens, a separator
 /// that documents contain or that is outside the vocabulary, one shard or many.

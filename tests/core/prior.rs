@@ -212,7 +212,7 @@ fn a_damaged_prior_is_named_at_open_and_replaced_by_a_refit() {
         write_in_place(&file, &flipped);
         let error = Datastore::open(&path).unwrap_err();
         assert!(
-            matches!(&error, Error::Checksum { path } if *path == file),
+            matches!(&error, Error::Checksum(path) if *path == file),
             "{error}"
         );
     }

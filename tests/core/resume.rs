@@ -230,7 +230,7 @@ fn appending_needs_a_datastore_of_the_same_tokenizer() {
     assert!(matches!(error, Error::OtherTokenizer { .. }), "{error}");
     assert_eq!(read_all(&path), before);
     let error = append(folder.path(), &[vec![1]], true).unwrap_err();
-    assert!(matches!(error, Error::NotADatastore { .. }));
+    assert!(matches!(error, Error::NotADatastore(_)));
     let names: Vec<PathBuf> = fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().path())

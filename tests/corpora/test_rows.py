@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
-from specds.corpora.chat import conversation, plain
 from specds.corpora.files import readable
 from specds.corpora.json_rows import document_rows
-from specds.corpora.rows import BadRowError
+from specds.corpora.rows import BadRowError, conversation, plain
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

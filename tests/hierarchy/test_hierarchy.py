@@ -29,7 +29,7 @@ from specds.budget import step_cost as cost
 from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
-from specds.hierarchy.cached_model import CachedModel
+from specds.hierarchy.levels import CachedModel
 from specds.verify import UnsupportedModelError
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]

@@ -8,9 +8,9 @@ import pytest
 
 from specds import Datastore, build_from_token_ids
 from specds.hub import locate, named_datastore
-from specds.hub.card import card_of
 from specds.hub.checks import remember, remembered
 from specds.hub.names import HubName
+from specds.hub.upload import card_of
 
 
 @pytest.mark.parametrize(

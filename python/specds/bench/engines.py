@@ -113,12 +113,8 @@ def engines_of(
 ) -> list[Engine]:
     """Each name with each datastore, or once where it takes none.
 
-    Args:
-        names: As `check_names` lets through.
-        datastores: Open ones.
-        own: What drafters of this package are made of besides.
-        entry: What entrants are started with; what they index is added here.
-        memory_tokens: Tokens of the datastore in the memory of a new drafter that has one.
+    What entrants index is added to `entry`. `memory_tokens` of the datastore are in the memory of a
+    new drafter that has one.
     """
     engines = []
     for name in names:

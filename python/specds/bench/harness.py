@@ -82,13 +82,7 @@ def tokenizer_of(
 
 
 def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
-    """What drafted, with its datastore, its budget, ... where rows of the same name differ in it.
-
-    Args:
-        row: The row to name.
-        rows: All that it is shown beside.
-        fields: Those that may tell rows apart.
-    """
+    """What drafted, with those of the fields in which rows of the same name differ."""
     alike = [other for other in rows if name_of(other) == name_of(row)]
     parts = [name_of(row)]
     for name in fields:

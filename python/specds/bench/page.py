@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot.
-
-    Attributes:
-        name: Its id on the page.
-        title: What it is.
-        caption: What one sees in it.
-        drawn: HTML.
-    """
+    """A plot: its id on the page, its title, what one sees in it, and its HTML."""
 
     name: str
     title: str
@@ -44,17 +37,7 @@ def page_of(
     columns: Columns,
     stories: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """A page that needs nothing else.
-
-    Args:
-        title: Of the page.
-        headline: What came out, in a sentence.
-        about: What was measured on what.
-        document: Of the benchmark.
-        figures: Plots.
-        columns: Of the table.
-        stories: Recorded answers as `story` tells them.
-    """
+    """A page that needs nothing else."""
     plots = "\n".join(
         f'<figure id="{figure.name}"><h2>{escape(figure.title)}</h2>{figure.drawn}'
         f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
@@ -79,12 +62,7 @@ def page_of(
 
 
 def styles_of(rows: Sequence[Row], names: Iterable[tuple[str, Row]]) -> Styles:
-    """One colour a drafter and one dash a datastore, for the lines of these rows.
-
-    Args:
-        rows: All rows of the page.
-        names: What lines are called, with a row of each.
-    """
+    """One colour a drafter and one dash a datastore, for the lines of these rows."""
     drafters = list(dict.fromkeys(map(name_of, rows)))
     datastores = list(dict.fromkeys(row["datastore"] for row in rows if row["datastore"]))
     return {

@@ -109,14 +109,8 @@ def lines(
 ) -> str:
     """A line through the points of each name, and what it is called.
 
-    Args:
-        series: The x and y values of each line by its name.
-        styles: Of the lines; those without one share one.
-        x_title: Of the axis.
-        y_title: Likewise.
-        log_x: Whether the axis is logarithmic.
-        sizes: How much each point of a line counts: areas of the marks.
-        diagonal: Whether a dotted line shows where both values are the same.
+    `sizes` says how much each point counts, as the area of its mark; `diagonal` draws a dotted line
+    where both values are the same.
     """
     all_x = [x for xs, _ in series.values() for x in xs]
     all_y = [y for _, ys in series.values() for y in ys]
@@ -156,13 +150,8 @@ def bars(
 ) -> str:
     """Bars side by side, or parts of one, for each group.
 
-    Args:
-        groups: The values by name, of each group.
-        styles: Of the names.
-        y_title: Of the axis.
-        stacked: Whether the names are parts of one bar.
-        spread: From least to most, by group and name.
-        percent: Whether values are shares of one.
+    Where `stacked`, the names are parts of one bar. `spread` goes from least to most, by group and
+    name. Values are shares of one where `percent`.
     """
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
     tops = [sum(v.values()) if stacked else max(v.values(), default=0) for v in groups.values()]

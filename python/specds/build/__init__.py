@@ -1,7 +1,7 @@
 """How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
 
-Read in this order: `options`, `report` (what a build has read and made), `resume` (a killed build
-goes on), `local`, `ray` (the same on a cluster), `build`, `estimate`, `from_memory`.
+Read in this order: `options`, `report` (what a build has read and made), `local`, `ray` (the same
+on a cluster), `build`, `estimate`, `from_memory`.
 Imports `specds.corpora` and what lies below it.
 """
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specds._core import DatastoreBuilder, fit_weights
 from specds.build.options import BuildOptions
@@ -69,10 +69,6 @@ class BuildEstimate:
     tokens_per_s: float
     sampled_documents: int
     sampled_tokens: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
 
 
 def estimate_build(

@@ -61,13 +61,8 @@ def build_on_ray(
     document that comes again in another group is kept: `specds compact --drop-duplicates` leaves
     it out.
 
-    Args:
-        corpus: What to index; its files must be where they are for all workers.
-        tokenizer: Any transformers tokenizer; it is sent to the workers.
-        out: The folder to make, in a folder that all workers share.
-        options: How to build, and on which cluster.
-        tokenizer_name: What to call the tokenizer in the manifest.
-        progress: Told how far the build has come.
+    The files of the corpus must be where they are for all workers, and `out` in a folder that all
+    of them share. The tokenizer is sent to the workers.
 
     Raises:
         CorpusError: A document cannot be read.

@@ -77,13 +77,8 @@ class Reading:
 
     def add(self, other: Reading) -> None:
         """Takes in what was read elsewhere, after this."""
-        self.num_read += other.num_read
-        self.num_bytes += other.num_bytes
-        self.skipped += other.skipped
-        self.num_documents += other.num_documents
-        self.num_tokens += other.num_tokens
-        self.num_duplicates += other.num_duplicates
-        self.is_full = other.is_full
+        for name, value in vars(other).items():
+            setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
 
 
 @dataclass(frozen=True)
@@ -136,16 +131,7 @@ class BuildReport:
         started: Clock,
         tokenised: Clock,
     ) -> BuildReport:
-        """The report of a build that ends now.
-
-        Args:
-            path: Where the datastore is, as the caller wrote it.
-            datastore: What was built.
-            read: What was read for it.
-            num_taken_up: Documents that an earlier build had been through.
-            started: When the build began.
-            tokenised: When all documents were tokenised.
-        """
+        """The report of a build that ends now."""
         ended = Clock.now()
         return cls(
             path=str(path),

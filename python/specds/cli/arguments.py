@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from specds._core import Datastore
     from specds.drafters import DrafterName
-    from specds.hierarchy.registry import HierarchyName
+    from specds.hierarchy.config import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[
@@ -84,7 +84,7 @@ Weights = Annotated[
 
 def drafter(text: str) -> DrafterName | HierarchyName:
     """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
-    from specds.hierarchy.registry import drafter_name
+    from specds.hierarchy.config import drafter_name
 
     try:
         return drafter_name(text)

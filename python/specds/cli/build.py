@@ -2,7 +2,7 @@
 
 import glob
 import shlex
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -130,7 +130,7 @@ def _build(
     if estimate:
         with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)
-        display.show(expected.to_dict(), display.estimate_table(expected), as_json=as_json)
+        display.show(asdict(expected), display.estimate_table(expected), as_json=as_json)
         return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
@@ -206,7 +206,7 @@ def refresh(
             tokenizer_name=tokenizer,
             progress=progress,
         )
-    display.show(report.to_dict(), display.refresh_table(report), as_json=as_json)
+    display.show(asdict(report), display.refresh_table(report), as_json=as_json)
 
 
 @with_records

@@ -1,5 +1,6 @@
 """The command that learns what the fused drafter starts from."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -91,5 +92,5 @@ def _fit_answers(
     with terminal.build_progress() as progress:
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     write_whole(out, learned)
-    facts = {"path": str(out), **report.to_dict()}
+    facts = {"path": str(out), **asdict(report)}
     display.show(facts, display.facts_table(f"Weights {out}", facts), as_json=as_json)

@@ -248,7 +248,7 @@ def require(running: Running) -> None:
         ValueError: Naming the option.
     """
     from specds.drafters import DrafterName, require_inputs
-    from specds.hierarchy.registry import HierarchyName
+    from specds.hierarchy.config import HierarchyName
 
     memory = running.memory
     is_hierarchy = isinstance(running.drafter, HierarchyName)
@@ -287,7 +287,7 @@ def opened(running: Running) -> Iterator[Opened]:
         make_drafter,
         read_weights,
     )
-    from specds.hierarchy.registry import HierarchyName
+    from specds.hierarchy.config import HierarchyName
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
 
@@ -315,10 +315,12 @@ def opened(running: Running) -> Iterator[Opened]:
         if not isinstance(drafter, HierarchyName):
             made = make_drafter(drafter, inputs)
         else:
+            from specds.hierarchy.drafter import HierarchyDrafter
+
             # What drafts for its smallest model is made of the same.
             retrieves = datastore is not None or running.model_tables
             own = make_drafter(DrafterName.parse("fused"), inputs) if retrieves else None
-            made = drafter.drafter(drafter.load(model, tokenizer), own)
+            made = HierarchyDrafter.over(own, drafter.load(model, tokenizer), drafter.config)
     try:
         yield Opened(running, model, tokenizer, made)
     finally:

@@ -9,7 +9,7 @@ from specds import terminal
 from specds.cli.arguments import Json
 
 if TYPE_CHECKING:
-    from specds.hub.card import Acceptance
+    from specds.hub.upload import Acceptance
 
 _NAME = Annotated[str, typer.Argument(metavar="NAME", help="`org/name` on the hub.")]
 _REVISION = Annotated[
@@ -99,7 +99,7 @@ def _at(name: str, revision: str | None) -> str:
 def _acceptance(datastore: Path, transcript: Path) -> "list[Acceptance]":
     from specds.bench.options import ReplayOptions
     from specds.bench.replay.run import run_replay
-    from specds.hub.card import Acceptance
+    from specds.hub.upload import Acceptance
 
     options = ReplayOptions(
         transcripts=[transcript], datastores=[datastore], drafters=("fused",), budgets=_BUDGETS

@@ -17,9 +17,9 @@ from specds.corpora.document import (
 )
 
 if TYPE_CHECKING:
-    from specds.corpora.chat import render_with
+    from specds.corpora.folder import belongs_to, stdlib_documents
     from specds.corpora.open import open_corpora, open_corpus
-    from specds.corpora.stdlib import belongs_to, stdlib_documents
+    from specds.corpora.rows import render_with
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -38,9 +38,9 @@ __all__ = [
 
 __getattr__ = lazy(
     __name__,
-    belongs_to="stdlib",
+    belongs_to="folder",
     open_corpora="open",
     open_corpus="open",
-    render_with="chat",
-    stdlib_documents="stdlib",
+    render_with="rows",
+    stdlib_documents="folder",
 )

@@ -87,9 +87,14 @@ class Corpus:
 def corpus_of(name: str, parts: Iterable[Part]) -> Corpus:
     """A corpus as large as its parts."""
     parts = tuple(parts)
+    return Corpus(name, parts, total_bytes(parts))
+
+
+def total_bytes(parts: Iterable[Part | Corpus]) -> int | None:
+    """The size of all parts; None where that of one is unknown."""
     sizes = [part.num_bytes for part in parts]
     known = [size for size in sizes if size is not None]
-    return Corpus(name, parts, sum(known) if len(known) == len(sizes) else None)
+    return sum(known) if len(known) == len(sizes) else None
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from specds.corpora.rows import RowReader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import CorpusOptions, Item, Part
     from specds.corpora.json_rows import Spent
-    from specds.corpora.rows import Row
+    from specds.corpora.rows import Render, Row
 
 _LINES = (".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".zst")
@@ -129,12 +128,8 @@ def json_documents(
 ) -> Iterator[Item]:
     """Yields the documents of a file of JSON rows.
 
-    Args:
-        file: The content as it lies on disk, compressed or not.
-        name: The name of the file: its suffixes tell how to read it.
-        place: What errors call the file.
-        options: What to read of a row.
-        render: Turns a conversation into text.
+    `file` is the content as it lies on disk; the suffixes of `name` tell how to read it, and errors
+    call it `place`.
     """
     content = decompressed(file, name)
     if kind(name) == "lines":

@@ -27,9 +27,8 @@ from specds.hub.client import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import CorpusOptions, Item, Part
-    from specds.corpora.rows import Row
+    from specds.corpora.rows import Render, Row
 
 _ROWS_A_BATCH = 256
 _TRIES = 5
@@ -162,11 +161,7 @@ class HubJson:
 def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
     """Opens a dataset of the hub: learns its files, and reads none of them.
 
-    Args:
-        spec: What the user calls it.
-        dataset: Its id, and how to read it unless the options say otherwise.
-        options: How to read it.
-        render: Turns a conversation into text.
+    `spec` is what the user calls it.
 
     Raises:
         CorpusError: It is not there, it is gated, or it has no such configuration or split.

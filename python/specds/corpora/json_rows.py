@@ -28,12 +28,7 @@ _WHITESPACE = " \t\r\n"
 
 
 def line_rows(file: Iterable[bytes], spent: Spent) -> Iterator[Row]:
-    """Yields the row of each line; blank lines are numbered, but no rows.
-
-    Args:
-        file: One JSON object a line.
-        spent: How many bytes were read since it was last asked.
-    """
+    """Yields the row of each line; blank lines are numbered, but no rows."""
     for number, line in enumerate(file, start=1):
         if line.strip():
             yield number, _parsed(line), spent()
@@ -44,10 +39,6 @@ def document_rows(file: BufferedReader | GzipFile, spent: Spent) -> Iterator[Row
 
     They may be a list, read as it streams in; the list `data` of one object; or, misnamed, one
     object a line.
-
-    Args:
-        file: The content.
-        spent: How many bytes were read since it was last asked.
     """
     start = file.peek(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     if start.startswith(b"["):

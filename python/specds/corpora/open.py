@@ -8,18 +8,17 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds.corpora.chat import plain
-from specds.corpora.document import Corpus, CorpusError, CorpusOptions, corpus_of
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, corpus_of, total_bytes
 from specds.corpora.files import kind, local_file
-from specds.corpora.folder import folder_parts
+from specds.corpora.folder import StandardLibrary, folder_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
-from specds.corpora.stdlib import StandardLibrary
+from specds.corpora.rows import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from specds.corpora.chat import Render
     from specds.corpora.document import Part
+    from specds.corpora.rows import Render
 
 
 def open_corpus(
@@ -80,13 +79,8 @@ def open_corpora(
         ImportError: It needs a package that is not installed.
     """
     opened = [open_corpus(spec, options, render=render) for spec in specs]
-    sizes = [corpus.num_bytes for corpus in opened]
-    known = [size for size in sizes if size is not None]
-    return Corpus(
-        " + ".join(corpus.name for corpus in opened),
-        tuple(chain.from_iterable(corpus.parts for corpus in opened)),
-        sum(known) if len(known) == len(sizes) else None,
-    )
+    parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
+    return Corpus(" + ".join(corpus.name for corpus in opened), parts, total_bytes(opened))
 
 
 def _is_file_name(spec: str) -> bool:

@@ -44,11 +44,6 @@ def read_options(
 ) -> dict[str, str]:
     """Reads options such as ``order=2``.
 
-    Args:
-        name: Of the drafter.
-        parts: The options as they were written.
-        known: Each option with its values.
-
     Raises:
         ValueError: There is no such option or value: says which there are.
     """
@@ -188,18 +183,10 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
     )
 
 
-def _rest(inputs: DrafterInputs, match: str = "16") -> Drafter:
-    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig(max_match=int(match)))
-
-
 def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
     source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
     config = AdedConfig(search=search)
     return AdedDrafter(source, config, order=int(order), progress=inputs.progress)
-
-
-def _prompt_lookup(_: DrafterInputs) -> Drafter:
-    return PromptLookupDrafter()
 
 
 def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
@@ -209,9 +196,11 @@ def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
 
 _MAKERS: dict[str, Callable[..., Drafter]] = {
     "fused": _fused,
-    "rest": _rest,
+    "rest": lambda inputs, match=16: RestDrafter(
+        inputs.datastore, RestConfig(max_match=int(match))
+    ),
     "aded": _aded,
-    "prompt-lookup": _prompt_lookup,
+    "prompt-lookup": lambda _: PromptLookupDrafter(),
     "n-grammys": _n_grammys,
 }
 

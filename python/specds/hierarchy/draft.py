@@ -10,6 +10,7 @@ import torch
 
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
+from specds.drafters.watched import right_path
 from specds.stats import LevelStats
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Draft:
     def settle(self, tokens: Sequence[int]) -> None:
         """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
         if not self.chosen:
-            self.stats.num_accepted += len(follow(self.tree, tokens))
+            self.stats.num_accepted += len(right_path(self.tree, tokens))
         for drawn, token in zip(self.chosen, tokens, strict=False):
             if drawn.token_id != token:
                 self.threshold.add(drawn.entropy)
@@ -150,22 +151,11 @@ def by_edge(tree: TokenTree) -> dict[tuple[int, int], int]:
     return {edge: node for node, edge in enumerate(edges)}
 
 
-def follow(tree: TokenTree, tokens: Sequence[int]) -> list[int]:
-    """The nodes that the first of `tokens` lead to, for as long as the tree has them."""
-    nodes, path = by_edge(tree), [-1]
-    for token in tokens:
-        node = nodes.get((path[-1], token))
-        if node is None:
-            break
-        path.append(node)
-    return path[1:]
-
-
 def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:
     """What a tree holds after the tokens `path` from its root; nothing where it lacks them."""
     if not path:
         return tree
-    nodes = follow(tree, path)
+    nodes = right_path(tree, path)
     if len(nodes) < len(path):
         return EMPTY_TREE
     kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:]

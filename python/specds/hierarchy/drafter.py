@@ -1,23 +1,177 @@
-"""A hierarchy of drafters as one drafter."""
+"""A hierarchy of drafters as one drafter, and a request of it: levels wired into a chain."""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
-from specds.hierarchy.cached_model import CachedModel
+from specds.drafters.session import EMPTY_TREE, Session
 from specds.hierarchy.config import HierarchyConfig
-from specds.hierarchy.levels import Level, ModelLevel, RetrievalLevel
-from specds.hierarchy.session import HierarchySession
+from specds.hierarchy.draft import Draft
+from specds.hierarchy.levels import CachedModel, Level, LevelError, ModelLevel, RetrievalLevel
+from specds.hierarchy.text import Text
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
-    from specds.drafters.session import Drafter, RequestRules
+    from specds._core import TokenTree
+    from specds.drafters.session import Drafter, Proposal, RequestRules
+    from specds.stats import LevelStats
+
+
+class HierarchySession(Session):
+    """One request of a hierarchy.
+
+    Args:
+        prompt_ids: The prompt.
+        levels: The lowest first.
+        config: How they draft.
+        require: Refuses a target that the levels cannot draft for.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[int] | np.ndarray,
+        levels: Sequence[Level],
+        config: HierarchyConfig,
+        require: Callable[[RequestRules], None] = lambda _: None,
+    ) -> None:
+        self._stats = {level.name: level.stats for level in levels}
+        self._levels = [*levels]
+        self._config = config
+        self._require = require
+        self._text = Text(prompt_ids)
+        self._draft = Draft(EMPTY_TREE)
+        # What the levels handed up to make that draft of.
+        self._parts: list[Draft] = []
+
+    @property
+    def proposes(self) -> bool:
+        """As `Session.proposes`: tokens are sampled where the target samples."""
+        return True
+
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]:
+        """What each level drafted, and how much of it was accepted."""
+        return self._stats
+
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """The sampled tokens of the last draft, by the node that they follow."""
+        return self._draft.proposals
+
+    @property
+    def num_predictions(self) -> int:
+        """What the retrieval uses, where its branches go up to the target."""
+        joined = self._joined()
+        return joined.session.num_predictions if joined else 0
+
+    def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        """As `Session.observe_predictions`, to the retrieval."""
+        joined = self._joined()
+        if joined:
+            joined.session.observe_predictions(tree, predictions)
+
+    def join(self, rules: RequestRules) -> None:
+        """Chooses tokens as the target does from now on.
+
+        Raises:
+            ValueError: The levels cannot draft for that target.
+        """
+        self._require(rules)
+        self._text = Text(self._text.tokens, rules)
+
+    def draft(
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
+    ) -> TokenTree:
+        """Drafts by the levels; a level that fails is left out from then on, with a warning."""
+        max_nodes = min(max_nodes, self._config.max_nodes)
+        length, left = len(self._text), self._text.tokens_left
+        most = max_nodes if left is None else min(max_nodes, left)
+        try:
+            self._parts = self._drafts_of(self._wired(), most)
+        except LevelError as failure:
+            self._text.cut(length)
+            self._leave_out(failure)
+            self._parts = []
+        self._draft, *branches = self._parts or [Draft(EMPTY_TREE)]
+        for retrieved in branches:
+            if self._text.samples or not retrieved.holds_above:
+                self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+            else:
+                self._draft = retrieved
+        return self._draft.tree
+
+    def observe(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        num_verified: int | None = None,
+    ) -> None:
+        """Takes what the target emitted; thresholds learn from what it rejected."""
+        tokens = [int(token) for token in token_ids]
+        for draft in self._parts:
+            draft.settle(tokens)
+        # Where tokens were joined to it, not the first nodes of the retrieved tree were verified.
+        is_retrieved = bool(self._parts) and self._draft is self._parts[-1]
+        self._draft, self._parts = Draft(EMPTY_TREE), []
+        self._text.tokens += tokens
+        for level in list(self._levels):
+            try:
+                level.observe(tokens, num_verified if is_retrieved else None)
+            except LevelError as failure:
+                self._leave_out(failure)
+
+    def finish(self) -> None:
+        """Ends the request at all levels."""
+        for level in self._levels:
+            level.finish()
+
+    def _drafts_of(self, chain: Sequence[Level], most: int) -> list[Draft]:
+        """What the highest level drafts, and the retrieved branches that are to be joined to it."""
+        if not chain:
+            return []
+        retrieval, top = self._joined(), chain[-1]
+        if retrieval is None:
+            return [top.draft(self._text, most)]
+        above = Draft(EMPTY_TREE) if top is retrieval else top.draft(self._text, most)
+        return [above, retrieval.branches(above)]
+
+    def _joined(self) -> RetrievalLevel | None:
+        """The drafter whose branches go up to the target, where one's do."""
+        first = self._levels[0] if self._levels and self._config.joined else None
+        return first if isinstance(first, RetrievalLevel) else None
+
+    def _wired(self) -> list[Level]:
+        """The levels of this step, the lowest first, each model drafting by the one before it."""
+        config = self._config
+        models = [level for level in self._levels if isinstance(level, ModelLevel)]
+        if not config.pre_verify:
+            models = models[-1:]
+        beneath = next((level for level in self._levels if isinstance(level, RetrievalLevel)), None)
+        drafter = beneath if config.beneath else None
+        for number, model in enumerate(models):
+            pre_verifies = number > 0
+            model.beneath = models[number - 1] if pre_verifies else drafter
+            model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
+            model.window = None if pre_verifies and config.dynamic_window else config.window
+        return [*models] if beneath is None else [beneath, *models]
+
+    def _leave_out(self, failure: LevelError) -> None:
+        self._levels = [level for level in self._levels if level is not failure.level]
+        warnings.warn(
+            f"{failure} and is left out of this request: {failure.__cause__!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        failure.level.finish()
 
 
 class HierarchyDrafter:
@@ -56,6 +210,17 @@ class HierarchyDrafter:
         self._require_vocabularies()
         for model in self._models.values():
             require_support(model)
+
+    @classmethod
+    def over(
+        cls,
+        retrieval: Drafter | None,
+        models: Mapping[str, PreTrainedModel],
+        config: HierarchyConfig,
+    ) -> HierarchyDrafter:
+        """A hierarchy of models, over a drafter of another kind where there is one."""
+        beneath = {} if retrieval is None else {"retrieval": retrieval}
+        return cls({**beneath, **models}, config)
 
     @property
     def vocab_size(self) -> int | None:

@@ -12,11 +12,11 @@ from specds._lazy import lazy
 
 if TYPE_CHECKING:
     from specds.hub.download import locate, pull
-    from specds.hub.named import named_datastore
+    from specds.hub.names import named_datastore
     from specds.hub.upload import push
 
 __all__ = ["locate", "named_datastore", "pull", "push"]
 
 __getattr__ = lazy(
-    __name__, locate="download", named_datastore="named", pull="download", push="upload"
+    __name__, locate="download", named_datastore="names", pull="download", push="upload"
 )

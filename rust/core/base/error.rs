@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused an operation on a file: its own words say why.
+    /// The operating system refused an operation on a file or folder.
     #[error("{path}: {source}")]
     Io {
         /// The file or folder that was worked on.
@@ -19,34 +19,22 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The target is already there: choose another path, or ask to overwrite it.
-    #[error("{path} exists already: choose another path or ask to overwrite it")]
-    Exists {
-        /// The target of the build.
-        path: PathBuf,
-    },
+    /// The target is already there.
+    #[error("{0} exists already: choose another path or ask to overwrite it")]
+    Exists(PathBuf),
 
     /// Something is where a writer works beside its target, and no earlier write of this user has left
-    /// it: it is not touched. Move it away, or choose another target.
+    /// it: it is not touched.
     #[error(
-        "{path} is in the way: it was not left by a write of this user: move it away or choose another target"
+        "{0} is in the way: it was not left by a write of this user: move it away or choose another target"
     )]
-    Foreign {
-        /// What is in the way.
-        path: PathBuf,
-    },
+    Foreign(PathBuf),
 
-    /// The path holds no datastore: check it, or build one there.
-    ///
-    /// Also the answer to overwriting something that is not a datastore: move that away first.
-    #[error("{path} is not a datastore: check the path or build one with `specds build`")]
-    NotADatastore {
-        /// The path that was opened or was to be overwritten.
-        path: PathBuf,
-    },
+    /// What was opened, or was to be overwritten, is no datastore.
+    #[error("{0} is not a datastore: check the path or build one with `specds build`")]
+    NotADatastore(PathBuf),
 
-    /// The file is of another format version. An older one: build the datastore again. A newer one:
-    /// upgrade specds, or build it again with this version.
+    /// The file is of another format version.
     #[error(
         "{path} has format version {found}, this version reads {expected}: {}",
         if found > expected { "upgrade specds, or rebuild it with `specds build`" } else { "rebuild it with `specds build`" }
@@ -60,7 +48,7 @@ pub enum Error {
         found: u32,
     },
 
-    /// The file is shorter or longer than it should be: copy it again, or rebuild it.
+    /// The file is shorter or longer than it should be.
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated {
         /// The file.
@@ -71,7 +59,7 @@ pub enum Error {
         found: u64,
     },
 
-    /// The file contradicts itself or its neighbours: rebuild it.
+    /// The file contradicts itself or its neighbours.
     #[error("{path} is corrupt: {reason}: rebuild it")]
     Corrupt {
         /// The file.
@@ -80,23 +68,15 @@ pub enum Error {
         reason: String,
     },
 
-    /// The bytes of the file are not those that were written: copy it again, or rebuild the
-    /// datastore.
-    #[error("{path} has changed since it was written: copy it again or rebuild it")]
-    Checksum {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The bytes of the file are not those that were written.
+    #[error("{0} has changed since it was written: copy it again or rebuild it")]
+    Checksum(PathBuf),
 
-    /// The file belongs to another datastore or another place in this one: copy the whole folder
-    /// again, or rebuild the datastore.
-    #[error("{path} belongs elsewhere: copy the whole folder again or rebuild it")]
-    Mismatch {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The file belongs to another datastore or another place in this one.
+    #[error("{0} belongs elsewhere: copy the whole folder again or rebuild it")]
+    Mismatch(PathBuf),
 
-    /// The file cannot be opened as a memory: the reason says what is wrong with it.
+    /// The file cannot be opened as a memory.
     #[error(
         "{path} cannot be opened as a memory: {reason}: copy it again or begin with an empty one"
     )]
@@ -107,11 +87,11 @@ pub enum Error {
         reason: String,
     },
 
-    /// A build was finished without a single token: add documents first.
+    /// A build was finished without a single token.
     #[error("the corpus is empty: add at least one document with tokens")]
     EmptyCorpus,
 
-    /// A token is outside the vocabulary: check that tokens and datastore are of one tokenizer.
+    /// A token is outside the vocabulary.
     #[error(
         "token {token} is outside the vocabulary of {vocab_size}: tokens and datastore must be of one tokenizer"
     )]
@@ -122,7 +102,7 @@ pub enum Error {
         vocab_size: u32,
     },
 
-    /// A document does not fit into a shard: split the document, or raise `max_shard_tokens`.
+    /// A document does not fit into a shard.
     #[error(
         "a document takes {found} tokens, separator included, and a shard holds {limit}: split it or raise `max_shard_tokens`"
     )]
@@ -133,7 +113,7 @@ pub enum Error {
         limit: u64,
     },
 
-    /// An argument is not usable: the reason says what it must be.
+    /// An argument is not usable.
     #[error("`{name}` {reason}")]
     InvalidArgument {
         /// The argument.
@@ -142,12 +122,9 @@ pub enum Error {
         reason: String,
     },
 
-    /// Another process builds, adds to, merges or compacts the same datastore: wait for it.
-    #[error("{path} is being written by another process: wait until it has ended")]
-    Locked {
-        /// The datastore that both want to write.
-        path: PathBuf,
-    },
+    /// Another process builds, adds to, merges or compacts the same datastore.
+    #[error("{0} is being written by another process: wait until it has ended")]
+    Locked(PathBuf),
 
     /// The datastores, or a datastore and what is to be added, or a memory and its reader, are not of
     /// one tokenizer: tokens would mean different things.
@@ -159,21 +136,18 @@ pub enum Error {
         reason: String,
     },
 
-    /// There is not enough memory to sort a shard: lower `max_shard_tokens` or raise `max_memory`.
+    /// The memory to sort a shard, in bytes, cannot be had.
     #[error(
-        "no memory for {num_bytes} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
+        "no memory for {0} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
     )]
-    OutOfMemory {
-        /// The size of the allocation that failed.
-        num_bytes: u64,
-    },
+    OutOfMemory(u64),
 
     /// The caller's progress function stopped the build: what a later build cannot go on from is
     /// removed.
     #[error("the build was stopped")]
     Stopped,
 
-    /// An earlier write of this build failed: start the build again.
+    /// An earlier write of this build failed.
     #[error("an earlier write of this build failed: start it again")]
     BuildFailed,
 }

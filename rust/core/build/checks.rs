@@ -78,13 +78,12 @@ pub(crate) fn check_tokenizer(
 
 /// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
 pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
-    let path = || target.to_owned();
     if fs::symlink_metadata(target).is_err() {
         Ok(())
     } else if !overwrite {
-        Err(Error::Exists { path: path() })
+        Err(Error::Exists(target.to_owned()))
     } else if !manifest::is_datastore(target) {
-        Err(Error::NotADatastore { path: path() })
+        Err(Error::NotADatastore(target.to_owned()))
     } else {
         Ok(())
     }

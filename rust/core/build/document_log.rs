@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::options::DatastoreOptions;
 use crate::index::write::ShardText;
-use crate::storage::files::{read_up_to, write_whole};
-use crate::storage::manifest::{
-    MAX_NOTE_BYTES, MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest,
-};
+use crate::storage::files::{read_note, write_note};
+use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::{Kind, Section, SectionWriter, payload_reader};
 use crate::storage::token_array::TokenWidth;
 
@@ -37,16 +35,14 @@ impl Checkpoint {
 
     /// The last checkpoint of the text in `folder`, if there is one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
-        let text = read_up_to(&Self::path(folder), MAX_NOTE_BYTES).ok()?;
-        let read: Option<Self> = serde_json::from_slice(&text).ok();
+        let read: Option<Self> = read_note(&Self::path(folder));
         read.filter(|read| {
             read.num_documents <= read.num_tokens && read.num_tokens <= MAX_SHARD_TOKENS
         })
     }
 
     fn write(self, folder: &Path) -> Result<()> {
-        let json = serde_json::to_string(&self).expect("numbers can always be written as JSON");
-        write_whole(&Self::path(folder), &json)
+        write_note(&Self::path(folder), &self)
     }
 
     /// Removes the checkpoint, if it is there: nothing more is written once the shard is complete.

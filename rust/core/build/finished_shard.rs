@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
 use crate::build::staging::Staging;
-use crate::storage::files::{read_up_to, sync_parent, write_whole};
-use crate::storage::manifest::{MAX_NOTE_BYTES, ShardEntry, ShardManifest, folder_name};
+use crate::storage::files::{read_note, sync_parent, write_note};
+use crate::storage::manifest::{ShardEntry, ShardManifest, folder_name};
 
 /// What `00000.json` says: a shard is complete. It is written before the shard is moved, so that the
 /// shard is found wherever it is.
@@ -23,9 +23,7 @@ pub(crate) struct FinishedShard {
 impl FinishedShard {
     /// Writes it down for shard `index`.
     pub(crate) fn write(&self, staging: &Staging, index: usize) -> Result<()> {
-        let json = serde_json::to_string(self);
-        let json = json.expect("strings and numbers can always be written as JSON");
-        write_whole(&note_path(staging, index), &json)
+        write_note(&note_path(staging, index), self)
     }
 
     /// Whether a build can go on from anything: from a shard, or from a checkpoint of the first.
@@ -36,16 +34,15 @@ impl FinishedShard {
     /// What is complete of shard `index` of a killed build, and where it is.
     pub(crate) fn recover(staging: &Staging, index: usize) -> Result<Option<(Self, PathBuf)>> {
         let folder = staging.workplace(index);
-        let note = read_up_to(&note_path(staging, index), MAX_NOTE_BYTES).ok();
-        let noted = note.and_then(|text| serde_json::from_slice(&text).ok());
-        let noted = noted.filter(|noted: &Self| noted.shard.is_usable());
+        let noted: Option<Self> = read_note(&note_path(staging, index));
+        let noted = noted.filter(|noted| noted.shard.is_usable());
         let sealed = || {
             Some(FinishedShard {
                 num_given: Checkpoint::read(&folder)?.num_given,
                 shard: ShardManifest::read_sealed(&folder)?.entry(),
             })
         };
-        let Some(completed): Option<FinishedShard> = noted.or_else(sealed) else {
+        let Some(completed) = noted.or_else(sealed) else {
             return Ok(None);
         };
         let id = &completed.shard.id;

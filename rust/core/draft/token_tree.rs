@@ -32,37 +32,20 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources; the place of each is its number.
-    pub const ALL: [Self; 11] = [
-        Self::Other,
-        Self::Datastore,
-        Self::Context,
-        Self::Memory,
-        Self::Trigram,
-        Self::Recycled,
-        Self::Predicted,
-        Self::Bigram,
-        Self::Unigram,
-        Self::Suggested,
-        Self::Group,
+    /// Their names in lower case; the place of each is its number.
+    pub const NAMES: [&'static str; 11] = [
+        "other",
+        "datastore",
+        "context",
+        "memory",
+        "trigram",
+        "recycled",
+        "predicted",
+        "bigram",
+        "unigram",
+        "suggested",
+        "group",
     ];
-
-    /// Its name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Other => "other",
-            Self::Datastore => "datastore",
-            Self::Context => "context",
-            Self::Memory => "memory",
-            Self::Trigram => "trigram",
-            Self::Recycled => "recycled",
-            Self::Predicted => "predicted",
-            Self::Bigram => "bigram",
-            Self::Unigram => "unigram",
-            Self::Suggested => "suggested",
-            Self::Group => "group",
-        }
-    }
 }
 
 /// A tree of drafted tokens in topological order: a node comes after its parent.
@@ -144,13 +127,6 @@ impl TokenTree {
         self.sources.push(source);
     }
 
-    /// The same tree, all its nodes drafted by `source`.
-    #[must_use]
-    pub fn with_source(mut self, source: Source) -> Self {
-        self.sources.fill(source);
-        self
-    }
-
     /// The number of nodes.
     pub fn len(&self) -> usize {
         self.token_ids.len()
@@ -180,11 +156,6 @@ impl TokenTree {
     /// its probability.
     pub fn sources(&self) -> &[Source] {
         &self.sources
-    }
-
-    /// The arrays without the sources: tokens, parents, probabilities.
-    pub fn into_parts(self) -> (Vec<u32>, Vec<i32>, Vec<f32>) {
-        (self.token_ids, self.parents, self.probs)
     }
 
     /// How far each node is from the last accepted token, whose children have depth 1. O(n).
@@ -231,12 +202,14 @@ impl TokenTree {
     ///
     /// [`Error::InvalidArgument`] unless there is one prediction more than nodes.
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
-        let Some((&first, after)) = predictions.split_first() else {
-            return Err(unequal_predictions(0, self.len() + 1));
-        };
-        if after.len() != self.len() {
-            return Err(unequal_predictions(after.len() + 1, self.len() + 1));
+        let (found, expected) = (predictions.len(), self.len() + 1);
+        if found != expected {
+            let reason = format!(
+                "must have one token for the context and each node: {expected}, not {found}"
+            );
+            return Err(Error::invalid("predictions", reason));
         }
+        let (first, after) = (predictions[0], &predictions[1..]);
         let (mut path, mut tokens) = (Vec::new(), vec![first]);
         let mut last = (-1, first);
         for (node, (&token, &parent)) in self.token_ids.iter().zip(&self.parents).enumerate() {
@@ -272,12 +245,7 @@ impl TokenTree {
             if depth as usize <= max_depth {
                 new_places[node] = i32::try_from(kept.len()).unwrap_or(i32::MAX);
                 let parent = self.parent(node).map_or(-1, |parent| new_places[parent]);
-                kept.push(
-                    self.token_ids[node],
-                    parent,
-                    self.probs[node],
-                    self.sources[node],
-                );
+                kept.push_of(self, node, parent);
             }
         }
         kept
@@ -299,14 +267,14 @@ impl TokenTree {
         let best = (0..self.len()).rev().max_by(order);
         let mut chain = Self::default();
         for (place, node) in (-1..).zip(best.map_or(Vec::new(), |best| self.path(best))) {
-            chain.push(
-                self.token_ids[node],
-                place,
-                self.probs[node],
-                self.sources[node],
-            );
+            chain.push_of(self, node, place);
         }
         chain
+    }
+
+    fn push_of(&mut self, other: &Self, node: usize, parent: i32) {
+        let (token, prob) = (other.token_ids[node], other.probs[node]);
+        self.push(token, parent, prob, other.sources[node]);
     }
 
     fn parent(&self, node: usize) -> Option<usize> {
@@ -319,12 +287,6 @@ impl TokenTree {
         path.reverse();
         path
     }
-}
-
-fn unequal_predictions(found: usize, expected: usize) -> Error {
-    let reason =
-        format!("must have one token for the context and each node: {expected}, not {found}");
-    Error::invalid("predictions", reason)
 }
 
 fn unequal(name: &'static str, found: usize, expected: usize) -> Error {

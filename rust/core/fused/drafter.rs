@@ -66,7 +66,7 @@ pub struct FusedDrafter {
     model_tables: Option<Arc<ModelTables>>,
     config: FusedConfig,
     weights: Weights,
-    accepted: [AtomicU64; Source::ALL.len()],
+    accepted: [AtomicU64; Source::NAMES.len()],
 }
 
 impl FusedDrafter {
@@ -135,8 +135,8 @@ impl FusedDrafter {
         Ok(())
     }
 
-    /// How many tokens of each of [`Source::ALL`] were accepted.
-    pub fn accepted(&self) -> [u64; Source::ALL.len()] {
+    /// How many tokens of each of [`Source::NAMES`] were accepted.
+    pub fn accepted(&self) -> [u64; Source::NAMES.len()] {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
 

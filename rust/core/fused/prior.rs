@@ -134,12 +134,13 @@ fn fit_to_documents(
         if left == 0 {
             break;
         }
-        let Some((hidden, tokens)) = Holdout::of(datastore.shards(), index, left.min(MAX_EXCERPT))
-        else {
+        let Ok(document) = datastore.document(index) else {
             continue;
         };
+        let hidden = Holdout::of(&document);
+        let tokens = &document.tokens[..document.tokens.len().min(left).min(MAX_EXCERPT)];
         num_done += tokens.len() as u64;
-        drafter = learn_from(drafter, Some(hidden), &tokens)?;
+        drafter = learn_from(drafter, Some(hidden), tokens)?;
     }
     report(Stage::Prior, num_tokens, num_tokens)?;
     Ok((drafter.weights(""), num_done))

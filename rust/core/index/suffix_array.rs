@@ -82,9 +82,7 @@ fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
 }
 
 fn out_of_memory(num_bytes: usize) -> Error {
-    Error::OutOfMemory {
-        num_bytes: num_bytes as u64,
-    }
+    Error::OutOfMemory(num_bytes as u64)
 }
 
 /// How many suffixes begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).

@@ -12,7 +12,7 @@ use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
-use crate::lookup::shards::Shards;
+use crate::lookup::shards::{Shards, StoredDocument};
 use crate::storage::manifest::Manifest;
 
 /// A thread searches for at least as many patterns.
@@ -34,17 +34,6 @@ pub struct Datastore {
     prior: Option<Vec<u8>>,
     /// What is found of single tokens serves all that draft.
     next_tokens: OnceLock<AllNextTokens>,
-}
-
-/// A document of the corpus.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoredDocument {
-    /// How many documents come before it.
-    pub index: u64,
-    /// How many tokens come before it, separators included.
-    pub start: u64,
-    /// Its tokens, without the separator after it.
-    pub tokens: Vec<u32>,
 }
 
 impl Datastore {
@@ -280,7 +269,7 @@ impl Datastore {
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
         let mut num_before = 0;
-        for (shard, ranks) in self.shards.iter().zip(found.ranges()) {
+        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
             let positions = ranks.clone().map(|rank| shard.position(rank));
             let positions = positions.filter(|&position| position < shard.num_tokens());
             let firsts = smallest(positions, limit - all.len());

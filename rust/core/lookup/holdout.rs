@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::base::even_sample::EvenSample;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
-use crate::lookup::shards::Shards;
+use crate::lookup::shards::{Shards, StoredDocument};
 
 /// A match that occurs oftener is read with the document: what of an even sample lies in it is little,
 /// and to know would take reading all occurrences.
@@ -20,21 +20,12 @@ pub(crate) struct Holdout {
 }
 
 impl Holdout {
-    /// Document number `index` of the corpus, from 0 on, and its first `max_tokens` tokens.
-    pub(crate) fn of(shards: &Shards, index: u64, max_tokens: usize) -> Option<(Self, Vec<u32>)> {
-        let (mut num_documents, mut num_tokens) = (0, 0);
-        for shard in shards.iter() {
-            let in_shard = usize::try_from(index - num_documents).ok()?;
-            if in_shard < shard.num_documents() {
-                let Range { start, end } = shard.document_range(in_shard);
-                let tokens = shard.tokens(start..end.min(start.saturating_add(max_tokens)));
-                let positions = num_tokens + start as u64..num_tokens + end as u64;
-                return Some((Self { positions }, tokens));
-            }
-            num_documents += shard.num_documents() as u64;
-            num_tokens += shard.num_tokens() as u64;
+    /// Hides this document of the datastore whose shards are asked.
+    pub(crate) fn of(document: &StoredDocument) -> Self {
+        let end = document.start + document.tokens.len() as u64;
+        Self {
+            positions: document.start..end,
         }
-        None
     }
 
     /// How often the match occurs elsewhere, and the [samples](crate::lookup::Datastore::samples) that
@@ -53,7 +44,7 @@ impl Holdout {
         }
         let (mut tokens, mut rows) = (Vec::new(), Vec::new());
         let mut num_before = 0;
-        for (shard, ranks) in shards.iter().zip(found.ranges()) {
+        for (shard, ranks) in shards.iter().zip(&found.ranges) {
             let positions: Vec<usize> = ranks.clone().map(|rank| shard.position(rank)).collect();
             shard.touch(&positions, found.length);
             for position in positions {
@@ -155,10 +146,10 @@ mod tests {
             let whole = build(&shards, separator);
             let hidden = hidden.index(documents.len());
             let text = shards[hidden / shard_size].remove(hidden % shard_size);
-            let (document, tokens) = Holdout::of(whole.shards(), hidden as u64, usize::MAX).unwrap();
-            prop_assert_eq!(&tokens, &text);
+            let document = whole.document(hidden as u64).unwrap();
+            prop_assert_eq!(&document.tokens, &text);
             let others = build(&shards, separator);
-            let session = start(&whole).without(document);
+            let session = start(&whole).without(Holdout::of(&document));
             prop_assert_eq!(drafts(session, &text), drafts(start(&others), &text));
         }
     }
@@ -167,7 +158,7 @@ mod tests {
     fn a_document_that_is_not_hidden_foretells_itself() {
         let text = vec![0, 1, 2, 3, 3, 1, 0, 2, 2];
         let whole = build(&[vec![vec![0, 0], text.clone()]], VOCAB_SIZE);
-        let (document, _) = Holdout::of(whole.shards(), 1, 0).unwrap();
+        let document = Holdout::of(&whole.document(1).unwrap());
         let seen = drafts(start(&whole), &text[..4]);
         assert_eq!(seen[0].token_ids()[..3], text[4..7]);
         let unseen = drafts(start(&whole).without(document), &text[..4]);

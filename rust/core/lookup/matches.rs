@@ -7,6 +7,7 @@ use std::ops::Range;
 pub struct Match {
     /// The length of that suffix in tokens; 0 where there is none.
     pub length: usize,
+    /// The ranks of its occurrences in each shard.
     pub(crate) ranges: Vec<Range<usize>>,
 }
 
@@ -14,11 +15,6 @@ impl Match {
     /// How often it occurs.
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|range| range.len() as u64).sum()
-    }
-
-    /// The ranks of its occurrences in each shard.
-    pub(crate) fn ranges(&self) -> &[Range<usize>] {
-        &self.ranges
     }
 
     /// Whether only one shard has it, or none.

@@ -13,5 +13,6 @@ pub(crate) mod shard;
 pub(crate) mod shards;
 
 pub use continuations::Samples;
-pub use datastore::{Datastore, StoredDocument};
+pub use datastore::Datastore;
 pub use matches::Match;
+pub use shards::StoredDocument;

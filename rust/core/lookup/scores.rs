@@ -94,7 +94,7 @@ impl Datastore {
 
     /// How often `token` follows a match; the separator, how often a document ends there.
     pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
-        let shards = self.shards().iter().zip(found.ranges());
+        let shards = self.shards().iter().zip(&found.ranges);
         let counts = shards.map(|(shard, ranks)| {
             let count = shard.count_next(ranks.clone(), found.length, token);
             count as u64

@@ -18,6 +18,17 @@ pub(crate) struct Shards {
     separator: u32,
 }
 
+/// A document of the corpus.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredDocument {
+    /// How many documents come before it.
+    pub index: u64,
+    /// How many tokens come before it, separators included.
+    pub start: u64,
+    /// Its tokens, without the separator after it.
+    pub tokens: Vec<u32>,
+}
+
 impl Shards {
     /// Maps the shards that the manifest of the datastore at `path` lists.
     pub(crate) fn open(path: &Path, manifest: &Manifest) -> Result<Self> {

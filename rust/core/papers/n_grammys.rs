@@ -30,25 +30,14 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All strategies.
-    pub const ALL: [Self; 5] = [
-        Self::Mixed,
-        Self::Context,
-        Self::Bigram,
-        Self::ExtendedBigram,
-        Self::Unigram,
+    /// All strategies by name.
+    const ALL: [(&'static str, Self); 5] = [
+        ("mixed", Self::Mixed),
+        ("context", Self::Context),
+        ("bigram", Self::Bigram),
+        ("extended-bigram", Self::ExtendedBigram),
+        ("unigram", Self::Unigram),
     ];
-
-    /// Its name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mixed => "mixed",
-            Self::Context => "context",
-            Self::Bigram => "bigram",
-            Self::ExtendedBigram => "extended-bigram",
-            Self::Unigram => "unigram",
-        }
-    }
 
     /// The strategy of a name.
     ///
@@ -56,11 +45,9 @@ impl Strategy {
     ///
     /// [`Error::InvalidArgument`] where there is none: the message lists all names.
     pub fn from_name(name: &str) -> Result<Self> {
-        let found = Self::ALL
-            .into_iter()
-            .find(|strategy| strategy.name() == name);
-        found.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, strategy)| strategy).ok_or_else(|| {
+            let names = Self::ALL.map(|(known, _)| known).join(", ");
             Error::invalid("strategy", format!("must be one of {names}, not {name:?}"))
         })
     }
@@ -101,11 +88,7 @@ impl NGrammysConfig {
             return Ok(());
         }
         let Some(tables) = tables else {
-            let reason = format!(
-                "are needed for the strategy {}: make them of the target model, or take the \
-                 strategy context",
-                self.strategy.name()
-            );
+            let reason = "are needed for all strategies but context: make them of the target model";
             return Err(Error::invalid("tables", reason));
         };
         if self.strategy != Strategy::Unigram && self.k > tables.k() {

@@ -5,6 +5,9 @@ use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::base::error::{Error, Result};
 
 /// The one name of what is at `path` or will be: links are followed, so that it has one lock.
@@ -106,8 +109,9 @@ pub(crate) fn open_private(path: &Path) -> Result<File> {
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
-    let path = path.to_owned();
-    is_ours.then_some(()).ok_or(Error::Foreign { path })
+    is_ours
+        .then_some(())
+        .ok_or_else(|| Error::Foreign(path.to_owned()))
 }
 
 /// Whether a file belongs to this user.
@@ -173,6 +177,22 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
     sync_parent(path)
 }
 
+/// Writes a small note as JSON, as [`write_whole`] does.
+pub(crate) fn write_note(path: &Path, note: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string(note);
+    let json = json.expect("strings and numbers can always be written as JSON");
+    write_whole(path, &json)
+}
+
+/// A note that was written; none where there is none, or one that is damaged.
+pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = read_up_to(path, MAX_NOTE_BYTES).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// No note is longer.
+pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
+
 /// Locks the file at `path`, as it is opened by `open`: for this caller alone, who writes what will be
 /// at `target`. Whoever has it locked is waited for, or an error. `open` may give nothing, to be asked
 /// again.
@@ -192,11 +212,7 @@ pub(crate) fn lock(
             file.try_lock()
         };
         match locked {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked {
-                    path: target.to_owned(),
-                });
-            }
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked(target.to_owned())),
             Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
             // Who held the lock until now may have moved or removed the file.
             Ok(()) if is_at(&file, path) => return Ok(file),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
-use crate::storage::files::{read_up_to, write_whole};
+use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
 use crate::storage::section::{
     self, KEY_LEN, KEY_STRIDE, Kind, Place, SectionManifest, position_bits,
 };
@@ -124,7 +124,7 @@ impl PriorEntry {
         let bytes = read_up_to(&path, self.num_bytes)?;
         section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
         if format!("{:032x}", xxh3_128(&bytes)) != self.id {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         Ok(bytes)
     }
@@ -142,9 +142,6 @@ const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
 /// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
-
-/// No note of a shard is longer.
-pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 /// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
@@ -168,7 +165,7 @@ impl Manifest {
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         if text != manifest.clone().seal().as_bytes() {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         manifest
             .check()
@@ -262,7 +259,7 @@ impl ShardManifest {
         let path = folder.join(SHARD_FILE_NAME);
         let text = read_up_to(&path, MAX_NOTE_BYTES)?;
         if format!("{:032x}", xxh3_128(&text)) != entry.id {
-            return Err(Error::Checksum { path });
+            return Err(Error::Checksum(path));
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
@@ -274,15 +271,14 @@ impl ShardManifest {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
         };
         if !is_of(manifest) || shard.entry() != *entry {
-            return Err(Error::Mismatch { path });
+            return Err(Error::Mismatch(path));
         }
         Ok(shard)
     }
 
     /// Reads what a shard says of itself that this process or a killed one has sealed.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
-        let text = read_up_to(&folder.join(SHARD_FILE_NAME), MAX_NOTE_BYTES).ok()?;
-        let sealed: Option<Self> = serde_json::from_slice(&text).ok();
+        let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
     }
 
@@ -425,9 +421,7 @@ pub(crate) fn read_preamble(
 }
 
 fn read_text(folder: &Path) -> Result<Vec<u8>> {
-    read_preamble(folder, FILE_NAME, FORMAT, |path| Error::NotADatastore {
-        path,
-    })
+    read_preamble(folder, FILE_NAME, FORMAT, Error::NotADatastore)
 }
 
 /// Whether `folder` is a datastore, damaged or of another version though it may be.

@@ -146,14 +146,10 @@ fn check_header(path: &Path, found: &[u8; HEADER_LEN], expected: &[u8; HEADER_LE
     }
     check_version(path, u16::from_le_bytes([found[8], found[9]]).into())?;
     if found[60..64] != xxh3_64(&found[..60]).to_le_bytes()[..4] {
-        return Err(Error::Checksum {
-            path: path.to_owned(),
-        });
+        return Err(Error::Checksum(path.to_owned()));
     }
     if found != expected {
-        return Err(Error::Mismatch {
-            path: path.to_owned(),
-        });
+        return Err(Error::Mismatch(path.to_owned()));
     }
     Ok(())
 }
@@ -270,9 +266,7 @@ impl Section {
         if xxh3_64(self.payload()) == self.xxh3 {
             Ok(())
         } else {
-            Err(Error::Checksum {
-                path: self.path.clone(),
-            })
+            Err(Error::Checksum(self.path.clone()))
         }
     }
 
@@ -413,7 +407,7 @@ pub(crate) fn link(from: &Path, to: &Path, place: Place, section: &SectionManife
         payload.consume(length);
     }
     if copy.finish(section.element_bits, section.count)? != *section {
-        return Err(Error::Checksum { path });
+        return Err(Error::Checksum(path));
     }
     stamp(to, place, section)
 }

@@ -38,11 +38,7 @@ def verification_costs(
 ) -> list[dict[str, Any]]:
     """Times passes over trees, after contexts of random tokens.
 
-    Args:
-        target: The model, and how drafts are verified on it.
-        contexts: Tokens before the tree.
-        num_nodes: Nodes of the tree; 0, a pass over one token, is always measured.
-        progress: Told of each pass.
+    `progress` is told of each pass. A pass over one token, of 0 nodes, is always measured.
 
     Returns:
         A row each: ``context``, ``num_nodes``, the median ``seconds``, and ``ratio``, how many

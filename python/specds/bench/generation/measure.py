@@ -15,8 +15,7 @@ from specds.demo.measure import timed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specds.bench.generation.requests import Batch
-    from specds.bench.generation.ways import Target, Way
+    from specds.bench.generation.ways import Batch, Target, Way
     from specds.stats import GenerationStats
 
 
@@ -162,9 +161,7 @@ class Plan:
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
     """Measures every way in every mode and size of batch.
 
-    Args:
-        plan: What to measure.
-        progress: Told the name of the way before each call.
+    `progress` is told the name of the way before each call.
 
     Returns:
         A cell for each size of batch, mode, group and way, and for all groups together, where there
@@ -201,7 +198,7 @@ def _measure_mode(
     size: int,
     progress: Callable[[str], None],
 ) -> list[Cell]:
-    batches = plan.batches[size]
+    batches, device = plan.batches[size], plan.target.model.device
     cells = {
         (source, id(way)): Cell(source, mode.name, size, way, reason=refused.get(id(way)))
         for source in dict.fromkeys(batch.source for batch in batches)
@@ -210,19 +207,23 @@ def _measure_mode(
     ways = [way for way in plan.ways if id(way) not in refused]
     for number in range(plan.runs + plan.profiles):
         profile = number >= plan.runs
-        running = [(way, _Running(plan, way)) for way in ways if way.tells_times or not profile]
+        calls = [
+            (way, way.start() if plan.warm_memory else None)
+            for way in ways
+            if way.tells_times or not profile
+        ]
         for place, batch in enumerate(batches):
             texts: dict[int, list[list[int]]] = {}
-            for way, state in running:
+            for way, call in calls:
                 progress(way.name)
                 cell, seed = cells[batch.source, id(way)], plan.seed + place
                 job = Job(batch, batch.num_tokens, mode.settings, profile)
-                result, seconds = state.timed(job, seed)
+                result, seconds = timed(seed, device, call or way.start(), job)
                 if profile:
                     cell.profiled = _sum(cell.profiled, result.stats)
                     continue
                 first = Job(batch, 1, mode.settings)
-                _, first_s = _Running(plan, way).timed(first, seed)
+                _, first_s = timed(seed, device, way.start(), first)
                 _add(cell, number, result, seconds, first_s)
                 texts[id(way)] = result.token_ids
             if number == 0:
@@ -230,19 +231,6 @@ def _measure_mode(
     for cell in cells.values():
         cell.profiled = cell.profiled or cell.stats
     return list(cells.values())
-
-
-class _Running:
-    """A way in one run."""
-
-    def __init__(self, plan: Plan, way: Way) -> None:
-        self._plan, self._way = plan, way
-        self._call = way.start() if plan.warm_memory else None
-
-    def timed(self, job: Job, seed: int) -> tuple[Result, float]:
-        """Does a job, and tells its seconds."""
-        call = self._call or self._way.start()
-        return timed(seed, self._plan.target.model.device, call, job)
 
 
 def _add(cell: Cell, number: int, result: Result, seconds: float, first_s: float) -> None:

@@ -15,13 +15,15 @@ from specds._core import Datastore, __version__
 from specds.bench.generation.curve import num_passes, verification_costs
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.requests import batches, held_out_requests, requests_of
 from specds.bench.generation.shapes import placement, random_model
 from specds.bench.generation.ways import (
     Baseline,
     Target,
     baseline_way,
+    batches,
     drafter_ways,
+    held_out_requests,
+    requests_of,
     usual_baselines,
 )
 from specds.bench.harness import (
@@ -34,7 +36,7 @@ from specds.bench.options import MODES
 from specds.bench.transcripts import read_files
 from specds.demo.held_out import build_stdlib
 from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
-from specds.hierarchy.registry import drafter_name
+from specds.hierarchy.config import drafter_name
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.generation.requests import Request
+    from specds.bench.generation.ways import Request
     from specds.bench.harness import Document, Progress
     from specds.bench.options import GenerateOptions
 

@@ -1,4 +1,4 @@
-"""Who generates: `model.generate` in several ways, and the loop of this package."""
+"""What is generated, and by whom: `model.generate` in several ways, and our own loop."""
 
 from __future__ import annotations
 
@@ -6,26 +6,124 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from specds.bench.engines import Engine, engines_of
+from specds.demo.held_out import prompts
 from specds.drafters import DrafterName, PromptLookupDrafter, make_drafter
 from specds.generation import generate
-from specds.hierarchy.registry import HierarchyName
+from specds.hierarchy.config import HierarchyName
+from specds.hierarchy.drafter import HierarchyDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import ExitStack
 
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds._core import Datastore
-    from specds.bench.generation.requests import Batch
+    from specds.bench.transcripts import Transcript
     from specds.drafters import Drafter, DrafterInputs
     from specds.stats import GenerationStats
+
+HELD_OUT_SOURCE = "held-out"
+"""The group of the demo's prompts."""
+
+USUAL_NEW_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt.
+
+    Attributes:
+        source: The name of the group that it belongs to.
+        prompt_ids: At least one token.
+        num_tokens: The most tokens to generate.
+        answer_ids: What is emitted whatever the model says; None leaves it to the model.
+    """
+
+    source: str
+    prompt_ids: list[int]
+    num_tokens: int
+    answer_ids: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests of one group that are generated in one call."""
+
+    requests: tuple[Request, ...]
+
+    @property
+    def source(self) -> str:
+        """The group of its requests."""
+        return self.requests[0].source
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens to generate for each: what the shortest of them asks for."""
+        return min(request.num_tokens for request in self.requests)
+
+    @property
+    def length(self) -> int:
+        """The most tokens of a sequence, prompt included."""
+        return max(len(request.prompt_ids) for request in self.requests) + self.num_tokens
+
+
+def requests_of(
+    transcripts: Iterable[Transcript], *, forced: bool, max_new_tokens: int | None
+) -> list[Request]:
+    """The prompts of recorded answers, with the answers where they are forced.
+
+    Where answers are forced, the whole of them is emitted unless `max_new_tokens` is fewer.
+    """
+    requests = []
+    for transcript in transcripts:
+        prompt_ids, answer = transcript.prompt_ids.tolist(), None
+        most = max_new_tokens or USUAL_NEW_TOKENS
+        if forced:
+            answer = transcript.completion_ids.tolist()[:max_new_tokens]
+            most = len(answer)
+        requests.append(Request(transcript.source, prompt_ids, most, answer))
+    return requests
+
+
+def held_out_requests(
+    tokenizer: PreTrainedTokenizerBase, count: int, seed: int, max_new_tokens: int | None
+) -> list[Request]:
+    """Prompts of modules that the demo's models and its datastore have not seen."""
+    most = max_new_tokens or USUAL_NEW_TOKENS
+    ids = [tokenizer(prompt.text)["input_ids"] for prompt in prompts(count, seed=seed)]
+    return [Request(HELD_OUT_SOURCE, prompt_ids, most) for prompt_ids in ids]
+
+
+def batches(requests: Sequence[Request], size: int) -> list[Batch]:
+    """Cuts each group into calls of `size` requests; the last ones that fill none are left out.
+
+    Single requests keep their order. Larger batches are made of requests that ask for about as many
+    tokens, so that a forced batch, which is as long as its shortest answer, loses little.
+
+    Raises:
+        ValueError: A group has too few requests for one call.
+    """
+    made = []
+    for source, members in groupby(requests, key=lambda request: request.source):
+        group = list(members)
+        if size > 1:
+            group.sort(key=lambda request: (request.num_tokens, len(request.prompt_ids)))
+        if len(group) < size:
+            raise ValueError(
+                f"{len(group)} prompts of `{source}` make no batch of {size}: give more prompts, "
+                "or a smaller --batch"
+            )
+        starts = range(0, len(group) - size + 1, size)
+        made += [Batch(tuple(group[start : start + size])) for start in starts]
+    return made
 
 
 class Baseline(str, Enum):
@@ -182,8 +280,11 @@ def _library(
 
 
 def _own(
-    target: Target, drafter: Drafter, budget: int | Literal["auto"]
+    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
 ) -> Callable[[Job], Result]:
+    """Calls our `generate` with a new drafter."""
+    drafter = make()
+
     def call(job: Job) -> Result:
         ids, mask = target.inputs(job.batch)
         forced: dict[str, Any] = {}
@@ -217,9 +318,8 @@ def _compilation(device: torch.device) -> CompileConfig:
 def baseline_way(baseline: Baseline, target: Target) -> Way:
     """The way of a baseline."""
     if baseline is Baseline.PLAIN:
-        return Way(
-            baseline.value, lambda: _own(target, PromptLookupDrafter(), 0), baseline, budget=0
-        )
+        start = partial(_own, target, PromptLookupDrafter, 0)
+        return Way(baseline.value, start, baseline, budget=0)
     static = {"cache_implementation": "static"}
     arguments: dict[Baseline, dict[str, Any]] = {
         Baseline.GENERATE: {},
@@ -246,13 +346,7 @@ def drafter_ways(
 ) -> list[Way]:
     """Each drafter with each datastore, or once where it takes none, at each budget.
 
-    Args:
-        names: Of drafters.
-        own: What they are made of besides a datastore.
-        budgets: The most nodes of a draft, or ``auto``.
-        datastores: Open ones.
-        target: The model.
-        stack: Keeps open what the drafters are made of.
+    `stack` keeps open what the drafters are made of.
     """
     values = [name.value for name in names if isinstance(name, DrafterName)]
     engines = engines_of(values, datastores, own)
@@ -262,7 +356,7 @@ def drafter_ways(
     for engine in engines:
         make = stack.enter_context(engine.open())
         for budget in budgets:
-            start = partial(_start, target, make, budget)
+            start = partial(_own, target, make, budget)
             ways.append(Way(engine.name, start, budget=budget, datastore=engine.datastore))
     return ways
 
@@ -276,18 +370,11 @@ def _hierarchies(
     models = name.load(own.model, own.tokenizer)
 
     def make(datastore: Datastore | None) -> Drafter:
-        if datastore is None:
-            return name.drafter(models)
         inputs = replace(own, datastore=datastore)
-        return name.drafter(models, make_drafter("fused", inputs))
+        beneath = None if datastore is None else make_drafter("fused", inputs)
+        return HierarchyDrafter.over(beneath, models, name.config)
 
     def engine(datastore: Datastore | None) -> Engine:
         return Engine(name.value, datastore, lambda: nullcontext(partial(make, datastore)))
 
     return [engine(datastore) for datastore in datastores] or [engine(None)]
-
-
-def _start(
-    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
-) -> Callable[[Job], Result]:
-    return _own(target, make(), budget)

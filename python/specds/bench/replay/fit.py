@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specds.bench.replay.measure import replay_all, together
 from specds.drafters import FusedDrafter
@@ -39,10 +39,6 @@ class FitReport:
     before: float
     after: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
-
 
 def fit(
     transcripts: Sequence[Transcript],
@@ -52,11 +48,9 @@ def fit(
 ) -> tuple[bytes, FitReport]:
     """Learns weights by drafting for recorded answers, with drafts of 32 nodes.
 
-    Args:
-        transcripts: In the order in which they are learned from; at least one.
-        datastore: What the drafter drafts from.
-        weights: What to start from; by default the datastore's prior.
-        progress: Told a stage, how many requests are done, and how many there are.
+    Transcripts, at least one, are learned from in their order. Without `weights`, learning starts
+    from the datastore's prior. `progress` is told a stage, how many requests are done, and how many
+    there are.
     """
     num_compared = max(len(transcripts) // 10, 1)
     first, last = transcripts[:-num_compared], transcripts[-num_compared:]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from specds.bench.harness import folder_name, label, name_of, together
 from specds.bench.page import Figure, page_of, styles_of
+from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import sentence
-from specds.bench.replay.trace import TARGET
 from specds.bench.svg import Style, bars, lines
 from specds.bench.transcripts import ALL
 
@@ -50,12 +50,7 @@ Series = dict[str, "Points"]
 
 
 def page(document: Document, stories: Sequence[dict[str, Any]] = ()) -> str:
-    """The page.
-
-    Args:
-        document: What was measured.
-        stories: Some of the answers as `specds.bench.replay.story` tells them.
-    """
+    """The page."""
     rows = document["rows"]
     measured = [row for row in rows if row["status"] == "ok"]
     about = f"{sentence(document)}. Tokenizer {document['tokenizer']}, specds {document['specds']}."

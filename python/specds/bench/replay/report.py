@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specds.bench.harness import label, table
-from specds.bench.replay.trace import Trace
+from specds.bench.replay.measure import Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:

@@ -32,13 +32,7 @@ def story(
     A step has the `tokens` that were emitted, their `sources` (null is the target's own), the
     `tree`, the `path` of its accepted nodes, and the `match` of its context in the datastore.
 
-    Args:
-        drafter: Drafts.
-        transcript: The prompt and the answer.
-        tokenizer: Of the tokens.
-        max_nodes: Of a draft.
-        datastore: Where matches are looked up.
-        max_steps: What comes later is left out.
+    What comes after `max_steps` is left out.
     """
     before, truth = transcript.prompt_ids.tolist(), transcript.completion_ids.tolist()
     prompt = text_after(tokenizer, before[:-_PROMPT_TOKENS], before[-_PROMPT_TOKENS:])
