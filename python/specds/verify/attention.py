@@ -122,29 +122,14 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
         raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
 
 
-def attend_tree(
-    tree: Tree,
-    layer: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    **asked: Any,
-) -> torch.Tensor:
+def attend_tree(tree: Tree, layer: int, *states: torch.Tensor, **asked: Any) -> torch.Tensor:
     """`attend_packed` by the kernel: what it returns, of the tokens of all rows in one part."""
+    query, key, value = states
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     window, chunk = tree.sights[layer]
-    attended = tree_attention(
-        by_row,
-        key,
-        value,
-        tree.lengths,
-        tree.positions,
-        tree.ancestors,
-        window=window,
-        chunk=chunk,
-        scratch=tree.scratch,
-        **asked,
-    )
+    told = tree.lengths, tree.positions, tree.ancestors
+    asked |= {"window": window, "chunk": chunk, "scratch": tree.scratch}
+    attended: torch.Tensor = tree_attention(by_row, key, value, *told, **asked)
     return attended.flatten(0, 1)[None]
 
 

@@ -11,19 +11,9 @@ import triton.language as tl  # type: ignore[import-untyped]
 
 @triton.jit
 def add_norm(
-    residual,
-    delta,
-    inner,
-    weight,
-    total,
-    normed,
-    size,
-    eps,
-    offset: tl.constexpr,
-    has_delta: tl.constexpr,
-    has_inner: tl.constexpr,
-    tile: tl.constexpr,
-):
+    residual, delta, inner, weight, total, normed, size, eps, offset: tl.constexpr,
+    has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
     """One token: what a layer adds, normed before where it has an inner norm, and the norm after.
 
     Numbers are rounded where the model itself has them as tensors.
@@ -48,31 +38,12 @@ def add_norm(
 
 @triton.jit
 def rotate_and_store(
-    query,
-    key,
-    value,
-    query_norm,
-    key_norm,
-    cosines,
-    sines,
-    lengths,
-    positions,
-    rotated,
-    keys,
-    values,
-    width,
-    capacity,
-    query_token,
-    key_token,
-    value_token,
-    eps,
-    num_heads: tl.constexpr,
-    num_key_heads: tl.constexpr,
-    size: tl.constexpr,
-    offset: tl.constexpr,
-    has_norms: tl.constexpr,
-    tile: tl.constexpr,
-):
+    query, key, value, query_norm, key_norm, cosines, sines, lengths, positions,
+    rotated, keys, values,
+    width, capacity, query_token, key_token, value_token, eps,
+    num_heads: tl.constexpr, num_key_heads: tl.constexpr, size: tl.constexpr,
+    offset: tl.constexpr, has_norms: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
     """One head of one token: of the query to `rotated`, of keys and values to their slots."""
     token, head = tl.program_id(0), tl.program_id(1)
     row = token // width
@@ -109,16 +80,7 @@ def rotate_and_store(
 
 
 @triton.jit
-def gate(
-    gates,
-    ups,
-    output,
-    gate_token,
-    up_token,
-    size,
-    is_gelu: tl.constexpr,
-    tile: tl.constexpr,
-):
+def gate(gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr):
     """A tile of one token: the activation of gates, times what they let through."""
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     held = at < size
