@@ -18,15 +18,33 @@ from models import (
     tree_generate,
 )
 from specds._core import TokenTree
-from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
-from specds.budget.policy import AutoBudget, FixedBudget
+from specds.budget.policy import AutoBudget, FixedBudget, best_size
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
 FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4),
+    st.lists(st.floats(0, 1), min_size=6, max_size=6),
+)
+def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
+    costs = np.cumsum([1.0, *increments])
+
+    def emitted(size):
+        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
+
+    size, tokens = best_size(probs, costs)
+    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
+    if best < 1.03:  # for less, nothing is verified
+        assert (size, tokens) == (0, 0)
+    else:
+        assert emitted(size) / costs[size] == pytest.approx(best)
+        assert tokens == pytest.approx(emitted(size) - 1)
 
 
 class World(Session):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
-from specds.budget.best_size import best_size
 from specds.budget.step_cost import MOST_NODES
 from specds.drafters.session import EMPTY_TREE, within
 
@@ -22,6 +21,12 @@ if TYPE_CHECKING:
     from specds.budget.experience import Experience
     from specds.budget.step_cost import CostModel
     from specds.drafters.session import Session
+
+# By how much a step is to be better than a plain one.
+_MARGIN = 0.03
+
+SHARED_NODES = 15
+"""What `auto` is for processes that share a model: no two of them measure the same time."""
 
 
 class Budget(ABC):
@@ -94,26 +99,36 @@ class FixedBudget(Budget):
         most = self._max_nodes
         trees: list[TokenTree | None] = []
         for session, max_depth in zip(sessions, max_depths, strict=True):
-            if self.pauses or max_depth <= 0:
-                trees.append(None)
-                continue
-            tree = within(session.draft(most, max_depth), most, max_depth)
-            if self._fills_below:
+            tree = EMPTY_TREE
+            if not self.pauses and max_depth > 0:
+                tree = within(session.draft(most, max_depth), most, max_depth)
                 tree = _filled(tree, most, self._fills_below)
-            trees.append(_or_none(tree))
+            trees.append(tree if len(tree) else None)
         return trees
+
+
+class SharedBudget(FixedBudget):
+    """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
+
+    All processes draft, so that their sessions learn; what they know may differ, and so may drafts.
+    """
+
+    def draft(
+        self, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
+        """As `Budget.draft`."""
+        from torch.distributed import broadcast_object_list
+
+        trees = super().draft(sessions, max_depths)
+        told: list[Any] = [tree and (tree.token_ids, tree.parents, tree.probs) for tree in trees]
+        if not self.pauses:
+            broadcast_object_list(told)
+        return [tree and TokenTree(*tree) for tree in told]
 
 
 @dataclass
 class _Drafted:
-    """What was drafted for one sequence of a step.
-
-    Attributes:
-        session: Drafts.
-        max_depth: As for `Budget.draft`.
-        tree: What was drafted.
-        gains: Tokens to expect of its nodes.
-    """
+    """One sequence of a step: what drafts, as for `Budget.draft`, its tree, and gains by node."""
 
     session: Session
     max_depth: int
@@ -184,12 +199,12 @@ class AutoBudget(Budget):
         costs = cost.relative(max(map(len, gains)))
         size, expected = best_size(gains, costs)
         self._num_nodes = size
-        trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
+        trees = [row.tree if len(row.tree) <= size else row.tree.prefix(size) for row in self._rows]
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - costs[size]
         self._experience.judge(profit - seconds / cost.seconds(0))
-        return trees
+        return [tree if len(tree) else None for tree in trees]
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
@@ -214,31 +229,53 @@ class AutoBudget(Budget):
         return None if self._cost is None else self._cost.curve()
 
 
+def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
+    """How many nodes of each of some trees to verify in one step, the same number of all.
+
+    A step that verifies k nodes emits on average g(k) = 1 plus their gains, and costs c(k). The k
+    of the most tokens a second, g(k) / c(k), is taken. A gain could also be compared with the
+    tokens a second of all steps, which is best where one step says nothing of the next; but what is
+    hard to draft comes in runs.
+
+    Args:
+        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.
+        costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
+
+    Returns:
+        The number, and the tokens to expect of these nodes, for each tree on average. Both are 0
+        where the gain is below what expectations and costs can be relied on for.
+    """
+    total, best, best_tokens = 0.0, 0, 1.0
+    sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
+    for size, of_nodes in enumerate(sums, start=1):
+        total += of_nodes
+        tokens = 1.0 + total / len(gains)
+        if tokens * costs[best] > best_tokens * costs[size]:
+            best, best_tokens = size, tokens
+    if best_tokens < (1.0 + _MARGIN) * costs[best]:
+        return 0, 0.0
+    return best, best_tokens - 1.0
+
+
 def _draft_all(rows: Sequence[_Drafted], min_gain: float) -> list[TokenTree]:
     """Drafts for each row; for sessions of the core at the same time."""
     if len(rows) > 1 and all(isinstance(row.session, DraftSession) for row in rows):
-        return draft_batch(
-            [cast("DraftSession", row.session) for row in rows],
-            MOST_NODES,
-            max_depths=[row.max_depth for row in rows],
-            min_gain=min_gain,
-        )
+        sessions = [cast("DraftSession", row.session) for row in rows]
+        depths = [row.max_depth for row in rows]
+        return draft_batch(sessions, MOST_NODES, max_depths=depths, min_gain=min_gain)
     return [row.session.draft(MOST_NODES, row.max_depth, min_gain) for row in rows]
 
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
     """The tree with more children of the context, of tokens that have none there yet."""
+    if vocab_size == 0 or len(tree) == num_nodes:
+        return tree
     token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
     taken = {token for token, parent in zip(token_ids, parents, strict=True) if parent == -1}
     free = (token for token in range(vocab_size) if token not in taken)
     more = [*islice(free, num_nodes - len(tree))]
-    return TokenTree(
-        [*token_ids, *more], [*parents, *[-1] * len(more)], [*tree.probs, *[0.0] * len(more)]
-    )
-
-
-def _or_none(tree: TokenTree) -> TokenTree | None:
-    return tree if len(tree) else None
+    probs = [*tree.probs, *[0.0] * len(more)]
+    return TokenTree([*token_ids, *more], [*parents, *[-1] * len(more)], probs)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:

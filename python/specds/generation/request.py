@@ -16,8 +16,14 @@ from specds.accept.noise import Noise
 from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
-from specds.budget.policy import AutoBudget, Budget, FixedBudget, require_budget
-from specds.budget.shared import SHARED_NODES, SharedBudget
+from specds.budget.policy import (
+    SHARED_NODES,
+    AutoBudget,
+    Budget,
+    FixedBudget,
+    SharedBudget,
+    require_budget,
+)
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
