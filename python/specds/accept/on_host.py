@@ -64,7 +64,7 @@ class Emitter:
         token_ids: int64 `(1, prompt_length)`, the prompt.
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: The scores of the emitted tokens, kept by the `Sampler`, for the criteria.
+        scores: Of the emitted tokens, as the `Sampler` keeps them, for the criteria.
         forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
@@ -105,11 +105,7 @@ class Emitter:
         return () if self._forced_ids is None else self._forced_ids[len(self.emitted) :]
 
     def emit(self, token: int) -> int:
-        """Appends `token`, sets `finished` where a criterion stops there, streams the token.
-
-        Returns:
-            The token that was emitted: `token`, or what the caller had forced in its place.
-        """
+        """Appends `token` or what is forced in its place, tests, streams and returns it."""
         if self._forced_ids is not None:
             token = self._forced_ids[len(self.emitted)]
         self.emitted.append(token)
@@ -128,11 +124,7 @@ class Emitter:
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
-    Args:
-        logits_processor: The processors that transformers made for the request.
-        do_sample: Sample from the processed scores; otherwise take the largest.
-        keep_scores: Keep the processed scores of each call in `scores`.
-        keep_logits: Keep the logits of each call in `logits`.
+    It keeps what it processed in `scores` with `keep_scores`, what it got likewise in `logits`.
     """
 
     def __init__(
@@ -223,10 +215,9 @@ def walk(
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
     At each node one token is chosen from the target's distribution there. Where a child carries it,
-    the walk goes on from that child; where none does, that same token is the bonus token. A token
-    is never chosen again after a mismatch: a second draw would favour what the tree lacks. Every
-    emitted token is so one draw given its prefix, whatever the tree was, and `choose` is called
-    exactly as often and with the same prefixes as by plain decoding.
+    the walk goes on from that child; where none does, that same token is the bonus token: a second
+    draw would favour what the tree lacks. So `choose` is called exactly as often and with the same
+    prefixes as by plain decoding.
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
@@ -235,11 +226,10 @@ def walk(
         choose: Next token given all tokens so far, a row of logits and, where there is one, the
             proposal.
         proposals: Tokens that were sampled for the draft, by the node that they follow (-1: the
-            context). A node has one at most; its other children are followed, not proposed.
+            context).
 
     Returns:
-        The accepted nodes, root to leaf. All but the last emitted token are theirs; a walk that
-        finished on an accepted node has emitted no bonus token.
+        The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
 
     def choice_after(node: int) -> int:

@@ -30,10 +30,9 @@ _LONGEST_WAIT = 31
 class Trust:
     """How far a drafter's probabilities are right: the share of the expected tokens that came.
 
-    By depth, since drafters exaggerate more the deeper they draft: with one factor for all, a token
-    by `rest` takes 15 % longer where ten nodes cost a step. A depth with little evidence is trusted
-    as the one above it. Nodes count whose outcome is sure to be known before it is: the verified
-    ones and their children. So a drafter of which none is verified can win trust.
+    By depth, since drafters other than `fused` exaggerate more the deeper they draft. A depth with
+    little evidence is trusted as the one above it. Nodes count whose outcome is sure to be known
+    before it is: the verified ones and their children, so that one without any can win trust.
 
     Args:
         first: What is believed of a drafter that is not known yet.

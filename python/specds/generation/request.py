@@ -32,7 +32,7 @@ from specds.generation.arguments import require_past, require_request, require_r
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
 from specds.stats import GenerationStats
-from specds.verify.runners import name_of, runner_class
+from specds.verify.static import name_of, runner_class
 from specds.verify.support import (
     Verification,
     num_sharing,

@@ -11,8 +11,7 @@ from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner
 from specds.verify.masks import MaskBuilder
 from specds.verify.recordings import release
-from specds.verify.runners import RUNNERS
-from specds.verify.static import StaticRunner
+from specds.verify.static import RUNNERS, StaticRunner
 from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [

@@ -30,15 +30,7 @@ _UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
 
 
 class Tree(NamedTuple):
-    """What `tree_attention` must know of a pass over drafts, in place of a mask.
-
-    Attributes:
-        lengths: As it takes them, as the next two.
-        positions: Of the tokens.
-        ancestors: Which tokens see which.
-        sights: How far back each layer sees.
-        scratch: Memory for one call at a time.
-    """
+    """What `tree_attention` must know of a pass over drafts, in place of a mask: its arguments."""
 
     lengths: torch.Tensor
     positions: torch.Tensor
@@ -70,17 +62,16 @@ def attend_packed(
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
     Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
-    queries of all sequences come in the order of the model's tokens, also where the model sees
-    them as one sequence or as rows that share one prefix; the mask tells which tokens see which.
+    model may see the rows as one sequence or as parts that share one prefix; the mask tells which
+    tokens see which.
 
     Args:
-        module: The model's attention layer; not used.
+        module: The model's attention layer.
         query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
         key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.
         attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
-            as share a head of the keys, one head's tokens after the other's. None where every
-            token sees every slot.
+            as share a head of the keys. None where every token sees every slot.
         scaling: Factor of the products; by default one over the root of `head_dim`.
         **kwargs: What else the model says.
 

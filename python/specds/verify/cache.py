@@ -26,8 +26,8 @@ def round_up(num_slots: int) -> int:
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """What transformers asks of one layer; the states of all of them are in the `TreeCache`.
 
-    Sliding and chunked layers keep every state too: a rejected tree would push states out of a
-    rolling window that the next step still needs. Their windows live in the mask.
+    Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
+    rolling window. Their windows live in the mask.
     """
 
     is_sliding = False
@@ -63,15 +63,13 @@ class TreeCache(Cache):
 
     All slots lie one after the other, a row of the batch after the other: a token's *place* is its
     row times the capacity of a row, plus its slot. A pass writes the states of its tokens to the
-    places that it was told (`place`), behind the committed ones, and `commit` keeps some of them.
-    Slots that were not kept are overwritten by the next pass. Slots are allocated when the first
-    pass has shown the shapes, all layers of one shape in one block, so that a commit is two
-    operations and not four per layer.
+    places that it was told (`place`), behind the committed ones; `commit` keeps some of them, and
+    the next pass overwrites the others. Slots are allocated when the first pass has shown the
+    shapes, all layers of one shape in one block, so that a commit is two operations.
 
     Args:
         num_layers: Attention layers of the model.
-        capacity: Slots of a row to allocate at first, for committed tokens and one tree together. A
-            cache that runs over it grows by half, which copies it once.
+        capacity: Slots of a row to allocate at first; a cache that runs over it grows by half.
         num_rows: Sequences.
     """
 
@@ -121,10 +119,7 @@ class TreeCache(Cache):
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
         """Forgets all rows and begins others, in the slots that there are if they are enough.
 
-        Args:
-            num_rows: Sequences.
-            room_for: Rows to have slots for, not fewer.
-            capacity: Slots of a row.
+        There is room for at least `num_rows` rows of `capacity` slots.
         """
         capacity, self.row, self._held = round_up(capacity), 0, {}
         self.lengths = [0] * num_rows
@@ -136,14 +131,9 @@ class TreeCache(Cache):
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
-        """The next pass writes to these places, and sees some rows up to a slot.
+        """The next pass writes to places, int64 `(num_tokens,)`, and sees some rows up to `end`.
 
-        Args:
-            places: int64 `(num_tokens,)`, of the tokens in the model's order.
-            end: It sees the slots before this one; 0 where it sees its own states alone, as they
-                are.
-            first_row: The first row that it sees: from now on the one in use.
-            num_rows: How many it sees.
+        With an `end` of 0 it sees its own states alone. `first_row` is from now on the one in use.
         """
         self._places, self.row = places, first_row
         if (view := (first_row, num_rows, end)) != self._view:
@@ -212,11 +202,7 @@ class TreeCache(Cache):
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
         """Commits, in each row, some tokens of the last pass over it, ascending indices there.
 
-        Moves what does not lie where it shall, and never the prefix.
-
-        Args:
-            kept: The tokens of each row.
-            num_moved: As many of each row were moved already, by `move`.
+        Moves what does not lie where it shall, but for `num_moved` of each that were moved already.
         """
         sources: list[int] = []
         targets: list[int] = []

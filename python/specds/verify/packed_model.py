@@ -18,13 +18,9 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
     """A model of the same modules, weights, buffers and hooks that attends by `attend_packed`.
 
     The choice of attention is a setting of the configuration, which all threads that run a model
-    read. What is returned has configurations of its own, and module objects to hold them: all else
-    is shared, so that it costs no memory, a change of the weights is one of both, and the model
-    itself can be run meanwhile. It is made per request (32 layers: 1.5 ms).
-
-    Args:
-        model: The model.
-        seen: Says before each pass what its tokens see; None where all passes have masks.
+    read. What is returned has configurations and module objects of its own; all else is shared, so
+    that a change of the weights is one of both, and the model itself can be run meanwhile. `seen`
+    says before each pass what its tokens see; None where all passes have masks.
     """
     made: dict[int, Any] = {}
 

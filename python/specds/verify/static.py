@@ -51,16 +51,12 @@ class StaticRunner(Runner):
     """The static path: several rows in a pass, with an attention that reads each prefix once.
 
     The model sees the rows as one sequence: only the attention and the cache know whose a token is.
-    One row is a batch of one. A row of its own length has no padding before it, and one that is
-    finished costs no more.
 
     On a CUDA device passes have few shapes: widths and rows are rounded up; what is added sees
-    itself alone and writes where nothing is. Each is recorded at first use. The cache stays for the
-    model's next request, since the recordings hold its addresses. A pass that cannot be recorded is
-    computed each time, after one warning.
-
-    Where its kernel runs, `tree_attention` reads from the device which tokens see which: no mask is
-    made, and shapes do not depend on lengths. Elsewhere the slots that are seen are rounded up too.
+    itself alone and writes where nothing is. Each is recorded at first use; the cache stays for the
+    model's next request, since recordings hold its addresses. Where its kernel runs,
+    `tree_attention` reads from the device which tokens see which: no mask is made, and shapes do
+    not depend on lengths. Elsewhere the slots that are seen are rounded up too.
     """
 
     takes_rows: ClassVar[bool] = True
@@ -187,12 +183,7 @@ class StaticRunner(Runner):
     ) -> None:
         """Starts `verify_rows` and the acceptance, and leaves the device to it.
 
-        Args:
-            token_ids: As for `verify_rows`.
-            trees: As for `verify_rows`.
-            forced: What each row emits whatever is chosen, from its next token on; empty where
-                it is free.
-            request: How tokens are chosen, and what else to tell.
+        What a row is `forced` to emit, from its next token on, counts whatever is chosen.
         """
         logits, reported = self._run(token_ids, trees, forced, request)
         assert reported is not None
@@ -297,3 +288,20 @@ class StaticRunner(Runner):
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
+
+
+RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}
+"""The ways to verify a draft, by name."""
+
+AUTO = "auto"
+"""The name of whichever of them is the fastest on a model."""
+
+
+def runner_class(verification: str | type[Runner]) -> type[Runner]:
+    """What verifies, by its name or itself."""
+    return RUNNERS[verification] if isinstance(verification, str) else verification
+
+
+def name_of(verification: str | type[Runner]) -> str:
+    """What statistics and messages call it."""
+    return verification if isinstance(verification, str) else verification.__name__
