@@ -19,7 +19,7 @@ from models import (
     random_drafter,
     tiny_model,
 )
-from specds.budget.policy import FixedBudget
+from specds.budget.policy import Budget
 from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import RUNNERS, StaticRunner
@@ -324,7 +324,7 @@ def test_rows_are_told_what_is_predicted_of_themselves(asked):
     logits = [torch.randn(1 + 2 * row, 11) for row in range(len(asked))]
     rows = [SimpleNamespace(num_predictions=number) for number in asked]
     limits = Limits(99, vocab_size=11, known_tokens=9)
-    decoding = SimpleNamespace(_limits=limits, _budget=FixedBudget(7))
+    decoding = SimpleNamespace(_limits=limits, _budget=Budget(7))
     told = Decoding._predictions(decoding, rows, logits)
     for number, of_row, predictions in zip(asked, logits, told, strict=True):
         if any(asked):
@@ -332,7 +332,7 @@ def test_rows_are_told_what_is_predicted_of_themselves(asked):
             assert predictions.tolist() == expected.tolist()
         else:
             assert predictions is None
-    decoding._budget = FixedBudget(0)  # always pauses
+    decoding._budget = Budget(0)  # always pauses
     assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)
 
 

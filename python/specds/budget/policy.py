@@ -5,7 +5,6 @@ Which nodes are verified may so depend on the clock; what is emitted does not.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from time import perf_counter
@@ -29,15 +28,27 @@ SHARED_NODES = 15
 """What `auto` is for processes that share a model: no two of them measure the same time."""
 
 
-class Budget(ABC):
-    """Drafts for the sequences of a step; `record` takes what came of it."""
+class Budget:
+    """Drafts for the sequences of a step, and takes what came of it: here as many nodes in each.
+
+    Args:
+        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
+        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
+            the time of a step tells nothing of the text; 0 fills nothing.
+    """
+
+    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
+        self._max_nodes = max_nodes
+        self._fills_below = fills_below
 
     @property
-    @abstractmethod
     def pauses(self) -> bool:
         """Whether the next step drafts nothing: sessions then need not have observed anything."""
+        return self._max_nodes == 0
 
-    @abstractmethod
+    def prepare(self) -> None:
+        """Comes before every draft; it may take a while to measure what a step costs."""
+
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
@@ -50,9 +61,15 @@ class Budget(ABC):
         Returns:
             For each sequence a tree, or None where there is nothing to verify.
         """
-
-    def prepare(self) -> None:
-        """Comes before every draft; it may take a while to measure what a step costs."""
+        most = self._max_nodes
+        trees: list[TokenTree | None] = []
+        for session, max_depth in zip(sessions, max_depths, strict=True):
+            tree = EMPTY_TREE
+            if most > 0 and max_depth > 0:
+                tree = within(session.draft(most, max_depth), most, max_depth)
+                tree = _filled(tree, most, self._fills_below)
+            trees.append(tree if len(tree) else None)
+        return trees
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
@@ -74,40 +91,7 @@ class Budget(ABC):
         return None
 
 
-class FixedBudget(Budget):
-    """The same number of nodes in every step.
-
-    Args:
-        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
-        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
-            the time of a step tells nothing of the text; 0 fills nothing.
-    """
-
-    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
-        self._max_nodes = max_nodes
-        self._fills_below = fills_below
-
-    @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`: always or never."""
-        return self._max_nodes == 0
-
-    def draft(
-        self, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
-        """As `Budget.draft`."""
-        most = self._max_nodes
-        trees: list[TokenTree | None] = []
-        for session, max_depth in zip(sessions, max_depths, strict=True):
-            tree = EMPTY_TREE
-            if not self.pauses and max_depth > 0:
-                tree = within(session.draft(most, max_depth), most, max_depth)
-                tree = _filled(tree, most, self._fills_below)
-            trees.append(tree if len(tree) else None)
-        return trees
-
-
-class SharedBudget(FixedBudget):
+class SharedBudget(Budget):
     """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
 
     All processes draft, so that their sessions learn; what they know may differ, and so may drafts.

@@ -20,7 +20,6 @@ from specds.budget.policy import (
     SHARED_NODES,
     AutoBudget,
     Budget,
-    FixedBudget,
     SharedBudget,
     require_budget,
 )
@@ -292,7 +291,7 @@ def _decode(
                 budget = AutoBudget(costs.now, experience_of(options.drafter))
             else:
                 fills_below = 0 if options.stream_every is None else limits.vocab_size
-                budget = FixedBudget(num_nodes, fills_below=fills_below)
+                budget = Budget(num_nodes, fills_below=fills_below)
             if past is not None:
                 load(past, runner.cache)
             chooser = _chooser(rows[0], generation_config)
