@@ -86,7 +86,7 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
         def __getitem__(self, grid):
             return lambda *tensors, **constants: launched.append((grid, tensors[11:], constants))
 
-    monkeypatch.setattr("specds.verify.tree_kernel.attend", Kernel())
+    monkeypatch.setattr("specds.verify.kernels.attend", Kernel())
     monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case = make_case(6, [90, 3], 5, 2, 2, 16)
     for lengths in ([90, 3], [0, 91]):

@@ -79,7 +79,7 @@ def event(device: torch.device) -> torch.cuda.Event | None:
     return made
 
 
-class _Pass:
+class Pass:
     """The inputs of a pass of one shape, here and on the device, and its recordings.
 
     There is one for each of what acceptance it holds.
@@ -89,8 +89,10 @@ class _Pass:
         # The next request may be made outside of an inference mode that this one is made in.
         with torch.inference_mode(False):
             self.host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
-            numbers = torch.zeros_like(self.host.numbers, device=device)
-            self.inputs = Inputs.of(numbers, num_rows, width)
+            self.inputs = self.host
+            if device.type != "cpu" or recorder(device) is not None:
+                numbers = torch.zeros_like(self.host.numbers, device=device)
+                self.inputs = Inputs.of(numbers, num_rows, width)
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
 
@@ -106,7 +108,7 @@ class Kept:
         self.cache = TreeCache(num_layers, 0)
         self.storage = self.cache.storage
         # By shape, and the slots that a row has.
-        self.passes: dict[tuple[Shape, int], _Pass] = {}
+        self.passes: dict[tuple[Shape, int], Pass] = {}
         self.records = True
         self.memory: SharedMemory | None = None
         self.forward: LeanForward | None = None
@@ -121,7 +123,7 @@ class Kept:
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
 
-    def pass_of(self, shape: Shape, device: torch.device) -> _Pass:
+    def pass_of(self, shape: Shape, device: torch.device) -> Pass:
         """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
         if self.cache.storage != self.storage:
             self.passes.clear()
@@ -129,12 +131,12 @@ class Kept:
             self.storage = self.cache.storage
         key = shape, self.cache.capacity
         if key not in self.passes:
-            self.passes[key] = _Pass(*shape[:2], device)
+            self.passes[key] = Pass(*shape[:2], device)
         return self.passes[key]
 
     def outputs(
         self,
-        of_shape: _Pass,
+        of_shape: Pass,
         told: tuple[int, int] | None,
         compute: Callable[[], Outputs],
         device: torch.device,

@@ -43,9 +43,9 @@ def _is_interpreted() -> bool:
         InterpretedFunction,
     )
 
-    from specds.verify import tree_kernel
+    from specds.verify import kernels
 
-    return isinstance(tree_kernel.attend, InterpretedFunction)
+    return isinstance(kernels.attend, InterpretedFunction)
 
 
 class _Tiles(NamedTuple):
@@ -146,7 +146,7 @@ def tree_attention(
     Raises:
         ValueError: Shapes, strides, dtypes or the device do not fit.
     """
-    from specds.verify import tree_kernel
+    from specds.verify import kernels
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
     _check(query, keys, values, num_words, window, chunk)
@@ -160,7 +160,7 @@ def tree_attention(
     output = query.new_empty(num_rows, width, num_heads, value_dim)
     num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
     grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
-    tree_kernel.attend[grid](
+    kernels.attend[grid](
         query, keys, values, lengths.contiguous(), positions.contiguous(), ancestors.contiguous(),
         lengths if sinks is None else sinks.contiguous(),
         lengths if block_table is None else block_table,
