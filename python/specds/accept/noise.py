@@ -64,13 +64,7 @@ class Noise:
         self._drawn.clear()
 
     def ahead(self, rows: Sequence[int], positions: Sequence[int], num: int) -> torch.Tensor:
-        """What the next `num` tokens of some rows may need, `(len(rows), num, vocab_size)`.
-
-        Args:
-            rows: Their numbers in the request.
-            positions: Where the next token of each is.
-            num: How many.
-        """
+        """What the next `num` tokens of rows at some positions may need, by row and token."""
         places = zip(rows, positions, strict=True)
         drawn = [[self.at(first + i)[row] for i in range(num)] for row, first in places]
         return torch.stack([torch.stack(of_row) for of_row in drawn])

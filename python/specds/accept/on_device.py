@@ -59,13 +59,9 @@ class Chooser:
     def __call__(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
     ) -> torch.Tensor:
-        """The choices, int64 `(num_rows, width)`.
+        """The choices by logits `(num_rows, width, vocab_size)`, int64 as `depths`.
 
-        Args:
-            logits: `(num_rows, width, vocab_size)`.
-            depths: int64 `(num_rows, width)`.
-            noise: For samples, as of `Noise.ahead`: places of one depth share it. There may be
-                fewer rows; those that are left are padding.
+        Places of one depth share the noise, of `Noise.ahead`; rows that it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -87,13 +83,7 @@ class PassRequest(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a draft has come to.
-
-    Attributes:
-        nodes: The accepted nodes of the tree, root to leaf.
-        tokens: Theirs, and the bonus token.
-        predictions: int64 `(width, num_predictions)`, the likeliest tokens at every place.
-    """
+    """The accepted nodes, their tokens and the bonus token, and the likeliest tokens by place."""
 
     nodes: list[int]
     tokens: list[int]

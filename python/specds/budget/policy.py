@@ -5,7 +5,6 @@ Which nodes are verified may so depend on the clock; what is emitted does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -110,16 +109,6 @@ class SharedBudget(Budget):
         return [tree and TokenTree(*tree) for tree in told]
 
 
-@dataclass
-class _Drafted:
-    """One sequence of a step: what drafts, as for `Budget.draft`, its tree, and gains by node."""
-
-    session: Session
-    max_depth: int
-    tree: TokenTree = EMPTY_TREE
-    gains: list[float] = field(default_factory=list)
-
-
 class AutoBudget(Budget):
     """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
 
@@ -140,7 +129,8 @@ class AutoBudget(Budget):
         self._clock = clock
         self._cost: CostModel | None = None
         self._pauses = not experience.is_time_to_draft()
-        self._rows: list[_Drafted] = []
+        # What was drafted, by row.
+        self._drafts: list[TokenTree] = []
         # Of each row: one that has fewer is padded.
         self._num_nodes = 0
         self._learning_s = 0.0
@@ -159,31 +149,31 @@ class AutoBudget(Budget):
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._rows, self._num_nodes = [], 0
+        self._drafts, self._num_nodes = [], 0
         trees: list[TokenTree | None] = [None] * len(max_depths)
         if self._cost is not None and not self._pauses and max(max_depths) > 0:
-            self._rows = [_Drafted(*row) for row in zip(sessions, max_depths, strict=True)]
-            trees = self._draft(self._cost)
+            trees = self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
         return trees
 
-    def _draft(self, cost: CostModel) -> list[TokenTree | None]:
+    def _draft(
+        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
         start, trust = self._clock(), self._experience.trust
-        for row in self._rows:
+        for session in sessions:
             # A draft is worth tokens of its own row, and all rows wait for it.
-            row.session.set_step_time(cost.seconds(0) / len(self._rows))
+            session.set_step_time(cost.seconds(0) / len(sessions))
         # What is less likely seldom pays, wherever it stands.
-        drafts = _draft_all(self._rows, min(cost.least_worth / trust.most, 1.0))
-        for row, draft in zip(self._rows, drafts, strict=True):
-            row.tree = within(draft, MOST_NODES, row.max_depth)
-            row.gains = trust.gains(row.tree)
-        gains = [row.gains for row in self._rows]
+        drafts = _draft_all(sessions, max_depths, min(cost.least_worth / trust.most, 1.0))
+        drafts_and_depths = zip(drafts, max_depths, strict=True)
+        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts_and_depths]
+        gains = [trust.gains(tree) for tree in self._drafts]
         costs = cost.relative(max(map(len, gains)))
         size, expected = best_size(gains, costs)
         self._num_nodes = size
-        trees = [row.tree if len(row.tree) <= size else row.tree.prefix(size) for row in self._rows]
+        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - costs[size]
@@ -194,17 +184,17 @@ class AutoBudget(Budget):
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
     ) -> Callable[[], None]:
         """As `Budget.record`."""
-        cost, rows, size = self._cost, self._rows, self._num_nodes
-        if cost is None or not rows:
+        cost, drafts, size = self._cost, self._drafts, self._num_nodes
+        if cost is None or not drafts:
             return lambda: None
         self._learning_s = learning_s
         seconds = self._clock() - self._start
 
         def learn() -> None:
             cost.record(size, seconds)
-            for row, tokens in zip(rows, emitted, strict=True):
-                if len(row.tree) and tokens is not None:
-                    self._experience.trust.learn(row.tree, size, tokens)
+            for tree, tokens in zip(drafts, emitted, strict=True):
+                if len(tree) and tokens is not None:
+                    self._experience.trust.learn(tree, size, tokens)
 
         return learn
 
@@ -241,13 +231,15 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
     return best, best_tokens - 1.0
 
 
-def _draft_all(rows: Sequence[_Drafted], min_gain: float) -> list[TokenTree]:
+def _draft_all(
+    sessions: Sequence[Session], max_depths: Sequence[int], min_gain: float
+) -> list[TokenTree]:
     """Drafts for each row; for sessions of the core at the same time."""
-    if len(rows) > 1 and all(isinstance(row.session, DraftSession) for row in rows):
-        sessions = [cast("DraftSession", row.session) for row in rows]
-        depths = [row.max_depth for row in rows]
-        return draft_batch(sessions, MOST_NODES, max_depths=depths, min_gain=min_gain)
-    return [row.session.draft(MOST_NODES, row.max_depth, min_gain) for row in rows]
+    if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
+        of_core = cast("list[DraftSession]", [*sessions])
+        return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_gain=min_gain)
+    rows = zip(sessions, max_depths, strict=True)
+    return [session.draft(MOST_NODES, depth, min_gain) for session, depth in rows]
 
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:

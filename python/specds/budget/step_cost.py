@@ -93,7 +93,7 @@ class CostModel:
         return self._relative[: 1 + most_nodes]
 
     def _place(self, num_nodes: int) -> tuple[int, float]:
-        """Where a number of nodes lies: after which of the sizes, and how far to the next."""
+        """After which of the sizes a number of nodes lies, and how far it is to the next."""
         index = bisect(self._sizes, num_nodes, 1, len(self._sizes) - 1) - 1
         size, next_size = self._sizes[index : index + 2]
         share = min((num_nodes - size) / (next_size - size), 1.0)

@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     States = tuple[torch.Tensor, torch.Tensor]
 
@@ -169,14 +169,20 @@ class TreeCache(Cache):
         if self._seen is None:
             # Of all layers at once, which costs what it costs for one.
             row, num_rows, end = self._view
-            made: dict[tuple[int, int], torch.Tensor] = {}
-            for block, members in zip(self._blocks, self._members, strict=True):
-                used = block[:, : self._num_rows * self.capacity]
-                by_row = used.view(len(members), self._num_rows, self.capacity, *block.shape[2:])
-                seen = by_row[:, row : row + num_rows, :end].transpose(2, 3)
-                made |= zip(members, seen.unbind(), strict=True)
-            self._seen = {layer: (made[layer, 0], made[layer, 1]) for layer in self._slots}
+            rows = self._num_rows, self.capacity
+            used = (block[:, : self._num_rows * self.capacity] for block in self._blocks)
+            by_row = (of.view(len(of), *rows, *of.shape[2:]) for of in used)
+            seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in by_row)
+            self._seen = self._by_layer(seen)
         return self._seen[layer]
+
+    def _by_layer(self, of_blocks: Iterable[torch.Tensor]) -> dict[int, States]:
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        for members, of_block in zip(self._members, of_blocks, strict=True):
+            made |= zip(members, of_block.unbind(), strict=True)
+        return {
+            layer: (made[layer, 0], made[layer, 1]) for layer, which in sorted(made) if which == 0
+        }
 
     def settle(self) -> None:
         """Comes after every pass over prompts: allocates what the first one has shown."""
@@ -188,12 +194,11 @@ class TreeCache(Cache):
 
     def write(self, row: int, states: Mapping[int, States]) -> None:
         """Commits states from elsewhere to a row: of each layer `(1, num_heads, num, head_dim)`."""
-        number = next(iter(states.values()))[0].shape[2]
-        start = self.lengths[row]
+        keys, start = next(iter(states.values()))[0], self.lengths[row]
+        number = keys.shape[2]
         self.reserve(start + number)
         first = row * self.capacity + start
-        device = next(iter(states.values()))[0].device
-        self.place(torch.arange(first, first + number, device=device), 0)
+        self.place(torch.arange(first, first + number, device=keys.device), 0)
         for layer, of_layer in states.items():
             self.update(*of_layer, layer)
         self.settle()
@@ -283,8 +288,4 @@ class TreeCache(Cache):
             for shape, members in by_shape.items()
         ]
         self._members = [*by_shape.values()]
-        made: dict[tuple[int, int], torch.Tensor] = {}
-        for block, members in zip(self._blocks, self._members, strict=True):
-            made |= zip(members, block.unbind(), strict=True)
-        self._slots = {layer: (made[layer, 0], made[layer, 1]) for layer in states}
-        self._seen = None
+        self._slots, self._seen = self._by_layer(self._blocks), None

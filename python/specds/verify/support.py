@@ -61,10 +61,7 @@ Verification = str | type[Runner]
 
 
 def check_model(
-    model: PreTrainedModel,
-    prompt_length: int | None = None,
-    *,
-    verification: Verification = "tree",
+    model: PreTrainedModel, prompt_length: int | None = None, *, verification: Verification = "tree"
 ) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
@@ -85,10 +82,9 @@ def check_model(
     reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
-    if prompt_length is None:
-        prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
+    config = model.config.get_text_config(decoder=True)
     try:
-        error = tree_error(model, prompt_length, verification)
+        error = tree_error(model, prompt_length or _prompt_length(config), verification)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
