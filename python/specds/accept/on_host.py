@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,37 +24,22 @@ if TYPE_CHECKING:
     from specds.drafters.session import Proposal
 
 
-@dataclass(frozen=True)
-class _HostStop:
-    """The usual stopping criteria as plain numbers: 0.1 us a token instead of 14."""
+def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
+    """The length and the tokens that end a text: 0.1 us a token instead of the 14 of criteria.
 
-    max_length: int | None
-    eos_token_ids: frozenset[int]
-
-    @classmethod
-    def of(cls, criteria: StoppingCriteriaList) -> _HostStop | None:
-        """None where `criteria` holds anything but a length and end-of-sequence tokens."""
-        lengths: list[int] = []
-        eos: set[int] = set()
-        for criterion in criteria:
-            if type(criterion) is EosTokenCriteria:
-                eos.update(criterion.eos_token_id.flatten().tolist())
-            elif type(criterion) is MaxLengthCriteria and not _warns(criterion):
-                lengths.append(criterion.max_length)
-            else:
+    None where there are other criteria, or one that reminds of the model's own limit.
+    """
+    max_length, eos = sys.maxsize, frozenset[int]()
+    for criterion in criteria:
+        if type(criterion) is EosTokenCriteria:
+            eos |= {*criterion.eos_token_id.flatten().tolist()}
+        elif type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length, criterion.max_length)
+            if criterion.max_length > (criterion.max_position_embeddings or sys.maxsize):
                 return None
-        return cls(min(lengths, default=None), frozenset(eos))
-
-    def __call__(self, length: int, token: int) -> bool:
-        return token in self.eos_token_ids or (
-            self.max_length is not None and length >= self.max_length
-        )
-
-
-def _warns(criterion: MaxLengthCriteria) -> bool:
-    """Whether the criterion also reminds of the model's own limit when that is passed."""
-    limit = criterion.max_position_embeddings
-    return limit is not None and criterion.max_length > limit
+        else:
+            return None
+    return max_length, eos
 
 
 class Emitter:
@@ -81,7 +66,7 @@ class Emitter:
         self._prompt_length = token_ids.shape[1]
         self._tokens = token_ids
         self._stopping_criteria = stopping_criteria
-        self._host_stop = _HostStop.of(stopping_criteria)
+        self._host_stop = _host_stop(stopping_criteria)
         self._streamer = streamer
         self._scores = scores
         self._forced_ids = forced_ids
@@ -110,7 +95,8 @@ class Emitter:
             token = self._forced_ids[len(self.emitted)]
         self.emitted.append(token)
         if self._host_stop is not None:
-            self.finished = self._host_stop(self.length, token)
+            max_length, eos = self._host_stop
+            self.finished = token in eos or self.length >= max_length
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
