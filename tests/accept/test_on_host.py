@@ -180,14 +180,6 @@ class SeesLengths(StoppingCriteria):
         return torch.tensor([input_ids.shape[1] >= self.stop_at])
 
 
-def test_criteria_of_a_user_see_every_token_once():
-    criterion = SeesLengths(stop_at=6)
-    emitter = emitter_for([criterion])
-    accept_greedy(torch.eye(6)[[1, 2, 3, 4]], chain([1, 2, 3]), emitter)
-    assert criterion.lengths == [5, 6]
-    assert emitter.emitted == [1, 2]
-
-
 def test_host_criteria_stop_where_the_tensors_do():
     for stop_length, eos in itertools.product([5, 6, 9], [[7], [1, 7], torch.tensor(3)]):
         criteria = [MaxLengthCriteria(stop_length, 100), EosTokenCriteria(eos)]

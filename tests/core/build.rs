@@ -258,22 +258,6 @@ fn tokens_are_as_wide_as_the_vocabulary_needs() {
     }
 }
 
-#[test]
-fn the_size_on_disk_is_that_of_the_files() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("d");
-    let options = DatastoreOptions {
-        max_shard_tokens: 5,
-        ..options(4, 4)
-    };
-    let datastore = build(&path, options, &[vec![1, 2, 3], vec![1, 1]]).unwrap();
-    let sum: usize = read_all(&path).values().map(Vec::len).sum();
-    assert_eq!(datastore.num_bytes(), sum as u64);
-    assert_eq!(datastore.path(), path);
-    assert_eq!((datastore.vocab_size(), datastore.separator()), (4, 4));
-    assert_eq!(datastore.manifest().corpus, ["a\tline", "another"]);
-}
-
 /// libsais takes 2 MiB, and 4 bytes a token (8 where tokens have 24 bits).
 #[test]
 fn memory_bounds_the_shards() {
