@@ -19,7 +19,7 @@ from specds.cli.arguments import budget
 from specds.demo.measure import MODES, compare
 from specds.drafters import OPTIONS, DrafterInputs, DrafterName, make_drafter, with_trigrams
 from specds.papers.path_rows import PathRows
-from specds.verify.runners import name_of
+from specds.verify.static import name_of
 
 if TYPE_CHECKING:
     from specds.demo.measure import Comparison

@@ -24,7 +24,7 @@ from specds.accept.on_device import Chooser, follow, report
 from specds.accept.on_host import Emitter, Sampler
 from specds.bench.transcripts import Transcript, read_files
 from specds.budget.experience import Experience
-from specds.budget.policy import AutoBudget, FixedBudget
+from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.decoding import Decoding, Limits, Row
 from specds.loading import load_tokenizer
@@ -138,7 +138,7 @@ def main():
         with device.in_use():
             experience = Experience()
             for request in requests[: given.answers]:
-                budget = FixedBudget(int(nodes)) if nodes != "auto" else None
+                budget = Budget(int(nodes)) if nodes != "auto" else None
                 budget = budget or AutoBudget(lambda: costs, experience)  # noqa: B023
                 stats.append(replay(drafter, model, request, budget, device, loop))
         if step_s:

@@ -39,8 +39,7 @@ class Limits:
     Attributes:
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
-        known_tokens: Token ids from this one on are not in the drafter's vocabulary: models have
-            spare ones.
+        known_tokens: Token ids from this one on are not in the drafter's vocabulary.
     """
 
     max_length: int
@@ -54,12 +53,8 @@ class Row:
 
     Attributes:
         prompt_ids: int64 `(1, prompt_length)`, without padding.
-        sampler: Chooses its tokens.
-        emitter: Takes them.
         open: Opens a session with a prompt.
-        known_tokens: Token ids from this one on are not in the drafter's vocabulary.
         number: Which sequence of the request it is.
-        session: Drafts them.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -111,12 +106,7 @@ class Row:
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
     def observe(self, tree: TokenTree | None, predictions: NDArray[np.int64] | None) -> None:
-        """Tells the session what was emitted and, if it wants to know, predicted at every node.
-
-        Args:
-            tree: What was verified.
-            predictions: What the target predicts at every node; None where it was not asked.
-        """
+        """Tells the session what was emitted and, where it was asked, predicted at every node."""
         if predictions is not None and predictions.size:
             self.session.observe_predictions(EMPTY_TREE if tree is None else tree, predictions)
         if max(self.new) < self.known_tokens and not isinstance(self.session, Silence):

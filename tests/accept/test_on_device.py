@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
+from transformers import LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from models import (
@@ -190,19 +190,6 @@ def test_forced_texts_stops_and_batches_are_decided_alike():
         output = tree_generate(model, oracle_drafter(free), **ends, **GREEDY)
         assert output.sequences.tolist() == [free[:end]]
         assert output.past_key_values.get_seq_length() == end - 1
-
-
-def test_a_choice_is_one_sample_of_the_processed_distribution():
-    processors = LogitsProcessorList([TemperatureLogitsWarper(2.0), TopKLogitsWarper(3)])
-    choose = Chooser.of(processors, do_sample=True)
-    logits = torch.tensor([0.0, 2.0, 4.0, -1.0]).repeat(1, 20_000, 1)
-    torch.manual_seed(0)
-    noise, depths = torch.empty_like(logits).exponential_(), torch.arange(20_000)[None]
-    counts = torch.bincount(choose(logits, depths, noise)[0], minlength=4).float()
-    expected = 20_000 * torch.tensor([0.0, 1.0, 2.0]).softmax(-1)
-    assert int(counts[3]) == 0
-    assert float(((counts[:3] - expected) ** 2 / expected).sum()) < 18.4
-    assert GREEDILY(logits[:, :2], depths[:, :2], None).tolist() == [[2, 2]]
 
 
 def test_processors_that_look_at_tokens_are_left_to_the_walk():

@@ -171,23 +171,6 @@ def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
     assert emitter.emitted == [1, 1]
 
 
-def test_a_stop_on_an_accepted_token_leaves_no_bonus():
-    logits = torch.eye(6)[[1, 2, 3, 4]]  # after the root comes 1, then 2, 3, 4
-    emitter = emitter_for([EosTokenCriteria(2)])
-    assert accept_greedy(logits, chain([1, 2, 3]), emitter) == [0, 1]
-    assert emitter.emitted == [1, 2]
-    assert emitter.finished
-
-
-def test_walk_goes_to_the_right_child_among_interleaved_branches():
-    #        root -> 5 (0), 1 (1);   0 -> 2 (2);   1 -> 3 (3), 2 (4);   4 -> 4 (5)
-    tree = TokenTree([5, 1, 2, 3, 2, 4], [-1, -1, 0, 1, 1, 4], [0.5] * 6)
-    logits = torch.eye(6)[[1, 0, 2, 0, 0, 4, 3]]
-    emitter = emitter_for()
-    assert accept_greedy(logits, tree, emitter) == [1, 4, 5]
-    assert emitter.emitted == [1, 2, 4, 3]
-
-
 class SeesLengths(StoppingCriteria):
     def __init__(self, stop_at):
         self.stop_at, self.lengths = stop_at, []
@@ -195,14 +178,6 @@ class SeesLengths(StoppingCriteria):
     def __call__(self, input_ids, scores, **kwargs):
         self.lengths.append(input_ids.shape[1])
         return torch.tensor([input_ids.shape[1] >= self.stop_at])
-
-
-def test_criteria_of_a_user_see_every_token_once():
-    criterion = SeesLengths(stop_at=6)
-    emitter = emitter_for([criterion])
-    accept_greedy(torch.eye(6)[[1, 2, 3, 4]], chain([1, 2, 3]), emitter)
-    assert criterion.lengths == [5, 6]
-    assert emitter.emitted == [1, 2]
 
 
 def test_host_criteria_stop_where_the_tensors_do():

@@ -16,7 +16,7 @@ from transformers import (
 from exact_law import ToyModel, distance, law_of
 from specds.accept import Emitter, Sampler, on_host, rejection, walk
 from specds.budget.experience import Experience
-from specds.budget.policy import AutoBudget, FixedBudget
+from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
@@ -105,7 +105,7 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
 
 def generated(target, session, length, processors=(), max_nodes=8, budget=None):
     """The decoding loop, without what only a real model needs."""
-    budget = budget or FixedBudget(max_nodes)
+    budget = budget or Budget(max_nodes)
     session.join(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])

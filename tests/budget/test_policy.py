@@ -18,15 +18,33 @@ from models import (
     tree_generate,
 )
 from specds._core import TokenTree
-from specds.budget.best_size import best_size
 from specds.budget.experience import Experience, Trust
-from specds.budget.policy import AutoBudget, FixedBudget
+from specds.budget.policy import AutoBudget, Budget, best_size
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
 FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4),
+    st.lists(st.floats(0, 1), min_size=6, max_size=6),
+)
+def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
+    costs = np.cumsum([1.0, *increments])
+
+    def emitted(size):
+        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
+
+    size, tokens = best_size(probs, costs)
+    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
+    if best < 1.03:  # for less, nothing is verified
+        assert (size, tokens) == (0, 0)
+    else:
+        assert emitted(size) / costs[size] == pytest.approx(best)
+        assert tokens == pytest.approx(emitted(size) - 1)
 
 
 class World(Session):
@@ -129,7 +147,7 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
         num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
-    assert [FixedBudget(number).pauses for number in (0, 1)] == [True, False]
+    assert [Budget(number).pauses for number in (0, 1)] == [True, False]
 
 
 def test_a_pause_that_was_announced_is_not_ended_by_another_request():
@@ -199,22 +217,22 @@ def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     world = World(FLAT, lambda _: 0.9)
     budget = auto(world)
     assert budget.step_seconds() is None
-    for policy in (budget, FixedBudget(8)):
+    for policy in (budget, Budget(8)):
         assert policy.draft([world], [0]) == [None]
     assert world.num_drafts == 0
-    assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
+    assert [len(tree) for tree in Budget(8).draft([world, world], [3, 100])] == [3, 8]
 
 
 @pytest.mark.parametrize("num_drafted", [0, 2, 8])
 def test_a_draft_is_filled_up_with_children_of_the_context_that_it_lacks(num_drafted):
     session = Listed([1.0] * num_drafted)
-    policy = FixedBudget(8, fills_below=100)
+    policy = Budget(8, fills_below=100)
     (tree,) = policy.draft([session], [5])
     assert len(tree) == 8
     assert tree.parents.tolist() == [-1] * 8
     assert tree.probs.tolist() == [1.0] * num_drafted + [0.0] * (8 - num_drafted)
     assert policy.draft([session], [0]) == [None]
-    assert len(FixedBudget(8, fills_below=3).draft([session], [5])[0]) == max(num_drafted, 3)
+    assert len(Budget(8, fills_below=3).draft([session], [5])[0]) == max(num_drafted, 3)
 
 
 class Listed(Session):
@@ -309,6 +327,6 @@ def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
 @pytest.mark.parametrize(("max_nodes", "tokens"), [(6, [1, 2, 4, 5]), (3, [1, 2, 4])])
 def test_near_the_end_a_draft_in_rows_keeps_all_its_rows(max_nodes, tokens):
     rows = Drafter(lambda *_: TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6))
-    (tree,) = FixedBudget(max_nodes).draft([rows.session([0])], [2])
+    (tree,) = Budget(max_nodes).draft([rows.session([0])], [2])
     assert tree.token_ids.tolist() == tokens
     assert tree.parents.tolist() == [-1, 0, -1, 2][: len(tokens)]

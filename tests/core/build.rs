@@ -10,7 +10,6 @@ use specds::index::Stage;
 use specds::lookup::Datastore;
 use specds::storage::MAX_VOCAB_SIZE;
 
-use crate::files::read_all;
 use crate::{build, options, silent, tempdir};
 
 fn names(folder: &Path) -> Vec<String> {
@@ -256,22 +255,6 @@ fn tokens_are_as_wide_as_the_vocabulary_needs() {
         assert!(text.contains(&bits), "{text}");
         datastore.verify().unwrap();
     }
-}
-
-#[test]
-fn the_size_on_disk_is_that_of_the_files() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("d");
-    let options = DatastoreOptions {
-        max_shard_tokens: 5,
-        ..options(4, 4)
-    };
-    let datastore = build(&path, options, &[vec![1, 2, 3], vec![1, 1]]).unwrap();
-    let sum: usize = read_all(&path).values().map(Vec::len).sum();
-    assert_eq!(datastore.num_bytes(), sum as u64);
-    assert_eq!(datastore.path(), path);
-    assert_eq!((datastore.vocab_size(), datastore.separator()), (4, 4));
-    assert_eq!(datastore.manifest().corpus, ["a\tline", "another"]);
 }
 
 /// libsais takes 2 MiB, and 4 bytes a token (8 where tokens have 24 bits).

@@ -13,6 +13,7 @@ use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 
+use crate::fused::drafter;
 use crate::oracle::{Oracle, corpora, naive_draft, parts, shift};
 use crate::{build, built, options, tempdir};
 
@@ -141,11 +142,8 @@ proptest! {
         max_nodes in 0_usize..20,
     ) {
         let datastore = Arc::new(built(oracle.options(), &oracle.documents));
-        let start = |context: &Vec<u32>| {
-            let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(&shift(context, oracle.vocab_size), None).unwrap();
-            session
-        };
+        let drafter = drafter(Some(&datastore), None, FusedConfig::default());
+        let start = |context: &Vec<u32>| crate::fused::start(&drafter, &shift(context, oracle.vocab_size));
         let alone = contexts.iter().map(|context| start(context).draft(DraftLimits::nodes(max_nodes)).unwrap());
         let mut sessions: Vec<_> = contexts.iter().map(start).collect();
         let limits = DraftLimits::nodes(max_nodes);
@@ -174,14 +172,6 @@ fn a_batch_may_mix_sessions_but_needs_a_thread() {
             ..
         }
     ));
-}
-
-#[test]
-fn a_session_without_context_drafts_nothing() {
-    let datastore = built(options(4, 4), &[vec![1, 2]]);
-    let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
-    assert_eq!(session.match_length(), 0);
 }
 
 #[test]

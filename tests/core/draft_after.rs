@@ -142,15 +142,6 @@ proptest! {
 }
 
 #[test]
-fn what_came_in_the_tokens_on_trial_is_drafted_from_them() {
-    let mut session = PromptLookupSession::new(PromptLookupConfig::default()).unwrap();
-    session.observe(&[9, 8], None).unwrap();
-    let tree = session.draft_after(&[1, 2, 3, 1], 2).unwrap();
-    assert_eq!(tree.token_ids(), [2, 3]);
-    assert!(session.draft_after(&[1], 2).unwrap().is_empty());
-}
-
-#[test]
 fn a_token_outside_the_vocabulary_is_refused_on_trial() {
     let datastore = Arc::new(built(options(4, 4), &[vec![1, 2, 3]]));
     let mut num_refused = 0;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
-use specds::draft::{DraftLimits, Session, draft_batch};
-use specds::draft::{Source, TokenTree};
+use specds::draft::{DraftLimits, Session, Source, TokenTree};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use specds::lookup::Datastore;
@@ -184,20 +183,6 @@ proptest! {
         };
         prop_assert_eq!(trees("cut", &cut), trees("whole", &whole));
     }
-
-    #[test]
-    fn sessions_of_one_drafter_draft_the_same_in_a_batch(
-        contexts in vec(vec(0_u32..4, 0..30), 0..12),
-        num_threads in prop_oneof![Just(None), (1_usize..5).prop_map(Some)],
-    ) {
-        let drafter = alone();
-        let sessions = || contexts.iter().map(|context| start(&drafter, context));
-        let one_by_one: Vec<_> = sessions().map(|mut session| session.draft(DraftLimits::nodes(16)).unwrap()).collect();
-        let mut sessions: Vec<_> = sessions().collect();
-        let limits = DraftLimits::nodes(16);
-        let mut rows: Vec<_> = sessions.iter_mut().map(|session| (session, limits)).collect();
-        prop_assert_eq!(draft_batch(&mut rows, num_threads).unwrap(), one_by_one);
-    }
 }
 
 #[test]
@@ -208,58 +193,6 @@ fn a_request_without_tokens_drafts_nothing() {
     assert!(session.draft(DraftLimits::nodes(64)).unwrap().is_empty());
     assert_eq!(session.match_length(), 0);
     session.finish();
-}
-
-#[test]
-fn what_came_before_in_a_request_is_drafted_from_its_own_text() {
-    let mut session = start(&alone(), &[1, 2, 3, 4, 9, 8, 7, 1, 2]);
-    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
-    assert_eq!(tree.token_ids(), [3, 4]);
-    assert_eq!(tree.sources(), [Source::Context; 2]);
-    assert_eq!(session.match_length(), 2);
-}
-
-#[test]
-fn what_is_in_the_datastore_is_drafted_from_it() {
-    let datastore = build_one(&[vec![1, 2, 3, 4]], 9);
-    let mut session = start(
-        &drafter(Some(&datastore), None, FusedConfig::default()),
-        &[1, 2],
-    );
-    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
-    assert_eq!(tree.token_ids(), [3, 4]);
-    assert_eq!(tree.sources(), [Source::Datastore; 2]);
-}
-
-#[test]
-fn no_source_that_is_left_out_is_drafted_from() {
-    let config = FusedConfig {
-        context: false,
-        ..FusedConfig::default()
-    };
-    let mut session = start(&drafter(None, None, config), &[1, 2, 3, 1, 2]);
-    assert!(session.draft(DraftLimits::nodes(8)).unwrap().is_empty());
-}
-
-#[test]
-fn earlier_requests_are_drafted_from_for_their_tenant_alone() {
-    let drafter = drafter(None, Some(&memory(100)), FusedConfig::default());
-    let session = |tenant| FusedSession::new(Arc::clone(&drafter), tenant).unwrap();
-    let mut first = session("ann");
-    first.observe(&[1, 2, 3], None).unwrap();
-    first.observe(&[4, 5], None).unwrap();
-    first.finish();
-    for (tenant, expected) in [("ann", &[4, 5][..]), ("bob", &[])] {
-        let mut session = session(tenant);
-        session.observe(&[7, 2, 3], None).unwrap();
-        let tree = session.draft(DraftLimits::nodes(2)).unwrap();
-        assert_eq!(tree.token_ids(), expected);
-        assert!(
-            tree.sources()
-                .iter()
-                .all(|&source| source == Source::Memory)
-        );
-    }
 }
 
 #[test]
@@ -300,30 +233,6 @@ fn an_output_that_the_caller_expects_is_drafted() {
     let tree = session.draft(DraftLimits::nodes(2)).unwrap();
     assert_eq!(tree.token_ids(), [6, 7]);
     assert_eq!(tree.sources(), [Source::Predicted; 2]);
-}
-
-#[test]
-fn what_the_model_predicted_at_a_rejected_branch_is_drafted_when_the_text_comes_there() {
-    let mut session = start(&drafter(None, None, FusedConfig::default()), &[1, 2]);
-    assert_eq!(session.num_predictions(), 8);
-    let tree = TokenTree::new(vec![3, 4], vec![-1, -1], vec![0.5, 0.4]).unwrap();
-    let predictions = [3, 4, 10, 11, 20, 21];
-    session.observe_predictions(&tree, &predictions, 2).unwrap();
-    session.observe(&[3, 8, 2, 4], None).unwrap();
-    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
-    assert_eq!(tree.token_ids(), [20, 21]);
-    assert_eq!(tree.sources(), [Source::Recycled; 2]);
-}
-
-#[test]
-fn what_the_model_predicts_after_one_token_is_drafted() {
-    let drafter = with_tables(None, &memory(9), FusedConfig::default());
-    let mut session = start(&drafter, &[8]);
-    let tree = session.draft(DraftLimits::nodes(2)).unwrap();
-    assert_eq!(tree.token_ids(), [0, 8]);
-    assert_eq!(tree.sources(), [Source::Bigram; 2]);
-    session.observe(&[0, 1], None).unwrap();
-    assert_eq!(drafter.accepted()[Source::Bigram as usize], 1);
 }
 
 #[test]

@@ -82,26 +82,9 @@ fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {
 #[test]
 fn public_types_can_be_sent_and_shared() {
     fn check<T: Send + Sync + 'static>() {}
-    check::<AdaptiveTrigrams>();
-    check::<AdedConfig>();
-    check::<AdedSession>();
-    check::<Datastore>();
-    check::<DatastoreBuilder>();
-    check::<DatastoreOptions>();
-    check::<Match>();
-    check::<Memory>();
-    check::<MemoryOptions>();
-    check::<History>();
-    check::<RestConfig>();
-    check::<RestSession>();
-    check::<FusedDrafter>();
-    check::<FusedSession>();
-    check::<Weights>();
-    check::<ModelTables>();
-    check::<NGrammysSession>();
-    check::<PromptLookupSession>();
-    check::<StoredDocument>();
-    check::<TokenTree>();
-    check::<Trigrams>();
-    check::<Error>();
+    check::<(Datastore, DatastoreBuilder, DatastoreOptions, Match)>();
+    check::<(StoredDocument, Memory, MemoryOptions, History, TokenTree)>();
+    check::<(FusedDrafter, FusedSession, Weights, ModelTables, Trigrams)>();
+    check::<(AdaptiveTrigrams, AdedConfig, AdedSession, RestConfig)>();
+    check::<(RestSession, NGrammysSession, PromptLookupSession, Error)>();
 }

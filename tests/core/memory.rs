@@ -281,25 +281,6 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
 }
 
 #[test]
-fn tenants_never_see_each_other() {
-    let memory = memory(1 << 24);
-    let name = |number: u32| format!("tenant {number}");
-    for number in 0..500 {
-        memory
-            .insert(&name(number), &[number % 100, number / 100, 7])
-            .unwrap();
-    }
-    memory.forget(&name(3));
-    for number in 0..500 {
-        let expected = vec![vec![number % 100, number / 100, 7]];
-        let found = texts(&memory, &name(number));
-        assert_eq!(found, if number == 3 { vec![] } else { expected });
-    }
-    assert!(memory.find("tenant").is_none());
-    assert_eq!(memory.num_tenants(), 499);
-}
-
-#[test]
 fn what_is_not_usable_is_refused_and_changes_nothing() {
     let memory = memory(1 << 20);
     let outside = memory.insert("ann", &[1, VOCAB_SIZE]);

@@ -121,19 +121,6 @@ def test_custom_generate_returns_what_model_generate_does(mode):
     assert ours.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
-def test_plain_decoding_goes_on_from_the_cache(family):
-    model = tiny_model(family)
-    expected = plain_generate(model, num_tokens=60, **GREEDY)
-    kept = {"return_dict_in_generate": True, **GREEDY}
-    output = tree_generate(model, mixed_drafter(expected), num_tokens=20, **kept)
-    rest = model.generate(
-        output.sequences, past_key_values=output.past_key_values, max_new_tokens=40, **GREEDY
-    )
-    assert rest.tolist() == [expected]
-    assert tree_generate(model, random_drafter(), **GREEDY).past_key_values is None
-
-
 def test_stats_of_requests_add_up():
     first = GenerationStats(num_emitted_tokens=9, draft_s=1.0, forward_s=2.0, total_s=4.0)
     first.record_draft(5, 3)

@@ -40,15 +40,6 @@ def test_texts_are_those_of_plain_decoding(mode, budget):
         assert len(device.waits_s) == num_waits
 
 
-def test_batches_are_those_of_plain_decoding():
-    model = tiny_model("llama")
-    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
-    expected = model.generate(ids, max_new_tokens=32, **GREEDY)
-    drafter = mixed_drafter(expected[0].tolist())
-    output = generate_on(StandInDevice(1e-3), model, drafter, ids, budget=7, **GREEDY)
-    assert output.sequences.tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("overlaps", [True, False], ids=["as it is", "control"])
 def test_a_budget_learns_while_the_device_works_and_drafts_while_it_waits(monkeypatch, overlaps):
     model, device = tiny_model("llama"), StandInDevice(20e-3)

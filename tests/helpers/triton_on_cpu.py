@@ -15,7 +15,7 @@ def interpreted():
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
     from triton.runtime.jit import JITFunction
 
-    from specds.verify import layer_kernels, tree_attention, tree_kernel
+    from specds.verify import kernels, tree_attention
 
     class WithinKernel(InterpretedFunction):
         """A function that a kernel calls, for which the language is replaced already.
@@ -47,11 +47,10 @@ def interpreted():
                 if isinstance(found, JITFunction):
                     patch.setattr(module, name, WithinKernel(found.fn))
         # What a kernel's module names of the language is what is replaced.
-        for module in (tree_kernel, layer_kernels):
-            patch.setattr(module, "core", tl.core, raising=False)
-            for name, found in list(vars(module).items()):
-                if isinstance(found, JITFunction):
-                    patch.setattr(module, name, InterpretedFunction(found.fn))
+        patch.setattr(kernels, "core", tl.core, raising=False)
+        for name, found in list(vars(kernels).items()):
+            if isinstance(found, JITFunction):
+                patch.setattr(kernels, name, InterpretedFunction(found.fn))
         patch.setattr(InterpreterBuilder, "create_dot", dot)
         # Tiles and splits as small as they can be, so that few slots need many.
         patch.setattr(tree_attention, "_TILE_BYTES", 0)

@@ -30,8 +30,7 @@ from specds.verify import (
     check_model,
     generic,
 )
-from specds.verify.attention import PACKED, AttentionError, attend_packed
-from specds.verify.packed_model import packed_model
+from specds.verify.attention import PACKED, AttentionError, attend_packed, packed_model
 from specds.verify.support import require_support
 
 LONG = 3000

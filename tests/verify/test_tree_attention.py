@@ -86,7 +86,7 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
         def __getitem__(self, grid):
             return lambda *tensors, **constants: launched.append((grid, tensors[11:], constants))
 
-    monkeypatch.setattr("specds.verify.tree_kernel.attend", Kernel())
+    monkeypatch.setattr("specds.verify.kernels.attend", Kernel())
     monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case = make_case(6, [90, 3], 5, 2, 2, 16)
     for lengths in ([90, 3], [0, 91]):
@@ -98,10 +98,9 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
 def test_it_is_an_operation_that_torch_can_trace():
     case = make_case(7, [20], 3, 1, 1, 16)
     scratch = make_scratch(torch.device("cpu"))
-    arguments = (*case.states(), case.ancestors, scratch, None, None, 0.25, 0, 0, 0.0)
-    torch.library.opcheck(
-        module._tree_attention, arguments, test_utils=("test_schema", "test_faketensor")
-    )
+    arguments, named = (*case.states(), case.ancestors), {"scratch": scratch}
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(tree_attention, arguments, named, test_utils=tests)
     compiled = torch.compile(tree_attention, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*case.states(), case.ancestors, scratch=scratch), case.attend())
 

@@ -24,15 +24,15 @@ def compiled(case, capability, monkeypatch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from specds.verify import tree_kernel
+    from specds.verify import kernels
 
-    kernel, calls = tree_kernel.attend, []
+    kernel, calls = kernels.attend, []
 
     class Launch:
         def __getitem__(self, grid):
             return lambda *args, **constants: calls.append((args, constants))
 
-    monkeypatch.setattr(tree_kernel, "attend", Launch())
+    monkeypatch.setattr(kernels, "attend", Launch())
     monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case.attend()
     [(args, constants)] = calls

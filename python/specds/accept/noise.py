@@ -17,9 +17,8 @@ class Noise:
     """What `torch.multinomial` would draw in each step of plain decoding, step by step.
 
     It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`. A
-    row that is at position t, the first emitted token being at 0, takes row and draw t of these:
-    so a sampled text depends on the model, the prompts and the seed alone, as plain decoding's does
-    (one row of a batch included), and not on what was drafted.
+    row that is at position t, the first emitted token being at 0, takes its row of draw t: so a
+    sampled text depends on model, prompts and seed alone, and not on what was drafted.
 
     Args:
         num_rows: Rows of the request.
@@ -52,9 +51,8 @@ class Noise:
         return self._drawn[position]
 
     def _keep(self, position: int) -> None:
-        drawn = torch.empty(self._shape, device=self._device).exponential_(
-            generator=self._generator
-        )
+        drawn = torch.empty(self._shape, device=self._device)
+        drawn.exponential_(generator=self._generator)
         while self._drawn and (len(self._drawn) + 1) * drawn.nbytes > _MOST_BYTES:
             self._drawn.pop(next(iter(self._drawn)))
         self._drawn[position] = drawn
@@ -66,13 +64,7 @@ class Noise:
         self._drawn.clear()
 
     def ahead(self, rows: Sequence[int], positions: Sequence[int], num: int) -> torch.Tensor:
-        """What the next `num` tokens of some rows may need, `(len(rows), num, vocab_size)`.
-
-        Args:
-            rows: Their numbers in the request.
-            positions: Where the next token of each is.
-            num: How many.
-        """
+        """What the next `num` tokens of rows at some positions may need, by row and token."""
         places = zip(rows, positions, strict=True)
         drawn = [[self.at(first + i)[row] for i in range(num)] for row, first in places]
         return torch.stack([torch.stack(of_row) for of_row in drawn])

@@ -38,11 +38,7 @@ def is_rowwise(processors: LogitsProcessorList) -> bool:
 
 
 class Chooser:
-    """Chooses a next token at every place of a pass: the argmax, or a sample by given noise.
-
-    Following such samples is what `walk` does, which draws them one after the other: a draw at a
-    place that is not reached is never looked at.
-    """
+    """Chooses a next token at every place of a pass: the argmax, or a sample by given noise."""
 
     def __init__(self, processors: LogitsProcessorList, *, do_sample: bool) -> None:
         self._processors = processors
@@ -63,13 +59,9 @@ class Chooser:
     def __call__(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
     ) -> torch.Tensor:
-        """The choices, int64 `(num_rows, width)`.
+        """The choices by logits `(num_rows, width, vocab_size)`, int64 as `depths`.
 
-        Args:
-            logits: `(num_rows, width, vocab_size)`.
-            depths: int64 `(num_rows, width)`.
-            noise: For samples, as of `Noise.ahead`: places of one depth share it. There may be
-                fewer rows; those that are left are padding.
+        Places of one depth share the noise, of `Noise.ahead`; rows that it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -82,14 +74,7 @@ class Chooser:
 
 
 class PassRequest(NamedTuple):
-    """What the host wants of a pass.
-
-    Attributes:
-        choose: Chooses the tokens.
-        num_predictions: How many of the likeliest tokens to tell at every place; 0 for none.
-        known_tokens: These are of the ids below this.
-        noise: For `choose`; None for the argmax.
-    """
+    """What the host wants of a pass: its choices, and the likeliest known tokens at every place."""
 
     choose: Chooser
     num_predictions: int = 0
@@ -98,13 +83,7 @@ class PassRequest(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a draft has come to.
-
-    Attributes:
-        nodes: The accepted nodes of the tree, root to leaf.
-        tokens: Theirs, and the bonus token.
-        predictions: int64 `(width, num_predictions)`, the likeliest tokens at every place.
-    """
+    """The accepted nodes, their tokens and the bonus token, and the likeliest tokens by place."""
 
     nodes: list[int]
     tokens: list[int]
@@ -121,10 +100,9 @@ def follow(
     """The path along which the choices were drafted, for each row.
 
     Args:
-        token_ids: int64 `(num_rows, width)`, the last token of each row and its draft; this and the
-            next three as `specds.verify.inputs.Inputs` holds them.
-        depths: int64 `(num_rows, width)`, how far a token is from the last one.
-        parents: int64 `(num_rows, width)`, places in the row; the last token is its own parent.
+        token_ids: int64 `(num_rows, width)`; this and the next three as `Inputs` holds them.
+        depths: int64 `(num_rows, width)`.
+        parents: int64 `(num_rows, width)`.
         visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
         choices: int64 `(num_rows, width)`, the target's next token after each place.
 
@@ -154,13 +132,11 @@ def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> 
     return known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
 
 
-def likeliest_on_host(
-    logits: torch.Tensor, num_predictions: int, known_tokens: int
-) -> NDArray[np.int64]:
+def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDArray[np.int64]:
     """The same of logits `(num_rows, vocab_size)`, as an array; on a CPU in less time."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        return likeliest_of_array(logits[:, :known_tokens].numpy(), num_predictions)
-    predictions: NDArray[np.int64] = likeliest(logits, num_predictions, known_tokens).cpu().numpy()
+        return likeliest_of_array(logits[:, :known_tokens].numpy(), most)
+    predictions: NDArray[np.int64] = likeliest(logits, most, known_tokens).cpu().numpy()
     return predictions
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,37 +24,22 @@ if TYPE_CHECKING:
     from specds.drafters.session import Proposal
 
 
-@dataclass(frozen=True)
-class _HostStop:
-    """The usual stopping criteria as plain numbers: 0.1 us a token instead of 14."""
+def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
+    """The length and the tokens that end a text: 0.1 us a token instead of the 14 of criteria.
 
-    max_length: int | None
-    eos_token_ids: frozenset[int]
-
-    @classmethod
-    def of(cls, criteria: StoppingCriteriaList) -> _HostStop | None:
-        """None where `criteria` holds anything but a length and end-of-sequence tokens."""
-        lengths: list[int] = []
-        eos: set[int] = set()
-        for criterion in criteria:
-            if type(criterion) is EosTokenCriteria:
-                eos.update(criterion.eos_token_id.flatten().tolist())
-            elif type(criterion) is MaxLengthCriteria and not _warns(criterion):
-                lengths.append(criterion.max_length)
-            else:
+    None where there are other criteria, or one that reminds of the model's own limit.
+    """
+    max_length, eos = sys.maxsize, frozenset[int]()
+    for criterion in criteria:
+        if type(criterion) is EosTokenCriteria:
+            eos |= {*criterion.eos_token_id.flatten().tolist()}
+        elif type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length, criterion.max_length)
+            if criterion.max_length > (criterion.max_position_embeddings or sys.maxsize):
                 return None
-        return cls(min(lengths, default=None), frozenset(eos))
-
-    def __call__(self, length: int, token: int) -> bool:
-        return token in self.eos_token_ids or (
-            self.max_length is not None and length >= self.max_length
-        )
-
-
-def _warns(criterion: MaxLengthCriteria) -> bool:
-    """Whether the criterion also reminds of the model's own limit when that is passed."""
-    limit = criterion.max_position_embeddings
-    return limit is not None and criterion.max_length > limit
+        else:
+            return None
+    return max_length, eos
 
 
 class Emitter:
@@ -64,7 +49,7 @@ class Emitter:
         token_ids: int64 `(1, prompt_length)`, the prompt.
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: The scores of the emitted tokens, kept by the `Sampler`, for the criteria.
+        scores: Of the emitted tokens, as the `Sampler` keeps them, for the criteria.
         forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
@@ -81,7 +66,7 @@ class Emitter:
         self._prompt_length = token_ids.shape[1]
         self._tokens = token_ids
         self._stopping_criteria = stopping_criteria
-        self._host_stop = _HostStop.of(stopping_criteria)
+        self._host_stop = _host_stop(stopping_criteria)
         self._streamer = streamer
         self._scores = scores
         self._forced_ids = forced_ids
@@ -105,16 +90,13 @@ class Emitter:
         return () if self._forced_ids is None else self._forced_ids[len(self.emitted) :]
 
     def emit(self, token: int) -> int:
-        """Appends `token`, sets `finished` where a criterion stops there, streams the token.
-
-        Returns:
-            The token that was emitted: `token`, or what the caller had forced in its place.
-        """
+        """Appends `token` or what is forced in its place, tests, streams and returns it."""
         if self._forced_ids is not None:
             token = self._forced_ids[len(self.emitted)]
         self.emitted.append(token)
         if self._host_stop is not None:
-            self.finished = self._host_stop(self.length, token)
+            max_length, eos = self._host_stop
+            self.finished = token in eos or self.length >= max_length
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
@@ -128,11 +110,7 @@ class Emitter:
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
-    Args:
-        logits_processor: The processors that transformers made for the request.
-        do_sample: Sample from the processed scores; otherwise take the largest.
-        keep_scores: Keep the processed scores of each call in `scores`.
-        keep_logits: Keep the logits of each call in `logits`.
+    It keeps what it processed in `scores` with `keep_scores`, what it got likewise in `logits`.
     """
 
     def __init__(
@@ -223,10 +201,9 @@ def walk(
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
     At each node one token is chosen from the target's distribution there. Where a child carries it,
-    the walk goes on from that child; where none does, that same token is the bonus token. A token
-    is never chosen again after a mismatch: a second draw would favour what the tree lacks. Every
-    emitted token is so one draw given its prefix, whatever the tree was, and `choose` is called
-    exactly as often and with the same prefixes as by plain decoding.
+    the walk goes on from that child; where none does, that same token is the bonus token: a second
+    draw would favour what the tree lacks. So `choose` is called exactly as often and with the same
+    prefixes as by plain decoding.
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
@@ -235,11 +212,10 @@ def walk(
         choose: Next token given all tokens so far, a row of logits and, where there is one, the
             proposal.
         proposals: Tokens that were sampled for the draft, by the node that they follow (-1: the
-            context). A node has one at most; its other children are followed, not proposed.
+            context).
 
     Returns:
-        The accepted nodes, root to leaf. All but the last emitted token are theirs; a walk that
-        finished on an accepted node has emitted no bonus token.
+        The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
 
     def choice_after(node: int) -> int:

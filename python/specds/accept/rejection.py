@@ -93,8 +93,7 @@ def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
 
     The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q),
     normalised (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so
-    that a walk down a tree treats it as any other draw: where another branch holds the token that
-    was drawn after a rejection, the walk goes on there.
+    that a walk down a tree treats it as any other draw.
 
     Args:
         probs: `(vocab_size,)`, the distribution p to sample from.

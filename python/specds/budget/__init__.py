@@ -1,6 +1,5 @@
 """How many nodes of a draft are verified: a fixed number, or what pays by the clock.
 
 Read in this order: `step_cost` (what a pass takes), `experience` (how far drafts are trusted),
-`best_size` (the size that pays most), `policy` (drafting and sizing, step by step). Imports
-`specds.drafters` and `specds.verify`.
+`policy` (drafting and sizing, step by step). Imports `specds.drafters` and `specds.verify`.
 """

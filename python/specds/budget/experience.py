@@ -30,18 +30,16 @@ _LONGEST_WAIT = 31
 class Trust:
     """How far a drafter's probabilities are right: the share of the expected tokens that came.
 
-    By depth, since drafters exaggerate more the deeper they draft; a depth with little evidence is
-    trusted as the one above it. Nodes count whose outcome is sure to be known before it is: the
-    verified ones and their children. So a drafter is judged by the first token alone while none of
-    its nodes is verified, and can win trust.
+    By depth, since drafters other than `fused` exaggerate more the deeper they draft. A depth with
+    little evidence is trusted as the one above it. Nodes count whose outcome is sure to be known
+    before it is: the verified ones and their children, so that one without any can win trust.
 
     Args:
         first: What is believed of a drafter that is not known yet.
     """
 
     def __init__(self, first: float = _FIRST_TRUST) -> None:
-        # Lists: between two passes of a model, code is seldom in the processor's cache, and the
-        # first few calls of numpy take 10 us each. Depths count from 1.
+        # Lists, as numpy's first calls between two passes take 10 us each. Depths count from 1.
         self._promised = [0.0, _FAITH] + [0.0] * (_DEPTHS - 1)
         self._came = [0.0, _FAITH * first] + [0.0] * (_DEPTHS - 1)
         self._factors = [first] * (_DEPTHS + 1)

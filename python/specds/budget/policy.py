@@ -5,14 +5,11 @@ Which nodes are verified may so depend on the clock; what is emitted does not.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
-from specds.budget.best_size import best_size
 from specds.budget.step_cost import MOST_NODES
 from specds.drafters.session import EMPTY_TREE, within
 
@@ -23,16 +20,34 @@ if TYPE_CHECKING:
     from specds.budget.step_cost import CostModel
     from specds.drafters.session import Session
 
+# By how much a step is to be better than a plain one.
+_MARGIN = 0.03
 
-class Budget(ABC):
-    """Drafts for the sequences of a step; `record` takes what came of it."""
+SHARED_NODES = 15
+"""What `auto` is for processes that share a model: no two of them measure the same time."""
+
+
+class Budget:
+    """Drafts for the sequences of a step, and takes what came of it: here as many nodes in each.
+
+    Args:
+        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
+        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
+            the time of a step tells nothing of the text; 0 fills nothing.
+    """
+
+    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
+        self._max_nodes = max_nodes
+        self._fills_below = fills_below
 
     @property
-    @abstractmethod
     def pauses(self) -> bool:
         """Whether the next step drafts nothing: sessions then need not have observed anything."""
+        return self._max_nodes == 0
 
-    @abstractmethod
+    def prepare(self) -> None:
+        """Comes before every draft; it may take a while to measure what a step costs."""
+
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
@@ -45,9 +60,15 @@ class Budget(ABC):
         Returns:
             For each sequence a tree, or None where there is nothing to verify.
         """
-
-    def prepare(self) -> None:
-        """Comes before every draft; it may take a while to measure what a step costs."""
+        most = self._max_nodes
+        trees: list[TokenTree | None] = []
+        for session, max_depth in zip(sessions, max_depths, strict=True):
+            tree = EMPTY_TREE
+            if most > 0 and max_depth > 0:
+                tree = within(session.draft(most, max_depth), most, max_depth)
+                tree = _filled(tree, most, self._fills_below)
+            trees.append(tree if len(tree) else None)
+        return trees
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
@@ -69,56 +90,23 @@ class Budget(ABC):
         return None
 
 
-class FixedBudget(Budget):
-    """The same number of nodes in every step.
+class SharedBudget(Budget):
+    """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
 
-    Args:
-        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
-        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
-            the time of a step tells nothing of the text; 0 fills nothing.
+    All processes draft, so that their sessions learn; what they know may differ, and so may drafts.
     """
-
-    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
-        self._max_nodes = max_nodes
-        self._fills_below = fills_below
-
-    @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`: always or never."""
-        return self._max_nodes == 0
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        most = self._max_nodes
-        trees: list[TokenTree | None] = []
-        for session, max_depth in zip(sessions, max_depths, strict=True):
-            if self.pauses or max_depth <= 0:
-                trees.append(None)
-                continue
-            tree = within(session.draft(most, max_depth), most, max_depth)
-            if self._fills_below:
-                tree = _filled(tree, most, self._fills_below)
-            trees.append(_or_none(tree))
-        return trees
+        from torch.distributed import broadcast_object_list
 
-
-@dataclass
-class _Drafted:
-    """What was drafted for one sequence of a step.
-
-    Attributes:
-        session: Drafts.
-        max_depth: As for `Budget.draft`.
-        tree: What was drafted.
-        gains: Tokens to expect of its nodes.
-    """
-
-    session: Session
-    max_depth: int
-    tree: TokenTree = EMPTY_TREE
-    gains: list[float] = field(default_factory=list)
+        trees = super().draft(sessions, max_depths)
+        told: list[Any] = [tree and (tree.token_ids, tree.parents, tree.probs) for tree in trees]
+        if not self.pauses:
+            broadcast_object_list(told)
+        return [tree and TokenTree(*tree) for tree in told]
 
 
 class AutoBudget(Budget):
@@ -141,7 +129,8 @@ class AutoBudget(Budget):
         self._clock = clock
         self._cost: CostModel | None = None
         self._pauses = not experience.is_time_to_draft()
-        self._rows: list[_Drafted] = []
+        # What was drafted, by row.
+        self._drafts: list[TokenTree] = []
         # Of each row: one that has fewer is padded.
         self._num_nodes = 0
         self._learning_s = 0.0
@@ -160,52 +149,52 @@ class AutoBudget(Budget):
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._rows, self._num_nodes = [], 0
+        self._drafts, self._num_nodes = [], 0
         trees: list[TokenTree | None] = [None] * len(max_depths)
         if self._cost is not None and not self._pauses and max(max_depths) > 0:
-            self._rows = [_Drafted(*row) for row in zip(sessions, max_depths, strict=True)]
-            trees = self._draft(self._cost)
+            trees = self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
         return trees
 
-    def _draft(self, cost: CostModel) -> list[TokenTree | None]:
+    def _draft(
+        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
+    ) -> list[TokenTree | None]:
         start, trust = self._clock(), self._experience.trust
-        for row in self._rows:
+        for session in sessions:
             # A draft is worth tokens of its own row, and all rows wait for it.
-            row.session.set_step_time(cost.seconds(0) / len(self._rows))
+            session.set_step_time(cost.seconds(0) / len(sessions))
         # What is less likely seldom pays, wherever it stands.
-        drafts = _draft_all(self._rows, min(cost.least_worth / trust.most, 1.0))
-        for row, draft in zip(self._rows, drafts, strict=True):
-            row.tree = within(draft, MOST_NODES, row.max_depth)
-            row.gains = trust.gains(row.tree)
-        gains = [row.gains for row in self._rows]
+        drafts = _draft_all(sessions, max_depths, min(cost.least_worth / trust.most, 1.0))
+        drafts_and_depths = zip(drafts, max_depths, strict=True)
+        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts_and_depths]
+        gains = [trust.gains(tree) for tree in self._drafts]
         costs = cost.relative(max(map(len, gains)))
         size, expected = best_size(gains, costs)
         self._num_nodes = size
-        trees = [_or_none(within(row.tree, size, row.max_depth)) for row in self._rows]
+        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - costs[size]
         self._experience.judge(profit - seconds / cost.seconds(0))
-        return trees
+        return [tree if len(tree) else None for tree in trees]
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
     ) -> Callable[[], None]:
         """As `Budget.record`."""
-        cost, rows, size = self._cost, self._rows, self._num_nodes
-        if cost is None or not rows:
+        cost, drafts, size = self._cost, self._drafts, self._num_nodes
+        if cost is None or not drafts:
             return lambda: None
         self._learning_s = learning_s
         seconds = self._clock() - self._start
 
         def learn() -> None:
             cost.record(size, seconds)
-            for row, tokens in zip(rows, emitted, strict=True):
-                if len(row.tree) and tokens is not None:
-                    self._experience.trust.learn(row.tree, size, tokens)
+            for tree, tokens in zip(drafts, emitted, strict=True):
+                if len(tree) and tokens is not None:
+                    self._experience.trust.learn(tree, size, tokens)
 
         return learn
 
@@ -214,31 +203,55 @@ class AutoBudget(Budget):
         return None if self._cost is None else self._cost.curve()
 
 
-def _draft_all(rows: Sequence[_Drafted], min_gain: float) -> list[TokenTree]:
+def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
+    """How many nodes of each of some trees to verify in one step, the same number of all.
+
+    A step that verifies k nodes emits on average g(k) = 1 plus their gains, and costs c(k). The k
+    of the most tokens a second, g(k) / c(k), is taken. A gain could also be compared with the
+    tokens a second of all steps, which is best where one step says nothing of the next; but what is
+    hard to draft comes in runs.
+
+    Args:
+        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.
+        costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
+
+    Returns:
+        The number, and the tokens to expect of these nodes, for each tree on average. Both are 0
+        where the gain is below what expectations and costs can be relied on for.
+    """
+    total, best, best_tokens = 0.0, 0, 1.0
+    sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
+    for size, of_nodes in enumerate(sums, start=1):
+        total += of_nodes
+        tokens = 1.0 + total / len(gains)
+        if tokens * costs[best] > best_tokens * costs[size]:
+            best, best_tokens = size, tokens
+    if best_tokens < (1.0 + _MARGIN) * costs[best]:
+        return 0, 0.0
+    return best, best_tokens - 1.0
+
+
+def _draft_all(
+    sessions: Sequence[Session], max_depths: Sequence[int], min_gain: float
+) -> list[TokenTree]:
     """Drafts for each row; for sessions of the core at the same time."""
-    if len(rows) > 1 and all(isinstance(row.session, DraftSession) for row in rows):
-        return draft_batch(
-            [cast("DraftSession", row.session) for row in rows],
-            MOST_NODES,
-            max_depths=[row.max_depth for row in rows],
-            min_gain=min_gain,
-        )
-    return [row.session.draft(MOST_NODES, row.max_depth, min_gain) for row in rows]
+    if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
+        of_core = cast("list[DraftSession]", [*sessions])
+        return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_gain=min_gain)
+    rows = zip(sessions, max_depths, strict=True)
+    return [session.draft(MOST_NODES, depth, min_gain) for session, depth in rows]
 
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
     """The tree with more children of the context, of tokens that have none there yet."""
+    if vocab_size == 0 or len(tree) == num_nodes:
+        return tree
     token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
     taken = {token for token, parent in zip(token_ids, parents, strict=True) if parent == -1}
     free = (token for token in range(vocab_size) if token not in taken)
     more = [*islice(free, num_nodes - len(tree))]
-    return TokenTree(
-        [*token_ids, *more], [*parents, *[-1] * len(more)], [*tree.probs, *[0.0] * len(more)]
-    )
-
-
-def _or_none(tree: TokenTree) -> TokenTree | None:
-    return tree if len(tree) else None
+    probs = [*tree.probs, *[0.0] * len(more)]
+    return TokenTree([*token_ids, *more], [*parents, *[-1] * len(more)], probs)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:

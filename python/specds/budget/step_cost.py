@@ -1,8 +1,7 @@
 """What does a target step cost, by the number of nodes that it verifies?
 
-The cost is measured on the running model, before its first step, and kept: in memory, where every
-step refines it, and as measured in files ``costs-FINGERPRINT.json`` beside the tables of models
-(see `specds.drafters.model_tables`). These may be removed at any time.
+It is measured on the running model before its first step. Memory keeps it, where every step refines
+it, and so do files ``costs-FINGERPRINT.json`` in the user's cache, which may be removed.
 """
 
 from __future__ import annotations
@@ -65,9 +64,8 @@ class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
     Piecewise linear between powers of two, and never less for more nodes: where more of them were
-    faster, fewer could be verified so. Where passes are of few sizes it is a staircase, since nodes
-    that fill one up cost nothing. Shared by all requests on a model; a step recorded by one thread
-    while another records is lost, which does no harm.
+    faster, fewer could be verified so. Where passes are of few sizes it is a staircase. Shared by
+    all requests on a model; of two steps recorded at once one is lost, which does no harm.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
@@ -95,7 +93,7 @@ class CostModel:
         return self._relative[: 1 + most_nodes]
 
     def _place(self, num_nodes: int) -> tuple[int, float]:
-        """Where a number of nodes lies: after which of the sizes, and how far to the next."""
+        """After which of the sizes a number of nodes lies, and how far it is to the next."""
         index = bisect(self._sizes, num_nodes, 1, len(self._sizes) - 1) - 1
         size, next_size = self._sizes[index : index + 2]
         share = min((num_nodes - size) / (next_size - size), 1.0)
@@ -129,14 +127,9 @@ class CostModel:
 
     def _set_least(self) -> None:
         # Here, as this is done while a device works.
-        self._least = _never_more_for_fewer(self._taken)
+        self._least = [*accumulate(reversed(self._taken), min)][::-1]
         plain = self._least[0]
         self._relative = [_between(self._least, *place) / plain for place in self._places]
-
-
-def _never_more_for_fewer(seconds: list[float]) -> list[float]:
-    """The least seconds of each size and of all larger ones."""
-    return [*accumulate(reversed(seconds), min)][::-1]
 
 
 def _between(values: list[float], index: int, share: float) -> float:
@@ -145,7 +138,7 @@ def _between(values: list[float], index: int, share: float) -> float:
 
 
 class StepCosts:
-    """The cost models of one runner, by its rows and their length: measured, or known from before.
+    """The cost models of one runner, by its rows and their length: measured, or known.
 
     Args:
         model: The target model.
@@ -165,8 +158,7 @@ class StepCosts:
         self._runner = runner
         self._verification = verification
         self._most_nodes = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
-        self._folder = folder
-        self._steps = runner.node_steps
+        self._folder, self._steps = folder, runner.node_steps
         # What may change between two requests on the same model.
         self._setting = (verification, str(model.device), model.dtype, torch.get_num_threads())
         self._known = _models.setdefault(model, {})
@@ -189,7 +181,8 @@ class StepCosts:
         kept = _read(path)
         if kept is None:
             kept = measure(self._pass, self._most_nodes, self._steps or _ORDER)
-            _write(path, kept)
+            with suppress(OSError):  # it is measured again next time
+                keep(path, json.dumps(kept).encode())
         return kept
 
     def _pass(self, num_nodes: int) -> None:
@@ -216,8 +209,7 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer. Where not all sizes can be timed
-    as often, smaller ones are: each gets as much of the time.
+    Takes about a second, or three passes where these take longer; each size gets as much of it.
 
     Args:
         verify: Verifies this number of nodes, and returns when that is done.
@@ -262,20 +254,12 @@ def _fingerprint(model: PreTrainedModel) -> str:
     """Everything that the time of a pass depends on, but for the weights' values and the load."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    told_otherwise = ("_name_or_path", "transformers_version")
-    config = {k: v for k, v in model.config.to_dict().items() if k not in told_otherwise}
-    parts: tuple[Any, ...] = (
-        _VERSION,
-        type(model).__name__,
-        json.dumps(config, sort_keys=True, default=str),
-        model.config._attn_implementation,
-        model.dtype,
-        name,
-        torch.get_num_threads(),
-        torch.__version__,
-        transformers.__version__,
-    )
-    return " ".join(map(str, parts))
+    others = ("_name_or_path", "transformers_version")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in others}
+    settings = json.dumps(config, sort_keys=True, default=str), model.config._attn_implementation
+    versions = _VERSION, torch.__version__, transformers.__version__
+    where = model.dtype, name, torch.get_num_threads()
+    return " ".join(map(str, (type(model).__name__, *settings, *where, *versions)))
 
 
 def _read(path: Path) -> dict[int, float] | None:
@@ -287,9 +271,3 @@ def _read(path: Path) -> dict[int, float] | None:
         return None
     is_whole = {0, MOST_NODES} <= set(kept) <= set(range(MOST_NODES + 1))
     return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None
-
-
-def _write(path: Path, seconds: dict[int, float]) -> None:
-    """Keeps them. What cannot be kept is measured again next time."""
-    with suppress(OSError):
-        keep(path, json.dumps(seconds).encode())

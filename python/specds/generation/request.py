@@ -16,8 +16,13 @@ from specds.accept.noise import Noise
 from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
-from specds.budget.policy import AutoBudget, Budget, FixedBudget, require_budget
-from specds.budget.shared import SHARED_NODES, SharedBudget
+from specds.budget.policy import (
+    SHARED_NODES,
+    AutoBudget,
+    Budget,
+    SharedBudget,
+    require_budget,
+)
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
@@ -26,7 +31,7 @@ from specds.generation.arguments import require_past, require_request, require_r
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
 from specds.stats import GenerationStats
-from specds.verify.runners import name_of, runner_class
+from specds.verify.static import name_of, runner_class
 from specds.verify.support import (
     Verification,
     num_sharing,
@@ -286,7 +291,7 @@ def _decode(
                 budget = AutoBudget(costs.now, experience_of(options.drafter))
             else:
                 fills_below = 0 if options.stream_every is None else limits.vocab_size
-                budget = FixedBudget(num_nodes, fills_below=fills_below)
+                budget = Budget(num_nodes, fills_below=fills_below)
             if past is not None:
                 load(past, runner.cache)
             chooser = _chooser(rows[0], generation_config)

@@ -14,8 +14,7 @@ from specds.accept.on_device import Chooser, PassRequest
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.generation.request import Options
 from specds.verify import recordings
-from specds.verify.runners import name_of, runner_class
-from specds.verify.static import StaticRunner
+from specds.verify.static import StaticRunner, name_of, runner_class
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specds.verify.attention import group_size
+from specds.verify.attention import group_size, packed_model
 from specds.verify.generic import Runner
 from specds.verify.masks import MaskBuilder
-from specds.verify.packed_model import packed_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,17 +1,20 @@
-"""How does a draft attend: an attention that reads the states of a prefix where they lie, once."""
+"""How does a draft attend: an attention that reads a prefix where it lies, and a model with it."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
 
 from specds.verify.tree_attention import tree_attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
 
     from specds.verify.masks import Sight
 
@@ -30,15 +33,7 @@ _UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
 
 
 class Tree(NamedTuple):
-    """What `tree_attention` must know of a pass over drafts, in place of a mask.
-
-    Attributes:
-        lengths: As it takes them, as the next two.
-        positions: Of the tokens.
-        ancestors: Which tokens see which.
-        sights: How far back each layer sees.
-        scratch: Memory for one call at a time.
-    """
+    """What `tree_attention` must know of a pass over drafts, in place of a mask: its arguments."""
 
     lengths: torch.Tensor
     positions: torch.Tensor
@@ -70,17 +65,16 @@ def attend_packed(
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
     Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
-    queries of all sequences come in the order of the model's tokens, also where the model sees
-    them as one sequence or as rows that share one prefix; the mask tells which tokens see which.
+    model may see the rows as one sequence or as parts that share one prefix; the mask tells which
+    tokens see which.
 
     Args:
-        module: The model's attention layer; not used.
+        module: The model's attention layer.
         query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
         key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.
         attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
-            as share a head of the keys, one head's tokens after the other's. None where every
-            token sees every slot.
+            as share a head of the keys. None where every token sees every slot.
         scaling: Factor of the products; by default one over the root of `head_dim`.
         **kwargs: What else the model says.
 
@@ -122,29 +116,14 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
         raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
 
 
-def attend_tree(
-    tree: Tree,
-    layer: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    **asked: Any,
-) -> torch.Tensor:
+def attend_tree(tree: Tree, layer: int, *states: torch.Tensor, **asked: Any) -> torch.Tensor:
     """`attend_packed` by the kernel: what it returns, of the tokens of all rows in one part."""
+    query, key, value = states
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     window, chunk = tree.sights[layer]
-    attended = tree_attention(
-        by_row,
-        key,
-        value,
-        tree.lengths,
-        tree.positions,
-        tree.ancestors,
-        window=window,
-        chunk=chunk,
-        scratch=tree.scratch,
-        **asked,
-    )
+    told = tree.lengths, tree.positions, tree.ancestors
+    asked |= {"window": window, "chunk": chunk, "scratch": tree.scratch}
+    attended: torch.Tensor = tree_attention(by_row, key, value, *told, **asked)
     return attended.flatten(0, 1)[None]
 
 
@@ -152,3 +131,48 @@ def group_size(config: Any) -> int:
     """How many query heads share a head of the keys, by a text configuration."""
     num_heads = int(config.num_attention_heads)
     return num_heads // int(getattr(config, "num_key_value_heads", None) or num_heads)
+
+
+def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrainedModel:
+    """A model of the same modules, weights, buffers and hooks that attends by `attend_packed`.
+
+    The choice of attention is a setting of the configuration, which all threads that run a model
+    read. What is returned has configurations and module objects of its own; all else is shared, so
+    that a change of the weights is one of both, and the model itself can be run meanwhile. `seen`
+    says before each pass what its tokens see; None where all passes have masks.
+    """
+    made: dict[int, Any] = {}
+
+    def shared(module: torch.nn.Module) -> torch.nn.Module:
+        if id(module) not in made:
+            other = made[id(module)] = object.__new__(type(module))
+            other.__dict__.update(module.__dict__)
+            other.__dict__["_modules"] = {
+                name: None if child is None else shared(child)
+                for name, child in module._modules.items()
+            }
+            other.__dict__[SEEN] = seen
+            # A model that was compiled in place would call the model that it was compiled for.
+            other.__dict__["_compiled_call_impl"] = None
+            if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
+                other.__dict__["config"] = packing(config)
+        return made[id(module)]  # type: ignore[no-any-return]
+
+    def packing(config: PreTrainedConfig) -> PreTrainedConfig:
+        if id(config) not in made:
+            made[id(config)] = copy.copy(config)
+            # The setter would pass it on to configurations within, which are the model's own.
+            made[id(config)].__dict__["_attn_implementation_internal"] = PACKED
+        return made[id(config)]  # type: ignore[no-any-return]
+
+    return shared(model)  # type: ignore[return-value]
+
+
+def packing_reasons(model: PreTrainedModel) -> list[str]:
+    """Why a model cannot be packed so; empty where it can."""
+    if not model._supports_attention_backend:
+        return ["its attention cannot be exchanged"]
+    # Such a forward is bound to the module that it was made for, and would run that one.
+    if any("forward" in module.__dict__ for module in model.modules()):
+        return ["the forward of one of its modules was replaced, as by offloading"]
+    return []

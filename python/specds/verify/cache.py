@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     States = tuple[torch.Tensor, torch.Tensor]
 
@@ -26,8 +26,8 @@ def round_up(num_slots: int) -> int:
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """What transformers asks of one layer; the states of all of them are in the `TreeCache`.
 
-    Sliding and chunked layers keep every state too: a rejected tree would push states out of a
-    rolling window that the next step still needs. Their windows live in the mask.
+    Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
+    rolling window. Their windows live in the mask.
     """
 
     is_sliding = False
@@ -63,15 +63,13 @@ class TreeCache(Cache):
 
     All slots lie one after the other, a row of the batch after the other: a token's *place* is its
     row times the capacity of a row, plus its slot. A pass writes the states of its tokens to the
-    places that it was told (`place`), behind the committed ones, and `commit` keeps some of them.
-    Slots that were not kept are overwritten by the next pass. Slots are allocated when the first
-    pass has shown the shapes, all layers of one shape in one block, so that a commit is two
-    operations and not four per layer.
+    places that it was told (`place`), behind the committed ones; `commit` keeps some of them, and
+    the next pass overwrites the others. Slots are allocated when the first pass has shown the
+    shapes, all layers of one shape in one block, so that a commit is two operations.
 
     Args:
         num_layers: Attention layers of the model.
-        capacity: Slots of a row to allocate at first, for committed tokens and one tree together. A
-            cache that runs over it grows by half, which copies it once.
+        capacity: Slots of a row to allocate at first; a cache that runs over it grows by half.
         num_rows: Sequences.
     """
 
@@ -121,10 +119,7 @@ class TreeCache(Cache):
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
         """Forgets all rows and begins others, in the slots that there are if they are enough.
 
-        Args:
-            num_rows: Sequences.
-            room_for: Rows to have slots for, not fewer.
-            capacity: Slots of a row.
+        There is room for at least `num_rows` rows of `capacity` slots.
         """
         capacity, self.row, self._held = round_up(capacity), 0, {}
         self.lengths = [0] * num_rows
@@ -136,14 +131,9 @@ class TreeCache(Cache):
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
-        """The next pass writes to these places, and sees some rows up to a slot.
+        """The next pass writes to places, int64 `(num_tokens,)`, and sees some rows up to `end`.
 
-        Args:
-            places: int64 `(num_tokens,)`, of the tokens in the model's order.
-            end: It sees the slots before this one; 0 where it sees its own states alone, as they
-                are.
-            first_row: The first row that it sees: from now on the one in use.
-            num_rows: How many it sees.
+        With an `end` of 0 it sees its own states alone. `first_row` is from now on the one in use.
         """
         self._places, self.row = places, first_row
         if (view := (first_row, num_rows, end)) != self._view:
@@ -179,14 +169,20 @@ class TreeCache(Cache):
         if self._seen is None:
             # Of all layers at once, which costs what it costs for one.
             row, num_rows, end = self._view
-            made: dict[tuple[int, int], torch.Tensor] = {}
-            for block, members in zip(self._blocks, self._members, strict=True):
-                used = block[:, : self._num_rows * self.capacity]
-                by_row = used.view(len(members), self._num_rows, self.capacity, *block.shape[2:])
-                seen = by_row[:, row : row + num_rows, :end].transpose(2, 3)
-                made |= zip(members, seen.unbind(), strict=True)
-            self._seen = {layer: (made[layer, 0], made[layer, 1]) for layer in self._slots}
+            rows = self._num_rows, self.capacity
+            used = (block[:, : self._num_rows * self.capacity] for block in self._blocks)
+            by_row = (of.view(len(of), *rows, *of.shape[2:]) for of in used)
+            seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in by_row)
+            self._seen = self._by_layer(seen)
         return self._seen[layer]
+
+    def _by_layer(self, of_blocks: Iterable[torch.Tensor]) -> dict[int, States]:
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        for members, of_block in zip(self._members, of_blocks, strict=True):
+            made |= zip(members, of_block.unbind(), strict=True)
+        return {
+            layer: (made[layer, 0], made[layer, 1]) for layer, which in sorted(made) if which == 0
+        }
 
     def settle(self) -> None:
         """Comes after every pass over prompts: allocates what the first one has shown."""
@@ -198,12 +194,11 @@ class TreeCache(Cache):
 
     def write(self, row: int, states: Mapping[int, States]) -> None:
         """Commits states from elsewhere to a row: of each layer `(1, num_heads, num, head_dim)`."""
-        number = next(iter(states.values()))[0].shape[2]
-        start = self.lengths[row]
+        keys, start = next(iter(states.values()))[0], self.lengths[row]
+        number = keys.shape[2]
         self.reserve(start + number)
         first = row * self.capacity + start
-        device = next(iter(states.values()))[0].device
-        self.place(torch.arange(first, first + number, device=device), 0)
+        self.place(torch.arange(first, first + number, device=keys.device), 0)
         for layer, of_layer in states.items():
             self.update(*of_layer, layer)
         self.settle()
@@ -212,11 +207,7 @@ class TreeCache(Cache):
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
         """Commits, in each row, some tokens of the last pass over it, ascending indices there.
 
-        Moves what does not lie where it shall, and never the prefix.
-
-        Args:
-            kept: The tokens of each row.
-            num_moved: As many of each row were moved already, by `move`.
+        Moves what does not lie where it shall, but for `num_moved` of each that were moved already.
         """
         sources: list[int] = []
         targets: list[int] = []
@@ -297,8 +288,4 @@ class TreeCache(Cache):
             for shape, members in by_shape.items()
         ]
         self._members = [*by_shape.values()]
-        made: dict[tuple[int, int], torch.Tensor] = {}
-        for block, members in zip(self._blocks, self._members, strict=True):
-            made |= zip(members, block.unbind(), strict=True)
-        self._slots = {layer: (made[layer, 0], made[layer, 1]) for layer in states}
-        self._seen = None
+        self._slots, self._seen = self._by_layer(self._blocks), None

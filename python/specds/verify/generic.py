@@ -32,14 +32,7 @@ class Runner:
     """The generic path: the target of one request as transformers computes it, masked by a tree.
 
     Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn; `prefill`, `verify` and
-    `commit` are the same for a single row.
-
-    Args:
-        model: The target model.
-        prompt_length: Tokens that `prefill_rows` will get, of the longest row.
-        max_length: Most tokens of the request, prompt included.
-        max_nodes: Most nodes of a tree.
-        num_rows: Sequences; more than one only where `takes_rows`.
+    `commit` are the same for a single row. More rows than one it has only where `takes_rows`.
     """
 
     takes_rows: ClassVar[bool] = False
@@ -191,10 +184,6 @@ class Runner:
 
     def run(self, tokens: Sequence[int], tree: TokenTree | None) -> torch.Tensor:
         """Runs tokens that are not in the cache, and a tree behind the last of them.
-
-        Args:
-            tokens: At least one.
-            tree: The draft; None where it is empty.
 
         Returns:
             Logits `(1 + num_nodes, vocab_size)`, as of `verify_rows`.

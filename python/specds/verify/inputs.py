@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 class Inputs(NamedTuple):
-    """The last tokens of some rows and their drafts, each row padded to the width of the widest.
-
-    A padding token sees itself alone, and no other token sees it.
+    """The last tokens of some rows and their drafts; what pads a row sees itself alone, unseen.
 
     Attributes:
         token_ids: int64 `(num_rows, width)`.

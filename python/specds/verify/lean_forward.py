@@ -187,14 +187,10 @@ def _linear_of_few(
     return (product if bias is None else product + bias)[None]
 
 
-class _Apart:
+def _apart(*modules: torch.nn.Module) -> _Parts:
     """Linear layers, or what is in their place, that read the same states."""
-
-    def __init__(self, *modules: torch.nn.Module) -> None:
-        self._functions = [_function(module) for module in modules]
-
-    def __call__(self, states: torch.Tensor) -> list[torch.Tensor]:
-        return [function(states) for function in self._functions]
+    functions = [_function(module) for module in modules]
+    return lambda states: [function(states) for function in functions]
 
 
 class _Joined:
@@ -203,19 +199,20 @@ class _Joined:
     def __init__(self, *layers: torch.nn.Linear) -> None:
         self._layers = layers
         self._sizes = [layer.out_features for layer in layers]
-        self._weight = torch.cat(tuple(layer.weight for layer in layers))
-        biases = tuple(layer.bias for layer in layers if layer.bias is not None)
-        self._bias = torch.cat(biases) if biases else None
-        self.num_bytes = self._weight.nbytes
+        self._copied = {name: torch.cat(parts) for name, parts in self._parts()}
+        self.num_bytes = sum(copied.nbytes for copied in self._copied.values())
+
+    def _parts(self) -> list[tuple[str, list[torch.Tensor]]]:
+        names = ("weight",) if self._layers[0].bias is None else ("weight", "bias")
+        return [(name, [getattr(layer, name) for layer in self._layers]) for name in names]
 
     def refresh(self) -> None:
         """Copies the weights, which may have changed."""
-        torch.cat(tuple(layer.weight for layer in self._layers), out=self._weight)
-        if self._bias is not None:
-            torch.cat(tuple(layer.bias for layer in self._layers), out=self._bias)
+        for name, parts in self._parts():
+            torch.cat(parts, out=self._copied[name])
 
     def __call__(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
-        product = torch.nn.functional.linear(states, self._weight, self._bias)
+        product = torch.nn.functional.linear(states, **self._copied)
         return torch.split(product, self._sizes, dim=-1)
 
 
@@ -226,20 +223,14 @@ def _may_be_joined(*modules: torch.nn.Module) -> bool:
 
 
 class LeanForward:
-    """Computes what a model's forward does, operation by operation, without its Python.
+    """Computes what the forward of a model without a `lean_reason` does, without its Python.
 
     Embedding, projections, activations and rotary angles are the model's own modules, whatever they
-    are; what is between them is done here. A pass of a small model is mostly that.
-
-    With kernels a layer of linear projections is nine launches: two norms, four products, and
-    between these rotation with the cache's writes, attention and the gate. For that the projections
-    that read the same states are one product, over a copy of their weights: of a Llama model more
-    than half of what all weights take. It is made where a quarter of the device's free memory holds
-    it (twelve launches elsewhere) and anew in each request, since weights may change between two.
-
-    Args:
-        model: A model without a `lean_reason`.
-        has_kernels: Whether passes are of a `Tree`, so that Triton's kernels run.
+    are; what is between them is done here. With kernels, for passes of a `Tree`, a layer of linear
+    projections is nine launches: two norms, four products, and between these rotation with the
+    cache's writes, attention and the gate. For that the projections that read the same states are
+    one product, over a copy of their weights: more than half of all. It is made where a quarter of
+    the device's free memory holds it (twelve launches elsewhere) and anew in each request.
     """
 
     def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
@@ -258,7 +249,7 @@ class LeanForward:
 
     def _join(self, *modules: Any) -> _Parts:
         if not (self._joins and _may_be_joined(*modules)):
-            return _Apart(*modules)
+            return _apart(*modules)
         self._joined.append(_Joined(*modules))
         return self._joined[-1]
 
@@ -279,20 +270,15 @@ class LeanForward:
         seen: Masks | Tree,
         cache: TreeCache,
     ) -> torch.Tensor:
-        """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache.
-
-        Args:
-            token_ids: int64 `(1, num_tokens)`.
-            positions: int64 `(1, num_tokens)`.
-            seen: A mask as `attend_packed` takes it, one of these per type of layer, or what the
-                kernels must know.
-            cache: The states of the tokens before.
-        """
+        """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache."""
         self._make_angles(cache)
         residual, delta, inner = self._embed(token_ids), None, None
         angles = self._angles
         if not isinstance(seen, Tree):
-            angles = {kind: _at(positions[0], *table) for kind, table in angles.items()}
+            tables, at = angles.items(), positions[0]
+            angles = {
+                kind: (table[0][at][:, None], table[1][at][:, None]) for kind, table in tables
+            }
         for index, layer in enumerate(self._layers):
             of_layer = seen[layer.kind] if isinstance(seen, dict) else seen
             residual, normed = _add_norm(residual, delta, inner, layer.input_norm, seen)
@@ -304,10 +290,7 @@ class LeanForward:
         return self._head(normed)
 
     def _make_angles(self, cache: TreeCache) -> None:
-        """Makes a table of cosines and sines, by position, for all slots that the cache has.
-
-        They are as many until the cache moves, and recordings with it.
-        """
+        """Makes a table of cosines and sines, by position, for all slots until the cache moves."""
         if self._angles and len(next(iter(self._angles.values()))[0]) == cache.num_slots:
             return
         weight = self._norm.weight
@@ -327,10 +310,6 @@ def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
     named = layers.named_parameters()
     copied = sum(weight.nbytes for name, weight in named if name.split(".")[-2] in _JOINED)
     return copied <= _MOST_COPIED * torch.cuda.mem_get_info(device)[0]
-
-
-def _at(positions: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> _Angles:
-    return cosines[positions][:, None], sines[positions][:, None]
 
 
 def _add_norm(
@@ -363,17 +342,11 @@ def _attend(
     scaling = layer.attention.scaling
     if isinstance(seen, Tree):
         norms = layer.head_norms
+        weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
+        where = seen.lengths, seen.positions, *cache.slots(index), cache.capacity
+        eps_offset = (norms[0] if norms else layer.input_norm)[1:3]
         rotated = layer_operations.rotate_and_store(
-            query,
-            key,
-            value,
-            *((None, None) if norms is None else (norms[0].weight, norms[1].weight)),
-            *angles,
-            seen.lengths,
-            seen.positions,
-            *cache.slots(index),
-            cache.capacity,
-            *(norms[0] if norms else layer.input_norm)[1:3],
+            query, key, value, *weights, *angles, *where, *eps_offset
         )
         query = rotated.transpose(0, 1)[None]
         attended = attend_tree(seen, index, query, *cache.seen(index), scale=scaling)
@@ -382,18 +355,13 @@ def _attend(
     query, key, value = query.view(by_head), key.view(by_head), value.view(by_head)
     if layer.head_norms is not None:
         query, key = layer.head_norms[0].function(query), layer.head_norms[1].function(key)
-    together = _rotated(torch.cat((query, key), dim=1), angles)
-    query, key = together.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
+    (cosines, sines), states = angles, torch.cat((query, key), dim=1)
+    rotated = states * cosines + states.roll(states.shape[-1] // 2, -1) * sines
+    query, key = rotated.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
     keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
     query = query.transpose(0, 1)[None]
     attended, _ = attend_packed(layer.attention, query, keys, values, seen, scaling=scaling)
     return attended.flatten(-2)
-
-
-def _rotated(states: torch.Tensor, angles: _Angles) -> torch.Tensor:
-    """Heads `(num_tokens, num_heads, head_dim)` turned by their positions."""
-    cosines, sines = angles
-    return states * cosines + states.roll(states.shape[-1] // 2, -1) * sines
 
 
 def _transform(layer: _Layer, normed: torch.Tensor, seen: Masks | Tree) -> torch.Tensor:

@@ -90,8 +90,7 @@ class MaskBuilder:
     ) -> Masks:
         """The mask `(num_rows, 1, group * width, end)`, in the form in which the model takes it.
 
-        There is no branch on what is in the tensors and no copy from the host, so that a CUDA graph
-        can hold it.
+        Nothing depends on what the host knows of the tensors, so that a CUDA graph can hold it.
 
         Args:
             visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.

@@ -30,10 +30,8 @@ _recording = Lock()
 class SharedMemory:
     """What recordings share that come and go together: they are replayed one after the other.
 
-    Attributes:
-        pool: Of the device's memory. It may not be used again when all that used it are gone.
-        stream: They are made on it, and nothing is computed there: so the workspace that cuBLAS
-            keeps for a stream lies in the pool too, and lives as long as they do.
+    They are made on a stream on which nothing is computed: so the workspace that cuBLAS keeps for a
+    stream lies in the pool too. A pool may not be used again when all that used it are gone.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,13 +40,7 @@ class SharedMemory:
 
 
 class CudaRecording:
-    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
-
-    Args:
-        compute: What to record; it is run a few times.
-        memory: Shared with the recordings that it takes turns with.
-        device: Where the tensors are.
-    """
+    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`."""
 
     def __init__(
         self, compute: Callable[[], Outputs], memory: SharedMemory, device: torch.device
@@ -87,51 +79,43 @@ def event(device: torch.device) -> torch.cuda.Event | None:
     return made
 
 
-class _Pass:
-    """The tensors of a pass of one shape, and its recordings.
+class Pass:
+    """The inputs of a pass of one shape, here and on the device, and its recordings.
 
-    Attributes:
-        host: Its inputs in the host's memory, from where a device can copy by itself.
-        inputs: The same on the device.
-        recordings: The pass, by what of its acceptance is in it.
+    There is one for each of what acceptance it holds.
     """
 
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         # The next request may be made outside of an inference mode that this one is made in.
         with torch.inference_mode(False):
             self.host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
-            numbers = torch.zeros_like(self.host.numbers, device=device)
-            self.inputs = Inputs.of(numbers, num_rows, width)
+            self.inputs = self.host
+            if device.type != "cpu" or recorder(device) is not None:
+                numbers = torch.zeros_like(self.host.numbers, device=device)
+                self.inputs = Inputs.of(numbers, num_rows, width)
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
 
 class Kept:
     """What the requests of one model hand on: a cache and the passes recorded over it.
 
-    Attributes:
-        seen: All that a pass depends on besides its inputs and the values of weights, as
-            `fingerprint` told it: recordings are right for this.
-        cache: Its slots stay where they are until a request needs more.
-        storage: Where they were when the passes were recorded.
-        passes: By shape, and the slots that a row has.
-        records: Whether passes can be recorded.
-        memory: Of the recordings; None where there is none, or no CUDA device.
-        forward: What computes passes, where it is not the model.
-        scratch: For `tree_attention`; None where masks are made.
-        has_no_kernels: Whether it has failed.
-        reason: Why passes are slower than they might be; empty where they are not.
+    Recordings are right for what `fingerprint` has told (`seen`), and for slots that lie where they
+    did (`storage`).
     """
 
     def __init__(self, seen: tuple[Any, ...], num_layers: int) -> None:
         self.seen = seen
         self.cache = TreeCache(num_layers, 0)
         self.storage = self.cache.storage
-        self.passes: dict[tuple[Shape, int], _Pass] = {}
+        # By shape, and the slots that a row has.
+        self.passes: dict[tuple[Shape, int], Pass] = {}
         self.records = True
         self.memory: SharedMemory | None = None
         self.forward: LeanForward | None = None
+        # For `tree_attention`; None where masks are made.
         self.scratch: torch.Tensor | None = None
         self.has_no_kernels = False
+        # Why passes are slower than they might be.
         self.reason = ""
 
     def slow_down(self, reason: str) -> None:
@@ -139,7 +123,7 @@ class Kept:
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
 
-    def pass_of(self, shape: Shape, device: torch.device) -> _Pass:
+    def pass_of(self, shape: Shape, device: torch.device) -> Pass:
         """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
         if self.cache.storage != self.storage:
             self.passes.clear()
@@ -147,24 +131,17 @@ class Kept:
             self.storage = self.cache.storage
         key = shape, self.cache.capacity
         if key not in self.passes:
-            self.passes[key] = _Pass(*shape[:2], device)
+            self.passes[key] = Pass(*shape[:2], device)
         return self.passes[key]
 
     def outputs(
         self,
-        of_shape: _Pass,
+        of_shape: Pass,
         told: tuple[int, int] | None,
         compute: Callable[[], Outputs],
         device: torch.device,
     ) -> Outputs:
-        """What `compute` gives, by its recording: it is made where there is none.
-
-        Args:
-            of_shape: What it computes from.
-            told: What of the acceptance it computes.
-            compute: The pass.
-            device: Where.
-        """
+        """What `compute` gives, with what is `told` of acceptance, by its recording: new or old."""
         record = recorder(device)
         if not self.records or record is None:
             return compute()
@@ -218,8 +195,8 @@ def give_back(model: PreTrainedModel, kept: Kept) -> None:
 def release(model: PreTrainedModel) -> None:
     """Frees what requests of a model have left: key-value cache, CUDA graphs, copied weights.
 
-    The next request makes them anew. Call it too when a model was changed in a way that its modules
-    do not show, such as a global variable that its code reads.
+    Call it too when a model was changed in a way that its modules do not show, such as a global
+    variable that its code reads.
     """
     with _looking:
         _free.pop(model, None)

@@ -9,12 +9,10 @@ import torch
 
 from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify import recordings
-from specds.verify.attention import Seen, Tree, group_size
+from specds.verify.attention import Seen, Tree, group_size, packed_model
 from specds.verify.generic import Runner
-from specds.verify.inputs import Inputs
 from specds.verify.lean_forward import LeanForward, lean_reason
 from specds.verify.masks import MaskBuilder, layer_types, sight_of
-from specds.verify.packed_model import packed_model
 from specds.verify.tree_attention import kernel_reason, make_scratch
 
 if TYPE_CHECKING:
@@ -25,8 +23,9 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.accept.on_device import Decision, PassRequest
     from specds.verify.cache import TreeCache
+    from specds.verify.inputs import Inputs
     from specds.verify.masks import Masks
-    from specds.verify.recordings import Outputs, Shape
+    from specds.verify.recordings import Outputs, Pass
 
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
@@ -51,16 +50,12 @@ class StaticRunner(Runner):
     """The static path: several rows in a pass, with an attention that reads each prefix once.
 
     The model sees the rows as one sequence: only the attention and the cache know whose a token is.
-    One row is a batch of one. A row of its own length has no padding before it, and one that is
-    finished costs no more.
 
     On a CUDA device passes have few shapes: widths and rows are rounded up; what is added sees
-    itself alone and writes where nothing is. Each is recorded at first use. The cache stays for the
-    model's next request, since the recordings hold its addresses. A pass that cannot be recorded is
-    computed each time, after one warning.
-
-    Where its kernel runs, `tree_attention` reads from the device which tokens see which: no mask is
-    made, and shapes do not depend on lengths. Elsewhere the slots that are seen are rounded up too.
+    itself alone and writes where nothing is. Each is recorded at first use; the cache stays for the
+    model's next request, since recordings hold its addresses. Where its kernel runs,
+    `tree_attention` reads from the device which tokens see which: no mask is made, and shapes do
+    not depend on lengths. Elsewhere the slots that are seen are rounded up too.
     """
 
     takes_rows: ClassVar[bool] = True
@@ -76,7 +71,6 @@ class StaticRunner(Runner):
         group = group_size(self._config)
         self._packed_masks = MaskBuilder(self._config, model.dtype, group)
         self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
-        self._inputs: dict[tuple[int, int], Inputs] = {}
         self._compute_logits: Callable[..., torch.Tensor]
         self._pending: tuple[torch.Tensor, torch.cuda.Event | None, int, int] | None = None
         self._num_moved = 0
@@ -138,13 +132,10 @@ class StaticRunner(Runner):
 
     def _try_kernels(self) -> None:
         """Goes on without kernels if they fail in a pass; it commits nothing."""
-        kept, lengths = self._kept, self.cache.lengths
-        num_rows, width, end = self._shape(len(lengths), 1, max(lengths))
-        host = Inputs.on_host(num_rows, width)
-        some = len(lengths)
-        host.fill([0] * some, [None] * some, lengths, [()] * some)
+        kept, num_rows = self._kept, len(self.cache.lengths)
+        of_shape, end = self._filled([0] * num_rows, [None] * num_rows, [()] * num_rows)
         try:
-            self._pass(Inputs.of(host.numbers.to(self._device), num_rows, width), end)
+            self._pass(of_shape.inputs, end)
         except torch.OutOfMemoryError:
             raise
         except Exception as failure:
@@ -187,12 +178,7 @@ class StaticRunner(Runner):
     ) -> None:
         """Starts `verify_rows` and the acceptance, and leaves the device to it.
 
-        Args:
-            token_ids: As for `verify_rows`.
-            trees: As for `verify_rows`.
-            forced: What each row emits whatever is chosen, from its next token on; empty where
-                it is free.
-            request: How tokens are chosen, and what else to tell.
+        What a row is `forced` to emit, from its next token on, counts whatever is chosen.
         """
         logits, reported = self._run(token_ids, trees, forced, request)
         assert reported is not None
@@ -219,27 +205,14 @@ class StaticRunner(Runner):
         forced: Sequence[Sequence[int]],
         request: PassRequest | None,
     ) -> Outputs:
-        width = max(1 if tree is None else 1 + len(tree) for tree in trees)
-        lengths = self.cache.lengths
         self._num_moved = 0 if request is None else 1 + _MOVED
-        shape = self._shape(len(trees), width, max(lengths))
-        if not self._records:
-            host = self._inputs.get(shape[:2])
-            if host is None:
-                host = self._inputs[shape[:2]] = Inputs.on_host(*shape[:2])
-            host.fill(token_ids, trees, lengths, forced)
-            inputs = Inputs.of(host.numbers.to(self._device), *shape[:2])
-            logits = self._pass(inputs, shape[2])
-            return logits, None if request is None else self._accept(inputs, logits, request)
-        of_shape = self._kept.pass_of(shape, self._device)
-        of_shape.host.fill(token_ids, trees, lengths, forced)
+        of_shape, end = self._filled(token_ids, trees, forced)
         inputs = of_shape.inputs
-        inputs.numbers.copy_(of_shape.host.numbers, non_blocking=True)
         # Samples have settings, so they are drawn from the logits of a recording.
         recorded = request if request is not None and request.choose.is_argmax else None
 
         def compute() -> Outputs:
-            logits = self._pass(inputs, shape[2])
+            logits = self._pass(inputs, end)
             return logits, None if recorded is None else self._accept(inputs, logits, recorded)
 
         # Greedy choices are the same for all requests, whoever makes them.
@@ -249,17 +222,30 @@ class StaticRunner(Runner):
             reported = self._accept(inputs, logits, request)
         return logits, reported
 
-    def _shape(self, num_rows: int, width: int, length: int) -> Shape:
-        """Rows of a pass, their width, and the slots that they see: as asked, or rounded up."""
+    def _filled(
+        self,
+        token_ids: Sequence[int],
+        trees: Sequence[TokenTree | None],
+        forced: Sequence[Sequence[int]],
+    ) -> tuple[Pass, int]:
+        """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
+        kept, lengths, num_rows = self._kept, self.cache.lengths, len(trees)
+        width = max(1 if tree is None else 1 + len(tree) for tree in trees)
         if self._records:
             num_rows = 1 << (num_rows - 1).bit_length()
             width = max(1 + min(bucket(width - 1, NODES, 64), self._most_nodes), width)
-        end = length + width
-        if self._records and self._kept.scratch is None:
+        end = max(lengths) + width
+        if self._records and kept.scratch is None:
             end = bucket(end, _SLOTS, _SLOTS[-1])
         # Before anything is recorded, so that it is not moved within a recording.
         self.cache.reserve(end)
-        return num_rows, width, end if self._kept.scratch is None else self.cache.capacity
+        if kept.scratch is not None:
+            end = self.cache.capacity
+        of_shape = kept.pass_of((num_rows, width, end if self._records else 0), self._device)
+        of_shape.host.fill(token_ids, trees, lengths, forced)
+        if of_shape.inputs is not of_shape.host:
+            of_shape.inputs.numbers.copy_(of_shape.host.numbers, non_blocking=True)
+        return of_shape, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
         choices = request.choose(logits, inputs.depths, request.noise)
@@ -297,3 +283,20 @@ class StaticRunner(Runner):
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
+
+
+RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}
+"""The ways to verify a draft, by name."""
+
+AUTO = "auto"
+"""The name of whichever of them is the fastest on a model."""
+
+
+def runner_class(verification: str | type[Runner]) -> type[Runner]:
+    """What verifies, by its name or itself."""
+    return RUNNERS[verification] if isinstance(verification, str) else verification
+
+
+def name_of(verification: str | type[Runner]) -> str:
+    """What statistics and messages call it."""
+    return verification if isinstance(verification, str) else verification.__name__

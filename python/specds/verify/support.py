@@ -16,11 +16,11 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from specds._core import TokenTree
+from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
 from specds.verify.masks import LAYER_TYPES, layer_types, sight_of
-from specds.verify.packed_model import packing_reasons
 from specds.verify.recordings import autocast_dtype
-from specds.verify.runners import AUTO, RUNNERS, name_of, runner_class
+from specds.verify.static import AUTO, RUNNERS, name_of, runner_class
 from specds.verify.tree_attention import kernel_reason
 
 if TYPE_CHECKING:
@@ -47,9 +47,8 @@ class Support:
     Attributes:
         ok: Whether a draft can be verified on the model.
         reasons: Why not; empty where `ok`.
-        max_error: Largest error of one pass over a tree, compared with plain passes over its paths:
-            the root mean square of a node's differences, over the standard deviation of the
-            logits. None where a reason was known without it.
+        max_error: Largest error of a node in one pass over a tree, compared with plain passes: root
+            mean square, over the standard deviation of the logits. None where it was not needed.
     """
 
     ok: bool
@@ -62,10 +61,7 @@ Verification = str | type[Runner]
 
 
 def check_model(
-    model: PreTrainedModel,
-    prompt_length: int | None = None,
-    *,
-    verification: Verification = "tree",
+    model: PreTrainedModel, prompt_length: int | None = None, *, verification: Verification = "tree"
 ) -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
@@ -75,7 +71,7 @@ def check_model(
     Args:
         model: The model to check.
         prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
-            shortest window where that is at most 512 tokens: a wrong window shows only past it.
+            windows of at most 512 tokens.
         verification: How drafts are verified.
 
     Raises:
@@ -86,10 +82,9 @@ def check_model(
     reasons = unsupported_reasons(model, verification)
     if reasons:
         return Support(False, tuple(reasons), None)
-    if prompt_length is None:
-        prompt_length = _prompt_length(model.config.get_text_config(decoder=True))
+    config = model.config.get_text_config(decoder=True)
     try:
-        error = tree_error(model, prompt_length, verification)
+        error = tree_error(model, prompt_length or _prompt_length(config), verification)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
@@ -122,8 +117,8 @@ def require_support(
 ) -> tuple[Verification, str]:
     """Refuses a model on which a draft cannot be verified.
 
-    The configuration is looked at in every call; the model is run once in its life for each way to
-    verify, and only with `self_check`: again where that failed without a result.
+    The model is run once in its life for each way to verify, and only with `self_check`: again
+    where that failed without a result.
 
     Returns:
         The way to verify: `verification`, and for `auto` `fast` where that is right on the model,
@@ -251,7 +246,9 @@ def _process_reasons(model: PreTrainedModel, verification: Verification) -> list
 
 def _position_reasons(model: PreTrainedModel, config: Any) -> list[str]:
     reasons = []
-    if _has_alibi(config):
+    nested = getattr(config, "attn_config", None)  # of mpt
+    has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
+    if has_alibi or config.model_type == "bloom":
         reasons.append("its alibi biases count cache slots, not positions in the tree")
     elif "position_ids" not in inspect.signature(model.forward).parameters:
         reasons.append("its forward takes no `position_ids`")
@@ -286,15 +283,6 @@ def _packing_reasons(model: PreTrainedModel, config: Any, verification: Verifica
     if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
         reasons.append("its attention caps logits")
     return [f"{reason}: use verification='tree'" for reason in reasons]
-
-
-def _has_alibi(config: Any) -> bool:
-    attention = getattr(config, "attn_config", None)  # mpt nests its attention settings
-    return (
-        config.model_type == "bloom"
-        or bool(getattr(config, "alibi", False))
-        or bool(getattr(attention, "alibi", False))
-    )
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:

@@ -43,9 +43,9 @@ def _is_interpreted() -> bool:
         InterpretedFunction,
     )
 
-    from specds.verify import tree_kernel
+    from specds.verify import kernels
 
-    return isinstance(tree_kernel.attend, InterpretedFunction)
+    return isinstance(kernels.attend, InterpretedFunction)
 
 
 class _Tiles(NamedTuple):
@@ -60,9 +60,9 @@ class _Tiles(NamedTuple):
     @classmethod
     def of(cls, num_queries: int, num_pairs: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
         """By shapes alone, not lengths; pairs are of a row and a head of the keys."""
-        size, head = keys.element_size(), _power_of_two(keys.shape[-1])
+        size, head = keys.element_size(), power_of_two(keys.shape[-1])
         # What fits in registers: float32 is not multiplied by tensor cores.
-        queries = min(max(_power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
+        queries = min(max(power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
         num_programs = -(-num_queries // queries) * num_pairs
         splits = max(_PROGRAMS_EACH * _num_processors(keys.device) // num_programs, 1)
@@ -70,7 +70,8 @@ class _Tiles(NamedTuple):
         return cls(queries, slots, splits, warps=8 if head > 128 else 4, stages=2)
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
+    """The smallest that is not less than a number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -94,6 +95,7 @@ def make_scratch(device: torch.device) -> torch.Tensor:
     return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
 
 
+@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
 def tree_attention(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -101,7 +103,6 @@ def tree_attention(
     lengths: torch.Tensor,
     positions: torch.Tensor,
     ancestors: torch.Tensor,
-    *,
     scale: float | None = None,
     window: int | None = None,
     chunk: int | None = None,
@@ -145,34 +146,48 @@ def tree_attention(
     Raises:
         ValueError: Shapes, strides, dtypes or the device do not fit.
     """
-    _check(query, keys, values, ancestors, window, chunk)
+    from specds.verify import kernels
+
+    num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
+    _check(query, keys, values, num_words, window, chunk)
     if scratch is None:
         scratch = make_scratch(query.device)
-    output: torch.Tensor = _tree_attention(
-        query,
-        keys,
-        values,
-        lengths,
-        positions,
-        ancestors,
-        scratch,
-        sinks,
-        block_table,
-        query.shape[-1] ** -0.5 if scale is None else scale,
-        window or 0,
-        chunk or 0,
-        softcap or 0.0,
-    )
+    num_rows, num_heads, width, head_dim = query.shape
+    num_key_heads, group = keys.shape[1], num_heads // keys.shape[1]
+    num_slots = keys.shape[2] * (1 if block_table is None else block_table.shape[1])
+    tiles = _Tiles.of(group * width, num_rows * num_key_heads, num_slots, keys)
+    value_dim = values.shape[-1]
+    output = query.new_empty(num_rows, width, num_heads, value_dim)
+    num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
+    grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
+    kernels.attend[grid](
+        query, keys, values, lengths.contiguous(), positions.contiguous(), ancestors.contiguous(),
+        lengths if sinks is None else sinks.contiguous(),
+        lengths if block_table is None else block_table,
+        output, scratch[num_counters:], scratch[:num_counters].view(torch.int32),
+        head_dim**-0.5 if scale is None else scale, width, num_key_heads,
+        *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
+        0 if block_table is None else block_table.stride(0),
+        group=group, words=num_words, head_dim=head_dim, value_dim=value_dim,
+        window=window or 0, chunk=chunk or 0, softcap=softcap or 0.0, has_sinks=sinks is not None,
+        block_size=0 if block_table is None else keys.shape[2],
+        num_splits=tiles.splits, least_tiles=-(-_LEAST_SLOTS // tiles.slots),
+        tile_queries=tiles.queries, tile_slots=tiles.slots,
+        tile_head=power_of_two(head_dim), tile_value=power_of_two(value_dim),
+        num_warps=tiles.warps, num_stages=tiles.stages,
+        enable_fp_fusion=True,  # the default, of which Triton 3.9 warns
+    )  # fmt: skip
     return output
 
 
+@tree_attention.register_fake
+def _(query: torch.Tensor, _: Any, values: torch.Tensor, *__: Any, **___: Any) -> torch.Tensor:
+    num_rows, num_heads, width = query.shape[:3]
+    return query.new_empty(num_rows, width, num_heads, values.shape[-1])
+
+
 def _check(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    ancestors: torch.Tensor,
-    window: int | None,
-    chunk: int | None,
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, num_words: int, *sights: Any
 ) -> None:
     num_heads, width, head_dim = query.shape[1:]
     reason = kernel_reason(query.device, query.dtype, (head_dim, values.shape[-1]))
@@ -184,82 +199,9 @@ def _check(
         reason = f"keys {tuple(keys.shape)} are not for queries {tuple(query.shape)}"
     elif any(states.stride(-1) != 1 for states in (query, keys, values)):
         reason = "the last strides are not 1"
-    elif (1 if ancestors.dim() == 2 else ancestors.shape[2]) * 64 < width:
+    elif num_words * 64 < width:
         reason = f"{width} nodes need {-(-width // 64)} words of ancestors each"
-    elif window and chunk:
+    elif all(sights):
         reason = "a layer has a window or chunks"
     if reason is not None:
         raise ValueError(f"no tree attention: {reason}")
-
-
-@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
-def _tree_attention(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    lengths: torch.Tensor,
-    positions: torch.Tensor,
-    ancestors: torch.Tensor,
-    scratch: torch.Tensor,
-    sinks: torch.Tensor | None,
-    block_table: torch.Tensor | None,
-    scale: float,
-    window: int,
-    chunk: int,
-    softcap: float,
-) -> torch.Tensor:
-    from specds.verify import tree_kernel
-
-    num_rows, num_heads, width, head_dim = query.shape
-    num_key_heads, group = keys.shape[1], num_heads // keys.shape[1]
-    num_slots = keys.shape[2] * (1 if block_table is None else block_table.shape[1])
-    tiles = _Tiles.of(group * width, num_rows * num_key_heads, num_slots, keys)
-    value_dim = values.shape[-1]
-    output = query.new_empty(num_rows, width, num_heads, value_dim)
-    num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
-    grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
-    tree_kernel.attend[grid](
-        query,
-        keys,
-        values,
-        lengths.contiguous(),
-        positions.contiguous(),
-        ancestors.contiguous(),
-        lengths if sinks is None else sinks.contiguous(),
-        lengths if block_table is None else block_table,
-        output,
-        scratch[num_counters:],
-        scratch[:num_counters].view(torch.int32),
-        scale,
-        width,
-        num_key_heads,
-        *query.stride()[:3],
-        *keys.stride()[:3],
-        *values.stride()[:3],
-        0 if block_table is None else block_table.stride(0),
-        group=group,
-        words=1 if ancestors.dim() == 2 else ancestors.shape[2],
-        head_dim=head_dim,
-        value_dim=value_dim,
-        window=window,
-        chunk=chunk,
-        softcap=softcap,
-        has_sinks=sinks is not None,
-        block_size=0 if block_table is None else keys.shape[2],
-        num_splits=tiles.splits,
-        least_tiles=-(-_LEAST_SLOTS // tiles.slots),
-        tile_queries=tiles.queries,
-        tile_slots=tiles.slots,
-        tile_head=_power_of_two(head_dim),
-        tile_value=_power_of_two(value_dim),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-        enable_fp_fusion=True,  # the default, of which Triton 3.9 warns
-    )
-    return output
-
-
-@_tree_attention.register_fake
-def _(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *_: Any) -> torch.Tensor:
-    num_rows, num_heads, width, _head_dim = query.shape
-    return query.new_empty(num_rows, width, num_heads, values.shape[-1])

@@ -13,8 +13,7 @@ from transformers import LogitsProcessorList
 from specds._core import TokenTree
 from specds.accept.on_device import Chooser, PassRequest
 from specds.demo.measure import synchronise
-from specds.verify.runners import runner_class
-from specds.verify.static import StaticRunner
+from specds.verify.static import StaticRunner, runner_class
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
