@@ -1,7 +1,6 @@
 """The demo: what it holds out, what it ships, and that what it prints is what it measured."""
 
 import json
-from pathlib import Path
 
 import pytest
 
