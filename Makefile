@@ -83,6 +83,7 @@ docs: dev ## the site with the API, into target/site; fails on a broken link
 
 wheel: dev ## build the wheel, install it into a clean environment, try it there
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
+	test -z "$$(find target/wheel -name '*.whl' -size +8M)" # a bar
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
 
@@ -90,11 +91,12 @@ $(VENV)-wheels/installed:
 	$(PYTHON) -m venv $(VENV)-wheels && $(VENV)-wheels/bin/pip install --quiet 'maturin>=1.9.4,<2' ziglang
 	touch $@
 
-wheels: $(VENV)-wheels/installed ## wheels for manylinux and the sources, into target/wheels; needs `rustup target add` of both
+wheels: $(VENV)-wheels/installed ## wheels for manylinux, the sources and the demo's models, into target/wheels; needs `rustup target add` of both
 	for machine in $(or $(MACHINES),x86_64 aarch64); do \
 	  PATH="$(abspath $(VENV)-wheels/bin):$$PATH" maturin build --quiet --release --zig --out target/wheels \
 	    --target $$machine-unknown-linux-gnu --compatibility manylinux2014 || exit 1; done
 	$(VENV)-wheels/bin/maturin sdist --out target/wheels
+	$(VENV)-wheels/bin/pip wheel --quiet --no-deps --wheel-dir target/wheels ./packages/demo
 
 test-slow: dev ## the tests that take more than ten seconds each
 	$(BIN)/pytest -m slow --timeout 600
@@ -131,7 +133,7 @@ target/engines/prompts.json: benches/engines/workload.py
 	PYTHONPATH=python:benches $(BIN)/python -m engines.workload
 
 target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json
-	$(VENV)-llama/bin/python $< python/specds/demo/models/main $@
+	$(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
 # Engines lie in environments of their own, where specds is read from its sources.
 test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB, compiled on first use)
@@ -154,7 +156,7 @@ test-matrix: dev ## the Python tests against the oldest and the newest transform
 	  PYTHONPATH=target/matrix $(BIN)/pytest || exit 1; done
 
 train-demo: dev ## train the demo's tokenizer and models again (hours on a CPU)
-	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out python/specds/demo/models
+	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 clean: ## remove what was built
 	rm -rf $(VENV) $(VENV)-rivals $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete

@@ -79,16 +79,14 @@ DRAFTERS = {
     "arctic-suffix": "the same, its default chain",
     "transformers-prompt-lookup": "prompt lookup of transformers",
 }
-# The corpus that a drafter has, and whether it remembers earlier requests.
+# The rows of the README: the corpus that a drafter has, and whether it remembers earlier requests.
 HAS = {
     "fused": ("60 M tokens", "yes"),
     NO_MEMORY: ("60 M tokens", "no"),
     NO_DATASTORE: ("none", "yes"),
-    "aded": ("60 M tokens", "no"),
     "rest:match=2": ("60 M tokens", "no"),
     "rest": ("60 M tokens", "no"),
     "draftretriever": ("60 M tokens", "yes"),
-    "arctic-suffix-corpus": ("1 M tokens", "yes"),
     "arctic-suffix-tree": ("none", "yes"),
     "transformers-prompt-lookup": ("none", "no"),
 }

@@ -1,6 +1,6 @@
 """Trains the demo's tokenizer and models on the standard library of the running interpreter.
 
-    python scripts/train_demo_models.py --out python/specds/demo/models
+    python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 Everything is decided by the seed, the interpreter's library and the step counts in ``SIZES``; see
 ``scripts/README.md`` for the data rule, the loss curves and the run times.

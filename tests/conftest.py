@@ -36,7 +36,7 @@ def demo_tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_model():
-    """The smallest model that ships with the package, with its tokenizer: `(model, tokenizer)`."""
+    """The smallest model of the demo, with its tokenizer: `(model, tokenizer)`."""
     from specds.loading import load_model
 
     return load_model("demo-tiny", device="cpu")

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import specds
+import specds.loading
 
 assert not {"torch", "transformers", "rich", "typer"} & set(sys.modules), "import must stay light"
 
@@ -17,5 +18,11 @@ with tempfile.TemporaryDirectory() as folder:
     tree = specds.RestDrafter(datastore).session([1, 5, 6]).draft(4)
     assert tree.token_ids.tolist() == [7, 9, 8, 0], tree.token_ids
     assert tree.parents.tolist() == [-1, -1, 0, 1], tree.parents
+
+try:  # the demo's models are a package of their own
+    found = str(specds.loading.demo_models())
+except ImportError as error:
+    found = str(error)
+assert found.endswith("pip install 'specds[demo]'"), found
 
 print(f"specds {specds.__version__}: the wheel works")

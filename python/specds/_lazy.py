@@ -19,6 +19,7 @@ EXTRAS = {
     "pathspec": "corpora",
     "pyarrow": "corpora",
     "ray": "ray",
+    "specds_demo": "demo",
 }
 """The extra of this package that brings another one."""
 

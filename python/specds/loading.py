@@ -1,4 +1,4 @@
-"""Models and tokenizers by name: those that ship with specds, local folders, names on the hub."""
+"""Models and tokenizers by name: those of the demo, local folders, names on the hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from specds._lazy import advice
+from specds._lazy import advice, imported
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_SHIPPED = Path(__file__).parent / "demo" / "models"
+_OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
 
 
 class LoadingError(ValueError):
@@ -76,7 +76,7 @@ def load_model(
 
 
 def one_thread_for(name: str) -> None:
-    """Has a model that ships with specds run on one thread, unless `OMP_NUM_THREADS` says how many.
+    """Has a model of the demo run on one thread, unless `OMP_NUM_THREADS` says how many.
 
     Its passes are so short that two threads gain nothing on idle cores; on cores that others use
     too, each waits for the other: 25 times slower was measured.
@@ -135,6 +135,15 @@ def _no_bars() -> Iterator[None]:
 
 
 def _resolve(name: str) -> str:
-    """The folder of a model that ships with specds, or the name unchanged."""
-    shipped = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
-    return str(_SHIPPED / shipped[name]) if name in shipped else name
+    """The folder of a model of the demo, or the name unchanged."""
+    return str(demo_models() / _OF_DEMO[name]) if name in _OF_DEMO else name
+
+
+def demo_models() -> Path:
+    """The folder of the demo's models: in a source checkout, or of the package that brings them.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    beside = Path(__file__).parents[2] / "packages" / "demo" / "specds_demo"
+    return beside if beside.is_dir() else Path(imported("specds_demo").__file__).parent

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
@@ -20,7 +20,7 @@ use crate::storage::located;
 /// Writes a datastore beside its target and publishes it when it is complete.
 ///
 /// A context manager: leaving it without `finish` removes everything it wrote; or keeps it for the
-/// next build of the same `plan`.
+/// next build of the same `plan`, by a Ctrl-C all of it, else what was safely on the disk.
 ///
 /// Args:
 ///     path: The folder to make, or to add to.
@@ -139,11 +139,17 @@ impl DatastoreBuilder {
     fn __exit__(
         &self,
         py: Python<'_>,
-        _exc_type: &Bound<'_, PyAny>,
+        exc_type: &Bound<'_, PyAny>,
         _exc_value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) {
-        py.detach(|| drop(self.lock().take()));
+        let is_interrupt = exc_type.is(py.get_type::<PyKeyboardInterrupt>());
+        py.detach(|| {
+            let mut builder = self.lock().take();
+            if let (true, Some(builder)) = (is_interrupt, &mut builder) {
+                builder.keep();
+            }
+        });
     }
 
     /// Appends documents. Shards that are complete are indexed in the background.

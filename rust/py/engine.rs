@@ -242,6 +242,16 @@ impl EngineDrafter {
         self.lock().warnings()
     }
 
+    fn __repr__(&self) -> String {
+        let drafter = self.lock();
+        let datastore = drafter.config().datastore.as_ref();
+        let datastore = datastore.map_or("None".to_owned(), |path| path.display().to_string());
+        format!(
+            "EngineDrafter(datastore={datastore}, num_requests={})",
+            drafter.num_requests()
+        )
+    }
+
     /// How many requests are kept: those in the batch, and those that may come back.
     fn __len__(&self) -> usize {
         self.lock().num_requests()

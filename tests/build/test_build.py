@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import specds.build.local
 from specds import BuildOptions, Datastore, build_datastore
 from specds.build import compact, estimate_build
 from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
@@ -91,6 +92,34 @@ def test_a_build_that_failed_goes_on_and_equals_an_undisturbed_one(
     assert (report.num_taken_up > 0) == (fails_after > 10)
     assert report.text_bytes == other.text_bytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "other"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupt_keeps_the_tokens_of_a_single_shard(
+    tmp_path, demo_tokenizer, monkeypatch, error
+):
+    monkeypatch.setattr("specds.build.local._BATCH_BYTES", 100)
+    given = []
+    encode = specds.build.local.encode_batch
+    monkeypatch.setattr(
+        "specds.build.local.encode_batch",
+        lambda tokenizer, texts: given.append(len(texts)) or encode(tokenizer, texts),
+    )
+
+    def stop(stage, done, total, documents=0, **_):
+        if documents >= 20:
+            raise error
+
+    with pytest.raises(error):
+        build_datastore(corpus(), demo_tokenizer, tmp_path / "d", progress=stop)
+    is_kept = error is KeyboardInterrupt
+    assert (tmp_path / ".d.build").exists() == is_kept
+    given.clear()
+    report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d")
+    assert (report.num_taken_up >= 20) == is_kept
+    assert sum(given) == len(TEXTS) - report.num_taken_up
+    build_datastore(corpus(), demo_tokenizer, tmp_path / "other")
+    assert files(tmp_path / "d") == files(tmp_path / "other")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What programs that embed the package rely on: pickles, tokens in, texts of objects."""
 
+import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds import BuildOptions, Datastore, FusedDrafter, build_from_token_ids
+from specds import BuildOptions, Datastore, EngineDrafter, FusedDrafter, build_from_token_ids
 from specds.drafters import TokenTree, draft_batch
 from specds.stats import GenerationStats
 
@@ -120,6 +121,9 @@ def test_a_drafter_says_what_it_is(store):
     assert text.startswith(f"FusedDrafter(datastore='{store.path}', memory=Memory(")
     assert "FusedConfig(" in text
     assert repr(FusedDrafter()).startswith("FusedDrafter(FusedConfig(")
+    engine = EngineDrafter(json.dumps({"datastore": str(store.path)}))
+    assert repr(engine) == f"EngineDrafter(datastore={store.path}, num_requests=0)"
+    assert repr(EngineDrafter()) == "EngineDrafter(datastore=None, num_requests=0)"
 
 
 def test_statistics_are_a_sentence():

@@ -1,15 +1,14 @@
 """The demo: what it holds out, what it ships, and that what it prints is what it measured."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-import specds.demo
 from specds.corpora import stdlib_documents
 from specds.demo.held_out import HELD_OUT, prompts
+from specds.loading import demo_models
 
-MODELS = Path(specds.demo.__file__).parent / "models"
+MODELS = demo_models()
 
 
 def test_prompts_come_from_modules_that_were_held_out():
@@ -199,3 +198,11 @@ def test_the_demo_takes_one_thread_unless_told(monkeypatch):
     assert given == []
     one_thread_for("demo-tiny")
     assert given == [1]
+
+
+def test_who_has_no_models_is_told_what_brings_them(monkeypatch):
+    from specds import loading
+
+    monkeypatch.setattr(loading, "__file__", "/site-packages/specds/loading.py")
+    with pytest.raises(ImportError, match=r"specds_demo is not installed: .*'specds\[demo\]'"):
+        demo_models()

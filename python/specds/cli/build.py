@@ -140,9 +140,9 @@ def _build(
             )
     except (Exception, KeyboardInterrupt) as error:
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
-            terminal.note("what was complete is kept: the same command goes on from there")
+            terminal.note("what was read is kept: the same command goes on from there")
         elif isinstance(error, KeyboardInterrupt):
-            terminal.note("nothing was complete yet: the same command begins anew")
+            terminal.note("nothing was read yet: the same command begins anew")
         raise
     display.show(report.to_dict(), display.build_table(report), as_json=as_json)
 

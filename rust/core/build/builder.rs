@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::{fmt, thread};
+use std::fmt;
 
 use crate::base::error::{Error, Result};
 use crate::build::admission::Admission;
@@ -12,7 +12,6 @@ use crate::build::finished_shard::{FinishedShard, move_shard};
 use crate::build::index_workers::{Event, IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
 use crate::build::staging::Staging;
-use crate::index::suffix_array;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, folder_name};
@@ -91,7 +90,7 @@ impl DatastoreBuilder {
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
             indexer: Some(IndexWorkers::new(
-                num_threads(&options, limit),
+                options.num_threads(limit),
                 options.index(),
             )?),
             admission: Admission::default(),
@@ -177,6 +176,14 @@ impl DatastoreBuilder {
     /// [`Error::BuildFailed`].
     pub fn staging_folder(&self) -> Result<&Path> {
         Ok(self.staging()?.path())
+    }
+
+    /// Has the next build of this plan go on from here, where this one is dropped: as for a user's
+    /// interrupt. Without it, that one goes on from the last checkpoint.
+    pub fn keep(&mut self) {
+        if let (false, Some(text)) = (self.has_failed, &mut self.current) {
+            let _ = text.checkpoint(); // what cannot be kept is given again
+        }
     }
 
     /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
@@ -439,11 +446,4 @@ pub(crate) fn stoppable(
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Error::Stopped),
     }
-}
-
-/// How many shards are sorted at the same time.
-fn num_threads(options: &DatastoreOptions, limit: u64) -> usize {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let in_memory = options.max_memory / suffix_array::memory(limit, options.width());
-    usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
 }

@@ -119,7 +119,8 @@ impl DocumentLog {
         Ok(())
     }
 
-    fn checkpoint(&mut self) -> Result<()> {
+    /// Has what is written so far outlive a kill, where a build may go on from it.
+    pub(crate) fn checkpoint(&mut self) -> Result<()> {
         if !self.is_kept {
             return Ok(());
         }

@@ -1,8 +1,10 @@
 //! What is a datastore built for, and from?
 
+use std::thread;
+
 use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
-use crate::index::suffix_array::most_tokens;
+use crate::index::suffix_array::{self, most_tokens};
 use crate::index::write::IndexOptions;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
@@ -116,6 +118,13 @@ impl DatastoreOptions {
             ..self.clone()
         };
         Some(format!("{words}\n{shaping:?} {}", old.unwrap_or_default()))
+    }
+
+    /// How many shards of at most `limit` tokens are sorted at the same time.
+    pub(crate) fn num_threads(&self, limit: u64) -> usize {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let in_memory = self.max_memory / suffix_array::memory(limit, self.width());
+        usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
     }
 
     /// How a shard is indexed.

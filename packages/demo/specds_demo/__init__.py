@@ -1,0 +1,1 @@
+"""The models of `specds demo`, a folder each: `specds.loading` names them."""

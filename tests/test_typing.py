@@ -1,0 +1,108 @@
+"""A user's program sees every type, and mypy finds what is wrong with it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+import specds
+
+PROGRAM = """\
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import specds
+from numpy.typing import NDArray
+from specds.drafters import Memory
+from typing_extensions import assert_type
+
+
+def texts() -> Iterator[NDArray[np.int64]]:
+    yield np.array([5, 6, 7])
+
+
+def ask(path: Path) -> int:
+    with specds.build_from_token_ids(texts(), path, vocab_size=100) as datastore:
+        found = datastore.lookup([5, 6], max_match=8)
+        assert_type(found.length, int)
+        assert_type(datastore.continuations(found), tuple[NDArray[np.int64], NDArray[np.int64]])
+        assert_type(datastore.count_next([5]), NDArray[np.int64])
+        assert_type([document.token_ids for document in datastore], list[NDArray[np.int64]])
+        assert_type(datastore.prior, bytes | None)
+        return datastore.count([5])
+
+
+def draft(path: Path) -> specds.FusedDrafter:
+    config = specds.FusedConfig()
+    drafter = specds.FusedDrafter(path, config, memory=Memory(100))
+    session = drafter.session([5, 6])
+    tree = session.draft(8)
+    assert_type(tree.token_ids, NDArray[np.int64])
+    assert_type(tree.accept([7] * (1 + len(tree))), tuple[NDArray[np.int64], NDArray[np.int64]])
+    session.finish()
+    drafter.save("mine.memory")
+    assert_type(specds.FusedDrafter.resume("mine.memory", path), specds.FusedDrafter)
+    return drafter
+
+
+def build(tokenizer: Any) -> str:
+    corpus = specds.open_corpus("answers.jsonl", specds.CorpusOptions())
+    options = specds.BuildOptions(max_tokens=1000)
+    report = specds.build_datastore(corpus, tokenizer, "answers.specds", options)
+    assert_type(report.num_tokens, int)
+    assert_type(report.skipped, Counter[str])
+    return str(report.path)
+
+
+def write(model: Any, tokenizer: Any) -> str:
+    output = specds.generate(model, None, "answers.specds", budget=16, max_new_tokens=8)
+    assert_type(output.stats.tokens_per_s, float)
+    assert_type(output.stats.num_accepted_tokens, int)
+    specds.warm_up(model)
+    specds.release(model)
+    return specds.Chat(model, tokenizer, specds.PromptLookupDrafter()).send("Hello")
+
+
+def serve() -> dict[str, int]:
+    engine = specds.EngineDrafter('{"memory": "shared"}', vocab_size=100)
+    engine.sync([[1, 2], None], names=["a", "b"])
+    _, _, probs = engine.draft_chains(4)
+    assert_type(probs, NDArray[np.float32])
+    return engine.stats()
+"""
+
+WRONG = """\
+import specds
+
+specds.Datastore("a").lookup([5], max_match="b")
+specds.Datastore("a").no_such
+specds.FusedDrafter(3)
+specds.generate(None, budget="much")
+specds.open_corpus(5)
+"""
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    """What mypy says of a program that is checked as a user's is, but for torch's own types."""
+    monkeypatch.setenv("MYPYPATH", str(Path(specds.__file__).parents[1]))
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*,transformers.*]\nfollow_imports=skip")
+
+    def check(program):
+        (tmp_path / "program.py").write_text(program)
+        options = ["--strict", "--config-file", "mypy.ini", "--python-executable", sys.executable]
+        monkeypatch.chdir(tmp_path)
+        out, err, _ = api.run([*options, "--cache-dir", "cache", "program.py"])
+        return [line for line in (out + err).splitlines() if line.startswith("program.py")]
+
+    return check
+
+
+def test_a_users_program_is_checked_by_mypy(checked):
+    assert checked(PROGRAM) == []
+    lines = {line.split(":")[1] for line in checked(WRONG)}
+    assert lines == {"3", "4", "5", "6", "7"}
