@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
-from specds.corpora.files import readable
-from specds.corpora.json_rows import document_rows
+from specds.corpora.files import document_rows, readable
 from specds.corpora.rows import BadRowError, conversation, plain
 
 pa = pytest.importorskip("pyarrow")
@@ -89,7 +88,7 @@ def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
     content = json.dumps(rows, ensure_ascii=False, indent=size % 3 or None).encode()
     file = io.BufferedReader(io.BytesIO(content), size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specds.corpora.json_rows._CHUNK_BYTES", size)
+        patch.setattr("specds.corpora.files._CHUNK_BYTES", size)
         assert [row for _, row, _ in document_rows(file, lambda: 0)] == rows
 
 
@@ -111,7 +110,7 @@ def test_progress_reaches_the_size_of_the_file(tmp_path, name):
 
 
 def test_large_rows_and_values_across_chunks_are_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("specds.corpora.json_rows._CHUNK_BYTES", 64)
+    monkeypatch.setattr("specds.corpora.files._CHUNK_BYTES", 64)
     rows = [{"text": "a" * size} for size in (1, 63, 64, 65, 5000, 1)]
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows))
@@ -277,8 +276,8 @@ def test_list_is_read_up_to_what_is_not_json(tmp_path, content, number):
 
 
 def test_list_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("specds.corpora.json_rows._CHUNK_BYTES", 16)
-    monkeypatch.setattr("specds.corpora.json_rows._LARGEST_ROW", 100)
+    monkeypatch.setattr("specds.corpora.files._CHUNK_BYTES", 16)
+    monkeypatch.setattr("specds.corpora.files._LARGEST_ROW", 100)
     path = tmp_path / "rows.json"
     path.write_text('[{"text": "a"}, {"text": "' + "b" * 10_000 + '"}]')
     with pytest.raises(CorpusError, match=r"rows.json: row 2: not JSON: Unterminated string"):

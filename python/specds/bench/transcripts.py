@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from specds.corpora.files import decompressed, readable
-from specds.corpora.json_rows import line_rows
+from specds.corpora.files import decompressed, line_rows, readable
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
@@ -156,15 +155,30 @@ def _ids(
     tokenizer: PreTrainedTokenizerBase,
     vocab_size: int,
 ) -> np.ndarray:
-    field, value = _field(row, name, place)
+    """The recorded ids where the row has them, else those of the text."""
+    field, kind = (f"{name}_ids", list) if row.get(f"{name}_ids") is not None else (name, str)
+    value: Any = row.get(field)
+    if value is None and name != "predicted_output":
+        raise TranscriptError(f"{place}: neither `{name}` nor `{name}_ids`: a transcript needs one")
+    if not isinstance(value, (kind, type(None))):
+        wanted = "a list of token ids" if kind is list else "a text"
+        raise TranscriptError(f"{place}: `{field}` must be {wanted}, not {type(value).__name__}")
     if not value and name != "predicted_output":
         raise TranscriptError(f"{place}: `{field}` is empty: leave the row out")
+    ids = value or []
     if isinstance(value, str):
-        ids = list(_encoded(value, name, tokenizer))
-    else:
-        ids = _checked(value, f"{place}: `{field}`", vocab_size)
+        ids = tokenizer.encode(value, add_special_tokens=name == "prompt")
+        # The model stopped there, and had to be right about that as well.
+        if name == "completion" and isinstance(tokenizer.eos_token_id, int):
+            ids = [*ids, tokenizer.eos_token_id]
     if value and not ids:
         raise TranscriptError(f"{place}: `{field}` holds no token: leave the row out")
+    for position, token in enumerate(ids if kind is list else ()):
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise TranscriptError(
+                f"{place}: `{field}` holds {token!r} at position {position}: ids are in "
+                f"0..{vocab_size}, is it the tokenizer of the model that wrote them?"
+            )
     return np.array(ids, dtype=np.uint32)
 
 
@@ -196,37 +210,3 @@ def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]
 
 
 _MOST_SUGGESTED = 1024
-
-
-def _field(row: dict[str, Any], name: str, place: str) -> tuple[str, str | list[Any]]:
-    """The recorded ids where the row has them, else the text."""
-    for field, kind in ((f"{name}_ids", list), (name, str)):
-        if row.get(field) is not None:
-            value = row[field]
-            if not isinstance(value, kind):
-                wanted = "a list of token ids" if kind is list else "a text"
-                raise TranscriptError(
-                    f"{place}: `{field}` must be {wanted}, not {type(value).__name__}"
-                )
-            return field, value
-    if name == "predicted_output":
-        return name, ""
-    raise TranscriptError(f"{place}: neither `{name}` nor `{name}_ids`: a transcript needs one")
-
-
-def _encoded(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
-    is_prompt = name == "prompt"
-    yield from tokenizer.encode(text, add_special_tokens=is_prompt)
-    # The model stopped there, and had to be right about that as well.
-    if name == "completion" and isinstance(tokenizer.eos_token_id, int):
-        yield tokenizer.eos_token_id
-
-
-def _checked(ids: list[Any], place: str, vocab_size: int) -> list[int]:
-    for position, token in enumerate(ids):
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise TranscriptError(
-                f"{place} holds {token!r} at position {position}: ids are in 0..{vocab_size}, "
-                "is it the tokenizer of the model that wrote them?"
-            )
-    return ids

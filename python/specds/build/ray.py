@@ -13,7 +13,6 @@ import os
 import pickle
 import shutil
 import socket
-import tempfile
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from specds._core import merge
 from specds._lazy import imported
 from specds.build.local import open_builder, tokenise
 from specds.build.report import BuildReport, Clock, Reading
+from specds.cache_folder import write_whole
 from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import digest
 from specds.tokenization import fingerprint
@@ -288,10 +288,7 @@ def _read(folder: Path, number: int) -> Reading | None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Writes a file in one step."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        json.dump(content, file)
-    Path(file.name).replace(path)
+    write_whole(path, json.dumps(content).encode())
 
 
 @contextmanager
