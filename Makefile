@@ -37,6 +37,9 @@ format: dev ## format and mend what can be mended
 bench: dev ## microbenchmarks of the core on the standard library
 	cargo bench
 
+bench-start: dev ## how long the first commands take, and a keystroke in `specds view`; ARGS="--datastore PATH --demo"
+	$(BIN)/python benches/first_minutes.py $(ARGS)
+
 bench-index: dev ## the datastore against its bars; ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	PYTHONPATH=benches $(BIN)/python -m index $(ARGS)
 

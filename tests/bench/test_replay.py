@@ -412,8 +412,12 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
         *("--budget", "2,4", "--html", page),
     )
     assert code == 0
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    probe = f"""<script>which.options[0].text = "a".repeat(99); document.title = {wider}</script>"""
+    page.write_text(page.read_text().replace("</body>", f"{probe}</body>"))
     shown, console = rendered(page.as_uri(), tmp_path, width=width)
     assert console == []
+    assert "<title>0</title>" in shown
     figures = shown.split("<figure ")[1:]
     assert len(figures) == 9
     for figure in figures:

@@ -241,6 +241,22 @@ def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer)
     assert shards.num_shards == pytest.approx(estimate.num_tokens / 100_000, abs=2)
 
 
+def test_an_estimate_of_a_larger_corpus_is_near_what_it_takes(
+    tmp_path, demo_tokenizer, monkeypatch
+):
+    monkeypatch.setattr("specds.build.estimate._READ_BYTES", 4 << 20)
+    monkeypatch.setattr("specds.build.estimate._SAMPLE_BYTES", 200_000)
+    # Later documents are longer, and a larger shard has wider positions.
+    texts = [f"value_{index} = {index * index}\n" * (1 + index // 4) for index in range(800)]
+    made, options = corpus(texts), BuildOptions(prior_tokens=0)
+    estimate = estimate_build(made, demo_tokenizer, options)
+    report = build_datastore(made, demo_tokenizer, tmp_path / "d", options)
+    assert report.num_documents > 5 * estimate.sampled_documents
+    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
+    assert estimate.num_tokens == pytest.approx(report.num_tokens, rel=0.1)
+    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.1)
+
+
 PEAK = """
 import sys, threading
 import numpy as np

@@ -16,12 +16,11 @@ from specds.corpora import Document
 from specds.tokenization import encode_batch, vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transformers import PreTrainedTokenizerBase
 
     from specds.corpora import Corpus
 
+_READ_BYTES = 32 << 20
 _SAMPLE_BYTES = 4 << 20
 _SAMPLED_PARTS = 8
 
@@ -87,9 +86,11 @@ def estimate_build(
     """
     options = options or BuildOptions()
     started = time.perf_counter()
-    documents = list(_sample(corpus))
+    documents, stride = _sample(corpus)
+    read_s = (time.perf_counter() - started) / stride
+    started = time.perf_counter()
     tokens, lengths = encode_batch(tokenizer, [document.text for document in documents])
-    tokenise_s = time.perf_counter() - started
+    tokenise_s = read_s + time.perf_counter() - started
     sampled = len(tokens) + len(lengths)
 
     started = time.perf_counter()
@@ -106,7 +107,6 @@ def estimate_build(
     expected = known if known is not None else 1_000_000
     # The tables by token and the padding of files are there once, however large the corpus.
     fixed = 4 * size + 50_000
-    bytes_per_token = max(num_bytes - fixed, 0) / sampled
     per_token = 8 if size > 1 << 16 else 4
     prior_tokens = min(options.prior_tokens, expected // _PRIOR_SHARE)
     prior_bytes = len(fit_weights(None, [])) if prior_tokens >= _LEAST_PRIOR_TOKENS else 0
@@ -115,6 +115,9 @@ def estimate_build(
         options.max_shard_tokens or expected,
         max(options.sorting_memory() - _SORTING_BYTES, 2 * per_token) // per_token,
     )
+    # A position takes as many bits as the number of a shard's tokens.
+    wider = (shard.bit_length() - sampled.bit_length()) / 8
+    bytes_per_token = max(num_bytes - fixed, 0) / sampled + wider
     return BuildEstimate(
         num_tokens=known,
         num_documents=None if known is None else round(len(documents) * known / sampled),
@@ -130,18 +133,27 @@ def estimate_build(
     )
 
 
-def _sample(corpus: Corpus) -> Iterator[Document]:
-    """The first documents of parts that lie evenly in the corpus."""
-    step = -(-len(corpus.parts) // _SAMPLED_PARTS)
-    parts = corpus.parts[::step]
+def _sample(corpus: Corpus) -> tuple[list[Document], int]:
+    """Every so many of the first documents of parts that lie evenly in the corpus; how many."""
+    parts = corpus.parts[:: -(-len(corpus.parts) // _SAMPLED_PARTS)]
+    documents: list[Document] = []
+    held, seen, stride = 0, 0, 1
     for part in parts:
-        num_bytes = 0
-        for item in islice(part, _SAMPLE_BYTES):
-            if isinstance(item, Document):
-                yield item
-                num_bytes += len(item.text)
-                if num_bytes >= _SAMPLE_BYTES // len(parts):
-                    break
+        num_read = 0
+        for item in islice(part, _READ_BYTES):
+            if not isinstance(item, Document):
+                continue
+            if seen % stride == 0:
+                documents.append(item)
+                held += len(item.text)
+            if held > _SAMPLE_BYTES and len(documents) > 1:
+                documents, stride = documents[::2], 2 * stride
+                held = sum(len(document.text) for document in documents)
+            seen += 1
+            num_read += len(item.text)
+            if num_read >= _READ_BYTES // len(parts):
+                break
+    return documents, stride
 
 
 def _expected_tokens(

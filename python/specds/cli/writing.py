@@ -90,7 +90,7 @@ def summary(stats: GenerationStats, sources: Mapping[str, int], *, by_source: bo
         for number, (source, count) in enumerate(sources.items()):
             style = COLOURS.get(source, DRAFTED) if by_source else "dim"
             text.append(", " if number else "", "dim").append(f"{source} {count:,}", style)
-    if stats.measure_s > 0.1 * stats.total_s:
+    if stats.measure_s > max(0.1 * stats.total_s, 0.1):
         text.append(f"; {stats.measure_s:.1f} s of it timed the model, once", "dim")
     return text
 

@@ -1,8 +1,8 @@
 //! How does a corpus become a datastore?
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::fmt;
 
 use crate::base::error::{Error, Result};
 use crate::build::admission::Admission;
