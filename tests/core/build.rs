@@ -10,7 +10,6 @@ use specds::index::Stage;
 use specds::lookup::Datastore;
 use specds::storage::MAX_VOCAB_SIZE;
 
-use crate::files::read_all;
 use crate::{build, options, silent, tempdir};
 
 fn names(folder: &Path) -> Vec<String> {
