@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
 from index.report import Figure
+from specds._core import TokenTree
 from specds.accept.on_device import Chooser, PassRequest
-from specds.verify.inputs import Inputs
 from specds.verify.static import StaticRunner
 from specds.verify.tree_attention import kernel_reason
 
@@ -87,13 +87,12 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
             model = model.eval().to(device)
             runner = StaticRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
             runner.prefill(torch.arange(PROMPT)[None])
-            host = Inputs.on_host(1, WIDTH)
-            host.fill([0], [None], [PROMPT], [()])
-            inputs = Inputs.of(host.numbers.to(device), 1, WIDTH)
-            _, _, end = runner._shape(1, WIDTH, PROMPT)
+            tree = TokenTree(range(WIDTH - 1), [-1] * (WIDTH - 1))
+            of_shape, end = runner._filled([0], [tree], [()])
+            inputs, numbers = of_shape.inputs, of_shape.host.numbers.clone()
 
-            def compute(runner: Any = runner, inputs: Any = inputs, host: Any = host) -> Any:
-                inputs.numbers.copy_(host.numbers)
+            def compute(runner: Any = runner, inputs: Any = inputs, numbers: Any = numbers) -> Any:
+                inputs.numbers.copy_(numbers)
                 return runner._pass(inputs, end)  # noqa: B023
 
             logits = compute()
