@@ -48,7 +48,7 @@ def test_rows_come_and_go_over_chunked_prefill_and_a_shared_cache(prompts):
 
 
 def test_requests_that_give_way_to_others_come_back(prompts, plain, monkeypatch):
-    """The engine takes back what rows of it hold, in every seventh step, as where memory is full."""
+    """The engine takes back what its rows hold every seventh step, as where memory is full."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "7")
     with Engine("SPECDS", options={}) as engine:
