@@ -76,6 +76,7 @@ class Engine:
         ]
         self.num_row_steps = sum(steps) + len(texts)
         self.num_cached = sum(about["cached_tokens"] for about in told)
+        self.num_retractions = sum(about["num_retractions"] for about in told)
         return texts
 
 

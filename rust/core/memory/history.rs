@@ -5,7 +5,7 @@ use std::ops::BitXor;
 
 use crate::base::portable_math::saturating_u32;
 use crate::memory::postings::Postings;
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
 
 /// The tokens that are appended one right after the other.
 const BLOCK: usize = 32;
@@ -55,7 +55,8 @@ impl History {
         tokens.truncate(Self::MAX_LENGTH);
         let in_text = tokens.iter().filter(|&&token| token != Self::BOUNDARY);
         let most = in_text.max().map_or(0, |&token| token as usize + 1);
-        if most > MAX_LISTED {
+        let token_bits = bits_of(most.saturating_sub(1));
+        if most > MAX_LISTED || 2 * token_bits + bits_of(tokens.len()) > u64::BITS {
             let mut history = Self::default();
             history.extend(&tokens);
             return history;
@@ -72,8 +73,10 @@ impl History {
         let last_of_token = SlotTable::of(&tokens_with_last.collect::<Vec<_>>(), tokens.len());
         let pairs = (1..).zip(tokens.windows(2));
         let pairs = pairs.filter(|(_, two)| !two.contains(&Self::BOUNDARY));
-        let pairs = pairs.map(|(place, two)| (place, pair(two[0], two[1])));
-        let of_pairs = Postings::of_all(&pairs, tokens.len());
+        let pairs =
+            pairs.map(|(place, two)| (place, u64::from(two[0]) << token_bits | u64::from(two[1])));
+        let widened = |key| (key >> token_bits) << 32 | key & !(u64::MAX << token_bits);
+        let of_pairs = Postings::of_all(&pairs, widened, tokens.len());
         Self {
             tokens,
             same_token,
@@ -239,6 +242,22 @@ mod tests {
         assert!(filed.num_bytes() <= history.num_bytes());
         check(&History::of(vec![u32::MAX - 1, 7]), &[u32::MAX - 1, 7], 8);
         assert_eq!(History::of(Vec::new()).num_bytes(), 0);
+    }
+
+    /// A pair and its place are filed as 64 bits: all of them used, and more than there are.
+    #[test]
+    fn the_largest_tokens_are_filed_as_others_are() {
+        for length in [(1 << 16) - 3, 1 << 16] {
+            let largest = [(1 << 24) - 1, 7, (1 << 24) - 1];
+            let text = [&text(length)[..length - 1], &largest].concat();
+            let filed = History::of(text.clone());
+            check(&filed, &text, 4);
+            for token in [7, (1 << 24) - 1] {
+                let found: Vec<_> = filed.of_pair((1 << 24) - 1, token).collect();
+                assert_eq!(found, occurrences(&text, &[(1 << 24) - 1, token]));
+                assert!(filed.of_pair(token, (1 << 24) - 1).count() <= 1);
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::hint::{black_box, select_unpredictable};
 use std::ops::{BitXor, Range};
 
 use crate::base::portable_math::saturating_u32;
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve, spread};
+use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
 
 /// How many numbers the first runs of a key are, each with the one that tells what was before it; the
 /// last size is that of all later ones, a line of the cache.
@@ -17,7 +17,7 @@ const UNIT: usize = SIZES[0];
 const SIZE_BITS: u32 = 3;
 const NONE_BEFORE: u32 = u32::MAX >> SIZE_BITS;
 
-/// Where all places are filed at once, so many are sorted at a time, or an eighth of them.
+/// Where all places are filed at once, so many are sorted at a time, or a fourth of them.
 const AT_ONCE: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// Stands for no place yet.
@@ -75,33 +75,37 @@ impl Postings {
     }
 
     /// The postings of all these places, as if they had been [added](Self::add) in ascending order, in a
-    /// fraction of the time: the places of a key are brought together first, key after key as the table
-    /// has them, so memory is read and written in order. O(n log n); beside, it takes 2 bytes a place and
-    /// 16 a key.
+    /// fraction of the time: the places of a key are brought together first, so runs are written in
+    /// order. O(n log n); beside, it takes 2 bytes a place and 16 a key.
     ///
-    /// `keys` has each place with its key, at most `most` of them.
-    pub(crate) fn of_all(keys: &(impl Iterator<Item = (u32, u64)> + Clone), most: usize) -> Self {
-        let num_parts = most.div_ceil(AT_ONCE).clamp(1, 8);
+    /// `keys` has each place, below `most`, with its key in as few bits as the place leaves of 64;
+    /// `widened` gives the key itself.
+    pub(crate) fn of_all(
+        keys: &(impl Iterator<Item = (u32, u64)> + Clone),
+        widened: impl Fn(u64) -> u64,
+        most: usize,
+    ) -> Self {
+        let num_parts = most.div_ceil(AT_ONCE).clamp(1, 4);
+        let place_bits = bits_of(most);
         let (mut postings, mut heads, mut sorted) = (Self::default(), Vec::new(), Vec::new());
         reserve(&mut heads, most);
         reserve(&mut sorted, most / num_parts * 2);
         let num_parts = num_parts as u64;
         for part in 0..num_parts {
             sorted.clear();
-            sorted.extend(keys.clone().filter_map(|(place, key)| {
-                let hash = spread(key) >> 32;
-                let entry = || u128::from(hash) << 96 | u128::from(key) << 32 | u128::from(place);
-                ((hash * num_parts) >> 32 == part).then(entry)
-            }));
+            let in_part = keys.clone().filter(|&(_, key)| {
+                let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+                (hash * num_parts) >> 32 == part
+            });
+            sorted.extend(in_part.map(|(place, key)| key << place_bits | u64::from(place)));
             sorted.sort_unstable();
-            for same_key in sorted.chunk_by(|one, other| one >> 32 == other >> 32) {
-                let (key, first) = key_and_place(same_key[0]);
-                let head = same_key[1..]
-                    .iter()
-                    .fold(Head::Place(first), |head, &entry| {
-                        postings.with_place(Some(head), key_and_place(entry).1)
-                    });
-                heads.push((key, head.number()));
+            for same_key in sorted.chunk_by(|one, other| one >> place_bits == other >> place_bits) {
+                let mut head = None;
+                for entry in same_key {
+                    head = Some(postings.with_place(head, place_of(*entry, place_bits)));
+                }
+                let key = widened(same_key[0] >> place_bits);
+                heads.extend(head.map(|head| (key, head.number())));
             }
         }
         let end = most.max(postings.runs.len() / UNIT);
@@ -210,13 +214,13 @@ impl Postings {
     }
 }
 
-/// Of what is sorted to bring the places of a key together: below some of the key's hash.
+/// The low bits of what is sorted to bring the places of a key together.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "these bits are what is meant"
 )]
-fn key_and_place(entry: u128) -> (u64, u32) {
-    ((entry >> 32) as u64, entry as u32)
+fn place_of(entry: u64, place_bits: u32) -> u32 {
+    (entry & !(u64::MAX << place_bits)) as u32
 }
 
 /// A place of the key that is filed under a number: the only one, or the first of its last run.

@@ -69,8 +69,7 @@ impl SlotTable {
         *self = grown;
     }
 
-    /// The table of these keys, no two the same, with their numbers, all below `end`. Quick where their
-    /// hashes ascend.
+    /// The table of these keys, no two the same, with their numbers, all below `end`.
     pub(crate) fn of(keys: &[(u64, u32)], end: usize) -> Self {
         if keys.is_empty() {
             return Self::default(); // it takes no memory, as an empty text must not
@@ -89,7 +88,7 @@ impl SlotTable {
         Self {
             slots,
             len: 0,
-            bits: (usize::BITS - end.leading_zeros() + 1).min(u32::BITS),
+            bits: (bits_of(end) + 1).min(u32::BITS),
         }
     }
 
@@ -166,12 +165,17 @@ fn slots_of(num_keys: usize) -> usize {
     num_keys + num_keys / 7 + 1
 }
 
+/// How many bits a number has.
+pub(crate) fn bits_of(number: usize) -> u32 {
+    usize::BITS - number.leading_zeros()
+}
+
 /// Spreads the bits of a key.
 ///
 /// Not alike in two processes, since texts come from strangers: nobody can choose keys that collide.
 /// What is found does not depend on it.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-pub(crate) fn spread(key: u64) -> u64 {
+fn spread(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
     let product = u128::from(key ^ *SECRET) * 0x9E37_79B9_7F4A_7C15;
     (product >> 64) as u64 ^ product as u64
