@@ -13,8 +13,8 @@ use specds::index::Stage;
 use specds::storage::MAX_SHARD_TOKENS;
 
 use crate::arrays::integers;
+use crate::datastore::Datastore;
 use crate::error::py_err;
-use crate::lookup::Datastore;
 use crate::storage::located;
 
 /// Writes a datastore beside its target and publishes it when it is complete.

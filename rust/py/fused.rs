@@ -9,9 +9,9 @@ use specds::draft::Source;
 use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
 
 use crate::arrays::integers;
+use crate::datastore::Datastore;
 use crate::draft::DraftSession;
 use crate::error::py_err;
-use crate::lookup::Datastore;
 use crate::memory::Memory;
 use crate::papers::ModelTables;
 

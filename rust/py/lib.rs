@@ -4,6 +4,7 @@
 
 mod arrays;
 mod builder;
+mod datastore;
 mod draft;
 mod engine;
 mod error;
@@ -28,6 +29,8 @@ mod _core {
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, compact, merge, refit};
     #[pymodule_export]
+    use super::datastore::Datastore;
+    #[pymodule_export]
     use super::draft::{DraftSession, draft_batch};
     #[pymodule_export]
     use super::engine::EngineDrafter;
@@ -37,8 +40,6 @@ mod _core {
     use super::found::{Match, StoredDocument};
     #[pymodule_export]
     use super::fused::{FusedState, fit_weights};
-    #[pymodule_export]
-    use super::lookup::Datastore;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

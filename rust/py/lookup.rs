@@ -1,8 +1,8 @@
-//! `specds.Datastore`.
+//! `specds.Datastore`: what it is asked.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2};
@@ -12,79 +12,10 @@ use pyo3::types::{PyBytes, PyTuple};
 use specds::lookup;
 
 use crate::arrays::{integers, lists_of_integers};
+use crate::datastore::Datastore;
 use crate::error::py_err;
 use crate::found::{Documents, Match, StoredDocument};
 use crate::storage::located;
-
-/// An index over the tokens of a corpus: built once, memory-mapped, never modified.
-///
-/// Safe to share by threads; pickled by its path. Opening takes milliseconds whatever the size.
-/// Iterating over it reads one document after the other.
-///
-/// Args:
-///     path: A folder that was made by `specds build`.
-///
-/// Raises:
-///     FileNotFoundError: There is nothing at `path`.
-///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
-#[pyclass(frozen, module = "specds")]
-pub(crate) struct Datastore {
-    opened: RwLock<Option<Arc<lookup::Datastore>>>,
-    path: PathBuf,
-    build_id: u128,
-}
-
-impl From<lookup::Datastore> for Datastore {
-    fn from(opened: lookup::Datastore) -> Self {
-        Self {
-            path: opened.path().to_owned(),
-            build_id: u128::from_str_radix(&opened.manifest().build_id, 16).unwrap_or(0),
-            opened: RwLock::new(Some(Arc::new(opened))),
-        }
-    }
-}
-
-impl Datastore {
-    /// What drafters share; an error once it was closed.
-    pub(crate) fn opened(&self) -> PyResult<Arc<lookup::Datastore>> {
-        let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
-        opened.clone().ok_or_else(|| {
-            let path = self.path.display();
-            PyValueError::new_err(format!("the datastore {path} is closed: open it again"))
-        })
-    }
-
-    fn work<T: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&lookup::Datastore) -> specds::Result<T> + Send,
-    ) -> PyResult<T> {
-        let opened = self.opened()?;
-        py.detach(|| work(&opened)).map_err(py_err)
-    }
-
-    /// The match that is meant, or that of tokens.
-    fn found(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<lookup::Match> {
-        let Ok(of_match) = of.cast_exact::<Match>() else {
-            let tokens: Vec<u32> = integers(of, "of")?;
-            return self.work(py, |datastore| datastore.find(&tokens));
-        };
-        let of_match = of_match.get();
-        if of_match.build_id == self.build_id {
-            return Ok(of_match.found.clone());
-        }
-        Err(PyValueError::new_err(
-            "`of` is a match in another datastore: look it up in this one",
-        ))
-    }
-
-    fn matched(&self, found: lookup::Match) -> Match {
-        Match {
-            found,
-            build_id: self.build_id,
-        }
-    }
-}
 
 #[pymethods]
 impl Datastore {

@@ -11,8 +11,8 @@ use specds::fused;
 use specds::memory::{MemoryOptions, Sharing};
 
 use crate::arrays::integers;
+use crate::datastore::Datastore;
 use crate::error::py_err;
-use crate::lookup::Datastore;
 
 /// What earlier requests said and taught, by tenant, within a number of bytes.
 ///

@@ -18,9 +18,9 @@ use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::arrays::integers;
 use crate::builder::report_to;
+use crate::datastore::Datastore;
 use crate::draft::DraftSession;
 use crate::error::py_err;
-use crate::lookup::Datastore;
 
 /// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
 ///

@@ -9,6 +9,7 @@ import pytest
 from specds import Datastore, build_from_token_ids
 from specds.hub import locate, named_datastore
 from specds.hub.checks import remember, remembered
+from specds.hub.client import small_blocks
 from specds.hub.names import HubName
 from specds.hub.upload import card_of
 
@@ -149,3 +150,12 @@ def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
     assert drafted({"datastore": None}) == [[-1, -1]]
     (tmp_path / "specds.json").unlink()
     assert drafted({}) == [[-1, -1]]
+
+
+def test_the_client_writes_small_blocks_while_specds_pulls_and_its_own_afterwards():
+    constants = pytest.importorskip("huggingface_hub").constants
+    before = constants.DOWNLOAD_CHUNK_SIZE
+    with pytest.raises(KeyError), small_blocks():
+        assert before > constants.DOWNLOAD_CHUNK_SIZE
+        raise KeyError
+    assert before == constants.DOWNLOAD_CHUNK_SIZE

@@ -18,6 +18,7 @@ LIBRARY = {"library_name": "specds", "library_version": __version__}
 LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
 
 _TIMEOUT_S = 10.0
+_BLOCK = 1 << 16  # bytes, as many as the client reads from a connection at once
 UNAUTHORISED = (401, 403)
 
 
@@ -40,6 +41,22 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
         name.repository, revision=name.revision, files_metadata=True, timeout=_TIMEOUT_S
     )
     return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Has the client hand on each block that it reads.
+
+    It gathers 10 MB of them by default, in new memory each time: that is more than half of its
+    processor time.
+    """
+    constants = hub().constants
+    kept = getattr(constants, "DOWNLOAD_CHUNK_SIZE", _BLOCK)  # not every version may have it
+    constants.DOWNLOAD_CHUNK_SIZE = _BLOCK
+    try:
+        yield
+    finally:
+        constants.DOWNLOAD_CHUNK_SIZE = kept
 
 
 def connection_errors() -> tuple[type[Exception], ...]:

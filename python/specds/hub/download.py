@@ -18,7 +18,7 @@ from specds.hub.checks import (
     remember,
     remembered,
 )
-from specds.hub.client import KIND, LIBRARY, describe, explained, hub
+from specds.hub.client import KIND, LIBRARY, describe, explained, hub, small_blocks
 from specds.hub.names import HubName
 from specds.tokenization import check_tokenizer
 
@@ -104,7 +104,7 @@ def _pull(
     if remembered(name) == folder:
         return folder
     check_sizes(name, manifest, sizes)
-    with explained(name):
+    with explained(name), small_blocks():
         hub().snapshot_download(
             name.repository,
             revision=commit,

@@ -1,0 +1,82 @@
+//! `specds.Datastore`: what it holds. What it is asked stands in `lookup`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use specds::lookup;
+
+use crate::arrays::integers;
+use crate::error::py_err;
+use crate::found::Match;
+
+/// An index over the tokens of a corpus: built once, memory-mapped, never modified.
+///
+/// Safe to share by threads; pickled by its path. Opening takes milliseconds whatever the size.
+/// Iterating over it reads one document after the other.
+///
+/// Args:
+///     path: A folder that was made by `specds build`.
+///
+/// Raises:
+///     FileNotFoundError: There is nothing at `path`.
+///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct Datastore {
+    pub(crate) opened: RwLock<Option<Arc<lookup::Datastore>>>,
+    pub(crate) path: PathBuf,
+    build_id: u128,
+}
+
+impl From<lookup::Datastore> for Datastore {
+    fn from(opened: lookup::Datastore) -> Self {
+        Self {
+            path: opened.path().to_owned(),
+            build_id: u128::from_str_radix(&opened.manifest().build_id, 16).unwrap_or(0),
+            opened: RwLock::new(Some(Arc::new(opened))),
+        }
+    }
+}
+
+impl Datastore {
+    /// What drafters share; an error once it was closed.
+    pub(crate) fn opened(&self) -> PyResult<Arc<lookup::Datastore>> {
+        let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
+        opened.clone().ok_or_else(|| {
+            let path = self.path.display();
+            PyValueError::new_err(format!("the datastore {path} is closed: open it again"))
+        })
+    }
+
+    pub(crate) fn work<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&lookup::Datastore) -> specds::Result<T> + Send,
+    ) -> PyResult<T> {
+        let opened = self.opened()?;
+        py.detach(|| work(&opened)).map_err(py_err)
+    }
+
+    /// The match that is meant, or that of tokens.
+    pub(crate) fn found(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<lookup::Match> {
+        let Ok(of_match) = of.cast_exact::<Match>() else {
+            let tokens: Vec<u32> = integers(of, "of")?;
+            return self.work(py, |datastore| datastore.find(&tokens));
+        };
+        let of_match = of_match.get();
+        if of_match.build_id == self.build_id {
+            return Ok(of_match.found.clone());
+        }
+        Err(PyValueError::new_err(
+            "`of` is a match in another datastore: look it up in this one",
+        ))
+    }
+
+    pub(crate) fn matched(&self, found: lookup::Match) -> Match {
+        Match {
+            found,
+            build_id: self.build_id,
+        }
+    }
+}
