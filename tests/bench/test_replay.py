@@ -281,6 +281,7 @@ BAD_ROWS = {
     "more right": ({**IDS, "suggested": [[2, 1], [0, 0]]}, r"holds \[2, 1\] at position 0: it has"),
     "beyond": ({**IDS, "suggested": [[0, 1], [0, 1], [2, 2]]}, r"\[2, 2\] at position 2"),
     "very long": ({**IDS, "suggested": [[0, 9999], [0, 1]]}, r"at most 1024"),
+    "group": ({**IDS, "group": 7}, r"`group` must be a text, not int"),
     "workload": ({**IDS, "workload": 3}, r"`workload` must be a text, not int"),
     "expected": ({**IDS, "predicted_output_ids": [-1]}, r"`predicted_output_ids` holds -1"),
     "no completion": ({"prompt": "a"}, r"neither `completion` nor `completion_ids`"),

@@ -138,7 +138,7 @@ class Request:
                     outcome = other and hopes(hope, likeliest[:other], other)
                     self.is_close |= bool(outcome) != bool(is_hopeful)
             last.append(prob)
-            if is_hopeful and path[-1] != self.separator and len(path) < 20:
+            if is_hopeful and path[-1] != self.separator and len(path) < 40:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 # Of equals, what is met first decides what is too little for the second.
                 self.is_on_edge |= bool(twins and self.slack and len(likeliest) + 1 >= free)
@@ -259,7 +259,7 @@ class Request:
 
     def expert_keys(self, expert, favourites, last):
         size = log2(expert.num_matches)
-        order = min(expert.order, 8)
+        order = max(1, sum(expert.order >= least for least in (1, 2, 3, 4, 5, 7, 10, 16)))
         distinct = len(expert.counts)
         spread = 0 if distinct == 1 else 1 if distinct < 0.3 * expert.num_matches else 2
         others = {"datastore": ("context", "memory"), "context": ("datastore", "memory")}
@@ -310,7 +310,8 @@ class Request:
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
         for candidate, gradient in gradients.items():
             for key in node["keys"][candidate]:
-                weights.add(key, 0.03 * gradient)
+                rate = 0.06 if key[0] in ("token", "pair") else 0.03
+                weights.add(key, rate * gradient)
         for expert in experts:
             ratios = {t: g * expert.ratio(t, node["shares"][t]) for t, g in gradients.items()}
             weights.add(expert.trust_key, 0.006 * sum(ratios.values()))

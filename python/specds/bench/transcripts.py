@@ -39,7 +39,7 @@ class Transcript:
         prompt_ids: Shape `(n,)`, n >= 1.
         completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
         group: Requests of one group are samples of one prompt, turns of one task, ...; by default
-            those of the same prompt.
+            those of the same prompt, or as a drafter finds them.
         predicted_ids: What the caller expected of the answer, shape `(n,)`; None if nothing.
         suggested: For each token of the completion, how many tokens a recorded drafter had right
             there, and how many it drafted; empty where none was recorded.
@@ -48,7 +48,7 @@ class Transcript:
     source: str
     prompt_ids: np.ndarray
     completion_ids: np.ndarray
-    group: Hashable = None
+    group: str | None = None
     predicted_ids: np.ndarray | None = None
     suggested: Sequence[tuple[int, int]] = ()
 

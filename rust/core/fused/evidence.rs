@@ -8,7 +8,7 @@ use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
 
 /// The greatest depth of a node.
-pub(crate) const MAX_DEPTH: usize = 20;
+pub(crate) const MAX_DEPTH: usize = 40;
 
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;

@@ -37,8 +37,9 @@ use crate::fused::weights::{
 /// How fast the weights of experts learn: those of what they matched, and those beside.
 const ORDER_RATE: f32 = 0.3;
 const EXPERT_RATE: f32 = 0.09;
-/// How fast those of candidates learn, and of what experts are worth as factors.
+/// How fast those of candidates learn, those of tokens, and of what experts are worth as factors.
 const CANDIDATE_RATE: f32 = 0.03;
+const TOKEN_RATE: f32 = 0.06;
 const TRUST_RATE: f32 = 0.006;
 const TOKEN_TRUST_RATE: f32 = 0.009;
 
@@ -117,7 +118,7 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
         let matched = expert.matched;
         let kind = matched.kind.index();
         let size = log2(matched.num_matches.max(1.0));
-        let order = matched.order.clamp(1, MAX_ORDER);
+        let order = order_level(matched.order);
         let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
         let others = match matched.kind {
             Kind::CORPUS => [Kind::CONTEXT, Kind::MEMORY],
@@ -148,6 +149,18 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
         let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
         expert.trust_key =
             TRUST.key((rank * (MAX_ORDER + 1) + order) * NUM_TRUST_SIZES + trust_size);
+    }
+}
+
+/// Which lengths of matches have weights together: the longer, the more.
+fn order_level(order: usize) -> usize {
+    match order {
+        0 => 1,
+        1..=4 => order,
+        5..=6 => 5,
+        7..=9 => 6,
+        10..=15 => 7,
+        _ => MAX_ORDER,
     }
 }
 
@@ -395,7 +408,7 @@ fn learn_candidates(
                 learned.add(key, CANDIDATE_RATE * gradient);
             }
             for key in candidate.keys.tokens {
-                learned.add_to_token(key, CANDIDATE_RATE * gradient);
+                learned.add_to_token(key, TOKEN_RATE * gradient);
             }
             gradients[candidate.slot] = gradient;
             sum += gradient;

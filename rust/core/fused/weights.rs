@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
 use crate::fused::evidence::Kind;
 
-/// The longest match that has weights of its own.
+/// How many lengths of matches are told apart.
 pub(crate) const MAX_ORDER: usize = 8;
 /// How many kinds of numbers of matches are told apart.
 pub(crate) const NUM_SIZES: usize = 8;

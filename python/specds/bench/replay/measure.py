@@ -299,7 +299,7 @@ def replay_all(
 def _starter(drafter: Drafter, transcript: Transcript) -> Callable[[], Session]:
     given: dict[str, Any] = {}
     if isinstance(drafter, FusedDrafter):
-        given["predicted_output"] = transcript.predicted_ids
+        given = {"predicted_output": transcript.predicted_ids, "group": transcript.group}
     return partial(drafter.session, transcript.prompt_ids, **given)
 
 
