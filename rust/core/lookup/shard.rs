@@ -160,45 +160,60 @@ impl Shard {
             self.suffixes
                 .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
         }
-        let is_match = |rank| self.tokens.compare(self.position(rank), pattern).is_eq();
         if pattern.len() > KEY_LEN {
-            let lower = self.below(start..end, pattern);
-            lower..gallop(lower..end, is_match)
+            self.bounds(start..end, start..end, pattern)
         } else {
             // The keys that equal the pattern are those of suffixes in the range.
-            let lower = self.below(start..(below * KEY_STRIDE).min(end), pattern);
-            lower..gallop(rank_after(above).max(lower)..end, is_match)
+            let (most, least) = ((below * KEY_STRIDE).min(end), rank_after(above).max(start));
+            self.bounds(start..most, least..end, pattern)
         }
     }
 
-    /// The first rank of `ranks` whose suffix is not below `pattern`.
+    /// From the first rank whose suffix is not below `pattern`, which is looked for in `lower`, to the
+    /// first one whose suffix is above it, in `upper`.
     ///
-    /// Splits the range in eight, not in two: nearly every read misses the processor's caches, and
-    /// those of one round are made at the same time (a draft takes 11.6 µs instead of 13.1).
-    fn below(&self, ranks: Range<usize>, pattern: &[u32]) -> usize {
+    /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
+    /// processor's caches, and those of one round are made at the same time.
+    fn bounds(
+        &self,
+        mut lower: Range<usize>,
+        mut upper: Range<usize>,
+        pattern: &[u32],
+    ) -> Range<usize> {
         const WAYS: usize = 8;
-        let Range { mut start, mut end } = ranks;
-        while start < end {
-            let step = (end - start).div_ceil(WAYS);
-            let mut positions = [0; WAYS];
-            let lasts = (start + step - 1..end).step_by(step);
-            let num_parts = lasts.len();
-            for (position, last) in positions.iter_mut().zip(lasts) {
+        let step = |ranks: &Range<usize>| ranks.len().div_ceil(WAYS).max(1);
+        let narrow = |ranks: &mut Range<usize>, num_before| {
+            let step = step(ranks);
+            ranks.start += step * num_before;
+            ranks.end = ranks.end.min(ranks.start + step - 1);
+        };
+        while !lower.is_empty() || !upper.is_empty() {
+            let lasts = |ranks: &Range<usize>| {
+                let step = step(ranks);
+                (ranks.start + step - 1..ranks.end).step_by(step)
+            };
+            let (mut positions, num_lower) = ([0; 2 * WAYS], lasts(&lower).len());
+            let mut num_positions = 0;
+            for (position, last) in positions.iter_mut().zip(lasts(&lower).chain(lasts(&upper))) {
                 *position = self.position(last);
+                num_positions += 1;
             }
+            let positions = &positions[..num_positions];
             if self.disk_latency.is_cold() {
-                let positions = &positions[..num_parts];
                 self.fetch(positions, 0, pattern.len());
                 let started = Instant::now();
                 self.touch(positions, 0);
-                self.disk_latency.note(started.elapsed(), num_parts);
+                self.disk_latency.note(started.elapsed(), positions.len());
             }
-            let compare = |position: &usize| self.tokens.compare(*position, pattern);
-            let parts = positions[..num_parts].iter().map(compare);
-            start += step * parts.take_while(|order| order.is_lt()).count();
-            end = end.min(start + step - 1);
+            let (of_lower, of_upper) = positions.split_at(num_lower);
+            let compare = |position: &&usize| self.tokens.compare(**position, pattern);
+            let num_below = of_lower.iter().filter(|position| compare(position).is_lt());
+            let num_not_above = of_upper.iter().filter(|position| compare(position).is_le());
+            let (num_below, num_not_above) = (num_below.count(), num_not_above.count());
+            narrow(&mut lower, num_below);
+            narrow(&mut upper, num_not_above);
         }
-        start
+        lower.start..upper.start.max(lower.start)
     }
 
     /// Asks for `length` tokens, `offset` after each of these positions.
