@@ -87,6 +87,7 @@ HAS = {
     "rest:match=2": ("60 M tokens", "no"),
     "rest": ("60 M tokens", "no"),
     "draftretriever": ("60 M tokens", "yes"),
+    "arctic-suffix-corpus": ("1 M tokens", "yes"),
     "arctic-suffix-tree": ("none", "yes"),
     "transformers-prompt-lookup": ("none", "no"),
 }

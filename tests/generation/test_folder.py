@@ -11,7 +11,7 @@ from datastores import build
 from models import GREEDY, Recorder, random_drafter
 from specds import FusedDrafter, build_datastore, generate, open_corpus
 from specds.generation import UnsupportedRequestError, folder
-from specds.loading import _SHIPPED
+from specds.loading import demo_models
 
 PROMPT = "def add(a, b):\n"
 SETTINGS = {"max_new_tokens": 16, **GREEDY}
@@ -75,7 +75,7 @@ def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, 
 
 
 def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, used):
-    home = shutil.copytree(_SHIPPED / "tiny", tmp_path / "model")
+    home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
     folder.export_generate(home, datastore, otherwise="plain")
     tokenizer = AutoTokenizer.from_pretrained(home)
     plain = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32)
@@ -100,7 +100,7 @@ def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, 
 
 
 def test_the_command_writes_where_nothing_of_others_is(run, tmp_path, datastore):
-    home = shutil.copytree(_SHIPPED / "tiny", tmp_path / "model")
+    home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
     for _ in range(2):  # its own folder it writes again
         code, _, err = run(
             *("export-generate", tmp_path / "own", "--datastore", datastore, "--into", home)

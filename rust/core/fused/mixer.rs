@@ -180,7 +180,7 @@ fn spread(expert: &Expert) -> usize {
     reason = "it saturates, and is limited"
 )]
 fn level(number: f32, num_levels: usize) -> usize {
-    (number as usize).min(num_levels - 1)
+    (number as u32 as usize).min(num_levels - 1)
 }
 
 fn weigh(weights: Known<'_>, evidence: &mut Evidence, known: &mut NodePrediction) {
