@@ -347,7 +347,6 @@ class Trigrams:
         *,
         order: int = 3,
         max_words: int = 12,
-        min_count: int = 1,
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> Trigrams: ...
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]: ...
@@ -355,15 +354,7 @@ class Trigrams:
     @property
     def order(self) -> int: ...
     @property
-    def max_words(self) -> int: ...
-    @property
-    def min_count(self) -> int: ...
-    @property
-    def num_prefixes(self) -> int: ...
-    @property
     def vocab_size(self) -> int: ...
-    @property
-    def separator(self) -> int: ...
 
 @final
 class AdaptiveTrigrams:
@@ -381,7 +372,6 @@ def aded_session(
     adaptive: bool = True,
     increment: float = 0.5,
     max_prob: float = 1.0,
-    max_length: int | None = None,
     seed: int = 0,
 ) -> DraftSession: ...
 def rest_session(

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::base::error::{Error, Result};
-use crate::papers::aded::trigrams::{Prefix, Row, Trigrams, Word, total};
+use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
-/// The words that are learned at most, and some for each row: 8 bytes each.
-const CAPACITY: usize = 1 << 22;
+/// The most words of all rows that differ from the matrix's: 8 bytes each.
+const CAPACITY: usize = if cfg!(test) { 64 } else { 1 << 22 };
 
-/// What a row counts beside its words.
+/// What a row counts as beside its words.
 const ROW_SIZE: usize = 8;
 
 /// How a matrix is adapted to a text.
@@ -72,6 +72,13 @@ pub struct AdaptiveTrigrams {
     learned: RwLock<Learned>,
 }
 
+#[derive(Debug, Default)]
+struct Learned {
+    rows: HashMap<Prefix, Vec<Word>>,
+    /// What they take of [`CAPACITY`].
+    size: usize,
+}
+
 impl AdaptiveTrigrams {
     /// A matrix of which nothing was learned yet.
     pub fn new(trigrams: Arc<Trigrams>) -> Self {
@@ -99,10 +106,18 @@ impl AdaptiveTrigrams {
     pub(crate) fn learn(&self, grams: &[(Prefix, u32)], adaptation: Adaptation) {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {
-            let row = learned.take(prefix);
-            let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
-            adaptation.apply(&mut words, token);
-            learned.put(prefix, words, self.trigrams.facts().options.max_words);
+            if learned.size > CAPACITY {
+                *learned = Learned::default();
+            }
+            let Learned { rows, size } = &mut *learned;
+            let words = rows.entry(prefix).or_insert_with(|| {
+                let words = self.trigrams.row(prefix).to_vec();
+                *size += ROW_SIZE + words.len();
+                words
+            });
+            *size -= words.len();
+            adaptation.apply(words, token);
+            *size += words.len();
         }
     }
 }
@@ -116,90 +131,35 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
-        prefix.then(token, self.trigrams.facts().options.order)
+        prefix.then(token, self.trigrams.options().order)
     }
 
     /// The words after a prefix.
-    pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
+    pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
         match self.learned.rows.get(&prefix) {
-            Some(row) => Row {
-                words: &row.words[..row.words.len().min(self.trigrams.facts().options.max_words)],
-                total: row.total,
-            },
+            Some(words) => &words[..words.len().min(self.trigrams.options().max_words)],
             None => self.trigrams.row(prefix),
         }
     }
 }
 
-#[derive(Debug)]
-struct LearnedRow {
-    words: Vec<Word>,
-    total: f64,
-}
-
-/// Rows that differ from those of the matrix.
-#[derive(Debug)]
-struct Learned {
-    rows: HashMap<Prefix, LearnedRow>,
-    /// What they take, and may take at most.
-    size: usize,
-    max_size: usize,
-}
-
-impl Default for Learned {
-    fn default() -> Self {
-        Self {
-            rows: HashMap::new(),
-            size: 0,
-            max_size: CAPACITY,
-        }
-    }
-}
-
-impl Learned {
-    fn take(&mut self, prefix: Prefix) -> Option<Vec<Word>> {
-        let row = self.rows.remove(&prefix)?;
-        self.size -= ROW_SIZE + row.words.len();
-        Some(row.words)
-    }
-
-    fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
-        let size = ROW_SIZE + words.len();
-        if self.size + size > self.max_size {
-            self.rows.clear();
-            self.size = 0;
-        }
-        self.size += size;
-        let total = total(&words[..words.len().min(max_words)]);
-        self.rows.insert(prefix, LearnedRow { words, total });
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Learned, Prefix, ROW_SIZE, Word};
+    use std::sync::Arc;
+
+    use super::{Adaptation, AdaptiveTrigrams, CAPACITY, Prefix, ROW_SIZE};
+    use crate::papers::aded::trigrams::{TrigramOptions, Trigrams};
 
     #[test]
     fn what_was_learned_is_forgotten_where_there_is_no_room() {
-        let mut learned = Learned {
-            max_size: 3 * (ROW_SIZE + 1),
-            ..Learned::default()
-        };
-        for (prefix, num_rows) in (0..).map(Prefix).zip([1, 2, 3, 1, 2, 3, 1]) {
-            let words = learned.take(prefix);
-            assert_eq!(words, None);
-            learned.put(
-                prefix,
-                vec![Word {
-                    token: 7,
-                    prob: 0.5,
-                }],
-                1,
-            );
-            assert_eq!(learned.rows.len(), num_rows);
-            assert_eq!(learned.size, num_rows * (ROW_SIZE + 1));
-            let words = learned.take(prefix).unwrap();
-            learned.put(prefix, words, 1);
+        let trigrams = Trigrams::empty(TrigramOptions::default(), 100, 100).unwrap();
+        let learning = AdaptiveTrigrams::new(Arc::new(trigrams));
+        let most = CAPACITY / (ROW_SIZE + 1) + 1;
+        for (prefix, number) in (0..).map(Prefix).zip((1..=most).cycle()).take(3 * most) {
+            learning.learn(&[(prefix, 7)], Adaptation::default());
+            let learned = learning.learned.read().unwrap();
+            assert_eq!(learned.rows.len(), number);
+            assert_eq!(learned.size, number * (ROW_SIZE + 1));
         }
     }
 }
