@@ -1,7 +1,7 @@
 //! How do the documents of a shard come to the disk, and what of them outlives a kill?
 
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -43,15 +43,6 @@ impl Checkpoint {
 
     fn write(self, folder: &Path) -> Result<()> {
         write_note(&Self::path(folder), &self)
-    }
-
-    /// Removes the checkpoint, if it is there: nothing more is written once the shard is complete.
-    pub(crate) fn remove(folder: &Path) -> Result<()> {
-        let path = Self::path(folder);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path)(error)),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -276,7 +276,7 @@ impl ShardManifest {
         Ok(shard)
     }
 
-    /// Reads what a shard says of itself that this process or a killed one has sealed.
+    /// What the shard in a folder says of itself, if it is complete.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
         let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
@@ -292,8 +292,14 @@ impl ShardManifest {
         write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
     }
 
-    /// Puts the shard of a datastore, which lies in `from`, into a new folder.
+    /// Puts the complete shard in `from` into the folder `to` as well, unless it is there already.
     pub(crate) fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        if to.join(SHARD_FILE_NAME).exists() {
+            return Ok(());
+        }
+        if to.exists() {
+            fs::remove_dir_all(to).map_err(Error::io(to))?; // a kill has left it
+        }
         fs::create_dir(to).map_err(Error::io(to))?;
         let entry = self.entry();
         for (kind, section) in self.sections() {
