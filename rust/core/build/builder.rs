@@ -69,14 +69,6 @@ struct BuiltShard {
 impl DatastoreBuilder {
     /// Starts a build of the datastore at `path`, whose parent folder must exist, or goes on with
     /// one that was killed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Exists`] where something is at `path` and may not be,
-    /// [`Error::NotADatastore`] where it may be, but is not a datastore,
-    /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
-    /// tokenizer, [`Error::Locked`] where another process builds there,
-    /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
@@ -120,11 +112,7 @@ impl DatastoreBuilder {
     /// separator is added after each; a document without tokens is skipped, and one that came
     /// before where duplicates are dropped. Writes to disk; O(tokens).
     ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a
-    /// shard, [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and
-    /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
+    /// What is refused adds nothing, and the build can go on; where the disk or the memory fails, it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
@@ -169,10 +157,6 @@ impl DatastoreBuilder {
     }
 
     /// Where the build writes, and where its caller may note what is to be removed with the rest.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BuildFailed`].
     pub fn staging_folder(&self) -> Result<&Path> {
         Ok(self.staging()?.path())
     }
@@ -191,10 +175,7 @@ impl DatastoreBuilder {
     /// `progress` is called with a stage, how much of it is done, and how much it is in all;
     /// breaking from it stops the build.
     ///
-    /// # Errors
-    ///
-    /// [`Error::EmptyCorpus`], [`Error::OutOfMemory`], [`Error::Exists`], [`Error::Stopped`],
-    /// [`Error::BuildFailed`], [`Error::Io`]. Without a plan, nothing is left of the build then.
+    /// Where it fails without a plan, nothing is left of the build.
     pub fn finish(
         mut self,
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,

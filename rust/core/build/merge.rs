@@ -18,13 +18,6 @@ use crate::storage::token_array::TokenWidth;
 /// that several of them have counts once; documents are not compared. Files are linked where the
 /// file system can, and copied elsewhere. The new one has no prior: see
 /// [`fit_missing`](crate::fused::fit_missing).
-///
-/// # Errors
-///
-/// [`Error::OtherTokenizer`] with the first that does not fit the first one; those of opening a
-/// datastore; [`Error::Exists`], [`Error::NotADatastore`] and [`Error::Locked`] as with
-/// [`DatastoreBuilder::create`]; [`Error::InvalidArgument`] without sources or where they have too
-/// many shards; [`Error::Io`].
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -104,11 +97,6 @@ pub struct CompactOptions {
 /// one build of all its documents would have made. Nothing is done where that is what it is
 /// already. Who has it open goes on with the old shards; a rebuild that was killed is taken up by
 /// the next one. What is rebuilt has no prior: see [`fit_missing`](crate::fused::fit_missing).
-///
-/// # Errors
-///
-/// Those of opening a datastore and of building one. The old datastore is left, or the new one is
-/// there.
 pub fn compact(
     path: impl AsRef<Path>,
     options: CompactOptions,

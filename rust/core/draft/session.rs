@@ -54,36 +54,20 @@ impl DraftLimits {
 
 /// One request that is drafted for, from whatever source.
 pub trait Session: Send {
-    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
-    ///
-    /// # Arguments
-    ///
-    /// * `num_verified`: How many nodes of the last draft, the first ones, the target model verified;
-    ///   `None` for all. Drafters that learn from what is rejected need it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange) where a token is not in
-    /// the vocabulary; the context is then as it was.
+    /// Appends tokens to the context: the prompt, then what the target model emitted, which verified
+    /// the first `num_verified` nodes of the last draft, or all of them. Where a token is not in the
+    /// vocabulary, the context stays as it was. O(tokens).
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()>;
 
     /// Drafts the likeliest continuations of the context, the likeliest first, so that a prefix of the
     /// tree is the best smaller tree. A node's probability is that of its whole path. Empty where
     /// nothing matches.
-    ///
-    /// # Errors
-    ///
-    /// The sessions of this crate do not fail: what a damaged datastore gives is a worse draft.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
     /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, as a model does that drafts
     /// further than it was verified. The session stays as it is and learns nothing.
     ///
     /// What has adapted to the request so far, tri-grams, does not adapt to these tokens.
-    ///
-    /// # Errors
-    ///
-    /// As [`observe`](Self::observe).
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
     /// Tells how long a step of the target model takes without a draft, in seconds: what a draft may
@@ -101,12 +85,6 @@ pub trait Session: Send {
     /// Takes what the target model itself predicted where it verified a draft, before the emitted
     /// tokens are observed: its `k` likeliest tokens after the context, then after each node of the
     /// tree. The default ignores it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) unless there are `k` for
-    /// each, and [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange) where a token
-    /// is not in the vocabulary.
     fn observe_predictions(
         &mut self,
         tree: &TokenTree,
@@ -120,11 +98,6 @@ pub trait Session: Send {
     /// Suggests what follows the context, from outside; a node's probability is that of its token
     /// after its parent. It replaces an earlier suggestion, and stays while the text follows it.
     /// Tells whether the session uses suggestions: the default does not.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) where it has too many
-    /// nodes, [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange).
     fn suggest(&mut self, tree: TokenTree) -> Result<bool> {
         let _ = tree;
         Ok(false)
@@ -140,11 +113,6 @@ pub trait Session: Send {
 
 /// Drafts for every session within its limits as [`Session::draft`] does, on at most `num_threads` threads of the global
 /// pool, or all of them. The trees do not depend on the number.
-///
-/// # Errors
-///
-/// As [`Session::draft`], for the first session that has one;
-/// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) where `num_threads` is 0.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

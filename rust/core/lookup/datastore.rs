@@ -39,11 +39,6 @@ pub struct Datastore {
 impl Datastore {
     /// Opens the datastore at `path`. Reads headers and small tables, not the corpus: O(vocabulary)
     /// a shard, whatever the number of tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotADatastore`], [`Error::Version`], or one of the variants that say which file is
-    /// missing, truncated, changed, corrupt or from elsewhere.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
@@ -80,20 +75,12 @@ impl Datastore {
     /// exactly what a build of the same corpus gives, up to the prior, of which the bytes are
     /// checked when it is opened. O(n) time, 4 bytes of memory a token of the
     /// largest shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Checksum`] or [`Error::Corrupt`] with the first file that is damaged.
     pub fn verify(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
     /// Checks every byte against its checksum: nothing is damaged, though a liar can make checksums
     /// right for an index that contradicts the tokens. O(n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Checksum`] with the first file that is damaged.
     pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
@@ -154,11 +141,6 @@ impl Datastore {
     ///
     /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
     /// O(log n) comparisons in each shard, and O(context) to check it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where the context has a token outside the vocabulary,
-    /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {
@@ -208,10 +190,6 @@ impl Datastore {
 
     /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, and
     /// everywhere where it is empty. O(log n) comparisons in each shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary.
     pub fn find(&self, pattern: &[u32]) -> Result<Match> {
         self.check_tokens(pattern)?;
         let mut found = Match::default();
@@ -228,10 +206,6 @@ impl Datastore {
     }
 
     /// How often each of these patterns occurs, by several threads: the counts of [`find`](Self::find).
-    ///
-    /// # Errors
-    ///
-    /// As of [`find`](Self::find).
     pub fn count_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<u64>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let count = |pattern: &mut &[u32]| Ok(self.find(pattern)?.count());
@@ -285,10 +259,6 @@ impl Datastore {
 
     /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
     /// document before it. O(log documents) and the document's length.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the corpus is not that long.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let place = |shard: &Shard, in_shard| {
             (in_shard < shard.num_tokens()).then(|| shard.document(in_shard).0)
@@ -299,10 +269,6 @@ impl Datastore {
     }
 
     /// Document number `index` of the corpus, from 0 on. O(shards) and the document's length.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where there are not that many.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
         let place =
             |shard: &Shard, in_shard| (in_shard < shard.num_documents()).then_some(in_shard);
@@ -338,10 +304,6 @@ impl Datastore {
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
     /// the disk, and looks up what follows each single token, which every draft asks for: some 200
     /// bytes for each. O(n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] where the system refuses.
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
         self.next_tokens().fill(&self.shards);

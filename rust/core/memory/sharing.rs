@@ -30,10 +30,7 @@ impl<L: Learned> Memory<L> {
     /// Tells how many these are. O(log tokens of the datastore) a text; readers go on, but while what is
     /// left is put in order.
     ///
-    /// # Errors
-    ///
-    /// [`Error::OtherTokenizer`] where the datastore is of another vocabulary, or known to be of another
-    /// tokenizer; nothing is removed.
+    /// Refuses a datastore of another vocabulary, or known to be of another tokenizer.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
         self.check_datastore(datastore)?;
         let mut num_removed = 0;
@@ -93,10 +90,7 @@ struct State {
 impl Sharing {
     /// Shares a memory by the file at `path`, now and again after each `interval`.
     ///
-    /// # Errors
-    ///
-    /// Those of [`Memory::merge_into`], where the first time fails: then nothing is shared, and what is
-    /// at `path` stays. [`Error::InvalidArgument`] where the system starts no thread.
+    /// Where the first time fails, nothing is shared, and what is at `path` stays.
     pub fn start<L: Learned + 'static>(
         memory: Arc<Memory<L>>,
         path: PathBuf,

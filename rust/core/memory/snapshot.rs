@@ -23,9 +23,7 @@ use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
-/// Version 2 is read too: it has no groups.
 const VERSION: u32 = 3;
-const OLDEST_VERSION: u32 = 2;
 const HEADER_LEN: usize = 32;
 const LENGTH: Range<usize> = 16..24;
 const CHECKSUM: Range<usize> = 24..32;
@@ -39,10 +37,7 @@ impl<L: Learned> Memory<L> {
     /// replaced in one step, once the new file is on the disk: it is written beside, as `.NAME.new`,
     /// which a later call takes over from one that was killed. Other calls for that path are waited for.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] where the file cannot be written; what is at `path` stays.
-    /// [`Error::InvalidArgument`] where `path` has no file name.
+    /// Where it fails, what is at `path` stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |_, _| Ok(()))
     }
@@ -52,11 +47,6 @@ impl<L: Learned> Memory<L> {
     /// has kept. Of a tenant whom two of them taught, this one's weights stay.
     ///
     /// Texts that `known` has are then [removed](Self::remove_known), here and from the file.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save`](Self::save), of [`open`](Self::open) where there is a file, and of
-    /// [`remove_known`](Self::remove_known).
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -95,12 +85,6 @@ impl<L: Learned> Memory<L> {
     /// Reads what [`save`](Self::save) has written. Where `options` allow it fewer bytes than it had,
     /// texts go as if they had been added one after the other. O(tokens), and it never takes more
     /// bytes than it may, whatever the file holds.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Snapshot`] where the file is no such thing, is damaged, or is of another version;
-    /// [`Error::OtherTokenizer`] where it is of another vocabulary or tokenizer than `options`;
-    /// [`Error::Io`] where it cannot be read; and as [`new`](Self::new).
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;
@@ -115,7 +99,7 @@ impl<L: Learned> Memory<L> {
             reason,
         };
         let checked = check_header(&mut file).map_err(Error::io(path))?;
-        let (version, vocab_size, length, checksum) = checked.map_err(unusable)?;
+        let (vocab_size, length, checksum) = checked.map_err(unusable)?;
         if checksum == self.synced.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -123,7 +107,6 @@ impl<L: Learned> Memory<L> {
             file: BufReader::new(file),
             left: length - HEADER_LEN as u64,
             width: TokenWidth::of(vocab_size, 0),
-            has_groups: version > OLDEST_VERSION,
         };
         let unfit = || unusable(UNFIT.to_owned());
         let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
@@ -214,8 +197,8 @@ impl<L: Learned> Memory<L> {
     }
 }
 
-/// The version, the vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
-fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u64, u64), String>> {
+/// The vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
+fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u64), String>> {
     let num_bytes = file.metadata()?.len();
     if num_bytes < HEADER_LEN as u64 {
         return Ok(Err(format!("it has {num_bytes} bytes, fewer than any")));
@@ -230,13 +213,11 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u6
     if header[..MAGIC.len()] != MAGIC {
         return Ok(Err("it is none".to_owned()));
     }
-    let mut read = OLDEST_VERSION..=VERSION;
-    let Some(version) = read.find(|&known| u64::from(known) == version) else {
-        let reason = format!(
-            "it has format version {version}, this version of specds reads {OLDEST_VERSION} to {VERSION}"
-        );
+    if version != u64::from(VERSION) {
+        let reason =
+            format!("it has format version {version}, this version of specds reads {VERSION}");
         return Ok(Err(reason));
-    };
+    }
     if length != num_bytes {
         let reason = format!("it has {num_bytes} bytes where {length} were written");
         return Ok(Err(reason));
@@ -254,7 +235,7 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u6
     }
     file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
     let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
-    Ok(Ok((version, vocab_size, length, number(CHECKSUM))))
+    Ok(Ok((vocab_size, length, number(CHECKSUM))))
 }
 
 fn check_tokenizer(
@@ -337,7 +318,6 @@ struct Input {
     file: BufReader<File>,
     left: u64,
     width: TokenWidth,
-    has_groups: bool,
 }
 
 impl Input {
@@ -396,11 +376,7 @@ impl Input {
             }
             let last_use = self.last_use()?;
             let learned = L::take(&self.bytes(most_learned)?);
-            let mut groups = Vec::new();
-            if self.has_groups {
-                groups = self.bytes(Groups::MAX_SAVED)?;
-            }
-            let groups = Groups::from_bytes(&groups)?;
+            let groups = Groups::from_bytes(&self.bytes(Groups::MAX_SAVED)?)?;
             let tenant = if memory.has_forgotten(&name) {
                 None
             } else {

@@ -98,10 +98,6 @@ impl<L: Learned> Memory<L> {
     pub const MAX_NAME: usize = 1024;
 
     /// An empty memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where an option is out of its bounds.
     pub fn new(options: MemoryOptions) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -117,10 +113,6 @@ impl<L: Learned> Memory<L> {
     }
 
     /// The tenant of this name, who is entered where he is new.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the name is longer than [`MAX_NAME`](Self::MAX_NAME).
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
@@ -155,10 +147,7 @@ impl<L: Learned> Memory<L> {
     /// Adds a text that is complete; one that the tenant has already is of use again. Of a text that
     /// does not fit, the end is kept. O(tokens), over time.
     ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary, and those of
-    /// [`tenant`](Self::tenant); the memory is then as it was.
+    /// What is refused changes nothing.
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {

@@ -40,10 +40,6 @@ impl Strategy {
     ];
 
     /// The strategy of a name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where there is none: the message lists all names.
     pub fn from_name(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
         found.map(|(_, strategy)| strategy).ok_or_else(|| {
@@ -126,11 +122,6 @@ pub struct NGrammysSession {
 impl NGrammysSession {
     /// Starts a request with an empty context. Tables are needed for all strategies but
     /// [`Strategy::Context`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where tables are needed and not given, `k`, `w` or `q` is not in
-    /// `1..=1024`, or `k` exceeds the tables'.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
         Ok(Self {

@@ -49,10 +49,6 @@ pub struct PromptLookupSession {
 
 impl PromptLookupSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where a number of the configuration is not in `1..=1024`.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {

@@ -69,11 +69,6 @@ pub struct RestSession {
 
 impl RestSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `1 <= min_match <= max_match`, `continuation` lies in
-    /// `1..=1024` and `max_samples` in `1..=65536`.
     pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {

@@ -115,10 +115,6 @@ impl PriorEntry {
     }
 
     /// The content of its file in the datastore at `folder`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Truncated`], [`Error::Checksum`], [`Error::Io`].
     pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = folder.join(self.file_name());
         let bytes = read_up_to(&path, self.num_bytes)?;
@@ -154,11 +150,6 @@ pub(crate) const FOLDER_PREFIX: &str = "shard-";
 impl Manifest {
     /// Reads the manifest of the datastore at `folder`, and checks that it does not contradict itself:
     /// no id in it can be a path. O(shards).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotADatastore`], [`Error::Version`], [`Error::Checksum`], [`Error::Corrupt`],
-    /// [`Error::Io`].
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;

@@ -22,12 +22,6 @@ impl Trigrams {
     /// The suffixes of a shard are in order, so equal n-grams stand together: counting takes O(n) time
     /// and hardly any memory beside the matrix. It reads tokens in the order of the suffixes: where they do
     /// not fit into memory, 2 or 3 bytes each, it waits for the disk.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless `order` lies in 2..=4, the limits are at least 1 and the
-    /// vocabulary has at most [`MAX_VOCAB_SIZE`](crate::papers::aded::MAX_VOCAB_SIZE) tokens;
-    /// [`Error::Stopped`] where `progress` says so; [`Error::Corrupt`] where suffixes are not in order.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,

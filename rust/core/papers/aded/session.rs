@@ -69,10 +69,6 @@ pub struct AdedSession {
 
 impl AdedSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where a number is out of its bounds.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
