@@ -18,7 +18,7 @@ use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
 use crate::memory::groups::Groups;
 use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant, Texts, Unindexed, hash};
+use crate::memory::tenant::{Learned, Tenant, Texts, hash};
 use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
@@ -138,8 +138,18 @@ impl<L: Learned> Memory<L> {
         self.append(tenant, tokens, last_use);
     }
 
+    fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
+        let _writing = self.begin_writing();
+        self.change(tenant, |kept| {
+            if !kept.is_forgotten {
+                kept.groups.absorb(groups);
+            }
+        });
+        self.make_room(tenant, 0);
+    }
+
     /// Puts texts that were read at once into a tenant who had none.
-    fn restore_texts(&self, tenant: &Tenant<L>, texts: Unindexed) {
+    fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
         let _writing = self.begin_writing();
         if tenant.read().is_textless() {
             let texts = texts.index();
@@ -385,7 +395,7 @@ impl Input {
             let room = tenant
                 .as_ref()
                 .map(|tenant| memory.num_tokens_at_once(tenant));
-            let (mut room, mut first) = (room.unwrap_or(0), Unindexed::default());
+            let (mut room, mut first) = (room.unwrap_or(0), Texts::default());
             for _ in 0..self.number()? {
                 let last_use = self.last_use()?;
                 let tokens = self.tokens(most_tokens)?;

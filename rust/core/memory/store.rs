@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
-use crate::memory::groups::Groups;
+use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -161,6 +161,18 @@ impl<L: Learned> Memory<L> {
     pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
         let _writing = self.begin_writing();
         self.append(tenant, tokens, self.tick());
+    }
+
+    /// As [`add`](Self::add), of a request of this group.
+    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
+        let _writing = self.begin_writing();
+        self.append(tenant, tokens, self.tick());
+        self.change(tenant, |kept| {
+            if kept.texts.of_hash(hash(tokens)).is_some() {
+                kept.groups.add(group, hash(tokens));
+            }
+        });
+        self.make_room(tenant, 0);
     }
 
     pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
@@ -373,10 +385,8 @@ impl<L: Learned> Memory<L> {
             .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
         self.change(tenant, |kept| {
             *kept = Kept {
-                texts: Texts::default(),
-                groups: Groups::default(),
-                learned: None,
                 is_forgotten: true,
+                ..Kept::default()
             };
         });
     }
