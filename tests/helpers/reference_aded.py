@@ -39,7 +39,9 @@ class Matrix:
                     counts[tuple(prefix)][word] += 1
         self.rows = {}
         for prefix, words in counts.items():
-            row = [[word, np.float32(count / words.total())] for word, count in words.items()]  # Eq. 1
+            row = [
+                [word, np.float32(count / words.total())] for word, count in words.items()
+            ]  # Eq. 1
             self.rows[prefix] = in_order(row)[:max_words]
 
     def words(self, prefix):
