@@ -95,7 +95,7 @@ def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
     drafter = RestDrafter(build(tmp_path / "a.specds", [text]))
     transcript = Transcript("a", np.array(text[:2]), np.array([*text[2:], SEPARATOR]))
     for one in (drafter, published_rest.PublishedDrafter(drafter.datastore)):
-        stats = replay(lambda one=one: one.session(transcript.prompt_ids), transcript, 64).stats
+        stats = replay(one.session(transcript.prompt_ids), transcript, 64).stats
         counts = (stats.num_drafts, stats.num_accepted_tokens, stats.num_draft_tokens)
         assert counts == (1, 9, 9)
 

@@ -105,23 +105,16 @@ def lines(
     *,
     log_x: bool = False,
     sizes: Mapping[str, Sequence[float]] | None = None,
-    diagonal: bool = False,
 ) -> str:
     """A line through the points of each name, and what it is called.
 
-    `sizes` says how much each point counts, as the area of its mark; `diagonal` draws a dotted line
-    where both values are the same.
+    `sizes` says how much each point counts, as the area of its mark.
     """
     all_x = [x for xs, _ in series.values() for x in xs]
     all_y = [y for _, ys in series.values() for y in ys]
     x_axis = _Axis(all_x, _LEFT, _WIDTH - _RIGHT, log=log_x)
-    y_axis = _Axis([*all_y, *([0.0] if diagonal else [])], _HEIGHT - _BOTTOM, _TOP)
+    y_axis = _Axis(all_y, _HEIGHT - _BOTTOM, _TOP)
     parts = [*_grid(y_axis, y_title), *_x_ticks(x_axis, x_title)]
-    if diagonal and all_x:
-        most = min(max(all_x), max(all_y))
-        least = max(min(all_x), 0.0)
-        ends = f'x1="{x_axis(least)}" y1="{y_axis(least)}" x2="{x_axis(most)}" y2="{y_axis(most)}"'
-        parts.append(f'<line {ends} stroke="var(--faint)" stroke-dasharray="2 3"/>')
     for name, (xs, ys) in series.items():
         style = styles.get(name, Style())
         places = [(x_axis(x), y_axis(y)) for x, y in zip(xs, ys, strict=True)]

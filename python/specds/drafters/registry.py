@@ -129,7 +129,6 @@ class DrafterInputs:
         tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
-        recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
     """
 
     datastore: Datastore | None = None
@@ -140,7 +139,6 @@ class DrafterInputs:
     memory: Path | None = None
     model_tables: bool = False
     weights: bytes | None = None
-    recycled: bool = True
 
 
 def require_inputs(
@@ -169,7 +167,7 @@ def require_inputs(
 def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
     tables = inputs.model if inputs.model_tables else None
     sources: dict[str, Any] = {
-        "config": FusedConfig(recycled=inputs.recycled, effort=effort),
+        "config": FusedConfig(effort=effort),
         "weights": inputs.weights,
         "model_tables": tables,
     }
