@@ -55,8 +55,8 @@ bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded 
 bench-papers: dev ## the papers' ablations as tables; ARGS="rest-match aded-searches --transcripts FILE --datastore PATH"
 	PYTHONPATH=benches $(BIN)/python -m papers $(ARGS)
 
-bench-demo: dev ## every drafter on the demo's model, greedy and sampled
-	$(BIN)/python benches/demo_drafters.py $(ARGS)
+bench-demo: dev ## every drafter on the demo's model, greedy and sampled; ARGS="--limit 6"
+	$(BIN)/specds bench generate --model demo --baseline generate --runs 1 --drafter fused,rest,aded,aded:search=greedy,aded:order=2,aded:order=4,prompt-lookup,n-grammys,n-grammys:parts=context,n-grammys:parts=bigram,n-grammys:parts=extended-bigram,n-grammys:parts=unigram $(ARGS)
 
 bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
 	$(BIN)/python benches/demo_sources.py $(ARGS)

@@ -32,16 +32,6 @@ class RivalCorpus:
     vocab_size: int
     separator: int
 
-    @classmethod
-    def of(cls, datastore: Datastore, path: Path) -> RivalCorpus:
-        """Writes the text of a datastore to `path`."""
-        corpus = cls(path, datastore.vocab_size, datastore.separator)
-        with path.open("wb") as file:
-            for document in datastore:
-                ended = np.append(document.token_ids, corpus.separator)
-                ended.astype(f"<u{corpus.token_bytes}").tofile(file)
-        return corpus
-
     @property
     def token_bytes(self) -> int:
         """The width of a token in the file."""
@@ -59,4 +49,9 @@ class RivalCorpus:
 def corpus_of(datastore: Datastore, folder: Path) -> RivalCorpus:
     """The text of a datastore in `folder`, written where it is first asked for."""
     folder.mkdir(exist_ok=True)
-    return RivalCorpus.of(datastore, folder / "tokens.bin")
+    corpus = RivalCorpus(folder / "tokens.bin", datastore.vocab_size, datastore.separator)
+    with corpus.path.open("wb") as file:
+        for document in datastore:
+            ended = np.append(document.token_ids, corpus.separator)
+            ended.astype(f"<u{corpus.token_bytes}").tofile(file)
+    return corpus

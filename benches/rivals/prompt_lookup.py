@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rivals.inputs import RivalInputs
+    from specds.bench.engines import EntrantInputs
 
 _CHECKED_TOKENS = 10
 
 
 @contextmanager
-def open_prompt_lookup(inputs: RivalInputs) -> Iterator[Callable[[], PromptLookupDrafter]]:
+def open_prompt_lookup(inputs: EntrantInputs) -> Iterator[Callable[[], PromptLookupDrafter]]:
     """Yields what makes a new drafter, after its answers were found right.
 
     Raises:

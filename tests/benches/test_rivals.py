@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
-from rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs, entrants
-from rivals.answers import prompt_lookup
+from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
+from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
 from rivals.prompt_lookup import PromptLookupDrafter
 from rivals.suffix_automaton import SuffixAutomatonDrafter
 from specds.bench.engines import ENTRANTS, EntrantInputs, engines_of
@@ -39,8 +39,8 @@ PROMPT_LOOKUP = PromptLookupDrafter()
 
 
 def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
-    inputs = RivalInputs(VOCAB_SIZE, [[1, 2, 3, 1, 2]])
-    rival = RIVALS["transformers-prompt-lookup"]
+    inputs = EntrantInputs(VOCAB_SIZE, [[1, 2, 3, 1, 2]])
+    rival = IN_THIS_PROCESS["transformers-prompt-lookup"]
     with rival.open(inputs) as make:
         assert make().session([1, 2, 1]).draft(4).token_ids.tolist() == [2, 1]
     module = "transformers.generation.candidate_generator"
@@ -234,8 +234,7 @@ def test_a_rival_whose_drafts_are_none_is_refused(monkeypatch, tmp_path, datasto
 
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
 def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
-    names = [name for name, rival in RIVALS.items() if rival.takes_datastore]
-    for name in names:
+    for name in (name for name, takes in TAKES_DATASTORE.items() if takes):
         cells = run_rival(name, datastore, python, REQUESTS, tmp_path / name)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason
