@@ -17,11 +17,9 @@ from specds.drafters import (
     AdaptiveTrigrams,
     AdedConfig,
     DrafterInputs,
-    DrafterName,
     Trigrams,
     draft_batch,
     make_drafter,
-    with_trigrams,
 )
 
 tokens = st.integers(0, 3)
@@ -295,13 +293,11 @@ def test_options_make_the_ablations(datastore, trigrams):
     }
     assert [drafter.trigrams.order for drafter in made.values()] == [3, 3, 2, 4]
     assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 4]
-    bigrams = DrafterName.parse("aded:order=2")
-    assert with_trigrams(bigrams, DrafterInputs(datastore)).trigrams.order == 2
-    assert make_drafter("aded", DrafterInputs(trigrams=trigrams)).trigrams is trigrams
-    empty = Trigrams.build(datastore, min_count=10**9)
-    assert make_drafter("aded", DrafterInputs(datastore, trigrams=empty)).trigrams is empty
+    inputs = DrafterInputs(datastore)
+    again = [make_drafter(name, inputs).trigrams for name in ("aded", "aded:search=greedy")]
+    assert again[0] is again[1], "they are counted once"
     with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
-        make_drafter(bigrams, DrafterInputs(trigrams=trigrams))
+        AdedDrafter(trigrams, order=2)
     with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore"):
         make_drafter("aded", DrafterInputs())
 

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
-    OPTIONS,
+    KINDS,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
     make_drafter,
     require_inputs,
     split_name,
-    with_trigrams,
 )
 
 if TYPE_CHECKING:
@@ -93,10 +92,10 @@ def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
         if name in ENTRANTS:
             if ENTRANTS[name].takes_datastore and not datastore:
                 raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
-        elif split_name(name)[0] in OPTIONS:
+        elif split_name(name)[0] in KINDS:
             require_inputs(DrafterName.parse(name), datastore=datastore, model=model)
         else:
-            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*OPTIONS, *ENTRANTS])}")
+            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*KINDS, *ENTRANTS])}")
 
 
 def needs_model(names: Sequence[str]) -> bool:
@@ -138,8 +137,6 @@ def engines_of(
 def _open_own(
     name: DrafterName, inputs: DrafterInputs, memory_tokens: int
 ) -> Iterator[Callable[[], Drafter]]:
-    inputs = with_trigrams(name, inputs)
-
     def make() -> Drafter:
         drafter = make_drafter(name, inputs)
         if isinstance(drafter, FusedDrafter):

@@ -21,7 +21,7 @@ from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, ordered, read_files
 from specds.drafters import (
-    OPTIONS,
+    KINDS,
     DrafterInputs,
     DrafterName,
     make_drafter,
@@ -83,7 +83,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
 
 def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
     """Some of the answers step by step, by the first drafter that is specds' own."""
-    own = next((name for name in options.drafters if split_name(name)[0] in OPTIONS), None)
+    own = next((name for name in options.drafters if split_name(name)[0] in KINDS), None)
     if own is None or DrafterName.parse(own).needs_model:
         return []
     datastores = [Datastore.open(path) for path in options.datastores[:1]]
