@@ -420,7 +420,7 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
     figures = shown.split("<figure ")[1:]
     assert len(figures) == 7
     for figure in figures:
-        assert re.search("<circle|<rect x", figure), figure[:60]
+        assert re.search("<circle|<i style", figure), figure[:60]
         assert "<figcaption>" in figure
     assert 'class="drafted"' in shown
     assert "accepted" in shown

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specds.bench.drawing import Style, bars, shares
 from specds.bench.generation.report import CAPTION, FIGURES, NAMES, sentence, title_of, way_label
 from specds.bench.harness import together
 from specds.bench.page import Figure, page_of
-from specds.bench.svg import Style, bars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,14 +44,13 @@ def _headline(rows: Sequence[Row]) -> str:
 def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     names = list(dict.fromkeys(way_label(row, rows) for row in rows))
     styles = {name: Style(number) for number, name in enumerate(names)}
-    for field, title, unit, caption in (
+    for field, title, caption in (
         (
             "speed_up",
             "Speed-up over the fastest plain decoding of the same run",
-            "times as fast",
-            "Above 1, drafts pay. The thin lines go from the least to the most of the runs.",
+            "Above 1, drafts pay. In brackets the least and the most of the runs.",
         ),
-        ("tokens_per_s", "Tokens a second", "tokens/s", "What one waits for, prefill included."),
+        ("tokens_per_s", "Tokens a second", "What one waits for, prefill included."),
     ):
         groups: dict[str, dict[str, float]] = {}
         spread = {}
@@ -60,22 +59,16 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
                 name = way_label(row, rows)
                 groups.setdefault(title_of(row), {})[name] = row[field]
                 spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        drawn = bars(groups, styles, unit, spread=spread)
+        drawn = bars(groups, styles, spread)
         yield Figure(field.replace("_", "-"), title, caption, drawn)
-    shares = {
+    times = {
         f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
     }
-    phases = list(dict.fromkeys(phase for share in shares.values() for phase in share))
+    phases = list(dict.fromkeys(phase for of_phase in times.values() for phase in of_phase))
     yield Figure(
         "time-shares",
         "Where the time of a request went",
         "All but `prefill` and `forward` is what drafting costs; `measure` is spent once for a "
         "model and a machine, and kept.",
-        bars(
-            shares,
-            {phase: Style(number) for number, phase in enumerate(phases)},
-            "share of time",
-            stacked=True,
-            percent=True,
-        ),
+        shares(times, {phase: Style(number) for number, phase in enumerate(phases)}),
     )

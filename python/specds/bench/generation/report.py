@@ -158,20 +158,18 @@ def way_label(row: Row, rows: Sequence[Row]) -> str:
 NAMES = ("transcripts", "mode", "name", "datastore", "budget", "batch")
 FIGURES: Columns = (
     ("tokens_per_s", "/s", "{:.1f}"),
-    ("decode_tokens_per_s", "dec/s", "{:.1f}"),
-    ("speed_up", "speed-up", "{:.2f}x"),
+    ("speed_up", "x plain", "{:.2f}"),
     ("speed_up_min", "least", "{:.2f}"),
     ("speed_up_max", "most", "{:.2f}"),
-    ("speed_up_over_generate", "/gen", "{:.2f}x"),
+    ("speed_up_over_generate", "x gen", "{:.2f}"),
     ("mean_acceptance_length", "tokens", "{:.2f}"),
     ("nodes_per_draft", "nodes", "{:.1f}"),
-    ("outside_forward", "outside", "{:.0%}"),
-    ("num_differing", "differ", "{}"),
+    ("outside_forward", "out", "{:.0%}"),
+    ("num_differing", "diff", "{}"),
 )
 CAPTION = (
-    "/s: tokens a second, prefill included, mean of the runs; dec/s: without the prefill; "
-    "speed-up: against the fastest that makes one token a forward in the same run, from least to "
-    "most; /gen: against model.generate; tokens: per forward; nodes: per draft; outside: the share "
-    "of a step, behind the prefill, that is not the forward; differ: texts that are not those of "
-    "model.generate."
+    "/s: tokens a second, prefill included, mean of the runs; x plain: speed over the fastest that "
+    "makes one token a forward in the same run, from least to most; x gen: over model.generate; "
+    "tokens: per forward; nodes: per draft; out: the share of a step, behind the prefill, that is "
+    "not the forward; diff: texts that are not those of model.generate."
 )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from specds.bench.drawing import Style, bars, lines, shares
 from specds.bench.harness import label, name_of, together
 from specds.bench.page import Figure, page_of
 from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import CAPTION, FIGURES, NAMES, sentence
-from specds.bench.svg import Style, bars, lines
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from specds.bench.drawing import Styles
     from specds.bench.harness import Document, Row
-    from specds.bench.svg import Styles
 
 _MEAN = "mean_acceptance_length"
 _TOKENS = "tokens per forward"
@@ -123,7 +123,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
             "acceptance-by-transcript",
             f"Acceptance length by file of answers{at_budget}",
             "Texts differ: what resembles the datastore, or itself, is foretold best.",
-            bars(groups, styles, _TOKENS),
+            bars(groups, styles),
         )
     for x, title, x_title, caption in _CURVES:
         points = {name(row): _frequent(row[f"acceptance_by_{x}"] or []) for row in largest}
@@ -141,19 +141,13 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
                 f"{caption} The larger a mark, the more drafts.",
                 lines(curves, styles, x_title, _TOKENS, sizes=sizes),
             )
-    shares = {name(row): _by_source(row) for row in largest}
-    sources = {each: Style(variable=each) for share in shares.values() for each in share}
+    by_source = {name(row): _by_source(row) for row in largest}
+    sources = {each: Style(variable=each) for share in by_source.values() for each in share}
     yield Figure(
         "emitted-by-source",
         f"Where each emitted token came from{at_budget}",
         f"`{TARGET}` is the model's own token, one a pass; all others cost no pass.",
-        bars(
-            shares,
-            sources | {TARGET: Style(variable="faint")},
-            "share of tokens",
-            stacked=True,
-            percent=True,
-        ),
+        shares(by_source, sources | {TARGET: Style(variable="faint")}),
     )
 
 
