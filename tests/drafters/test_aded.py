@@ -1,6 +1,5 @@
 """ADED: the matrix, the search and what is learned, against a reference written from the paper."""
 
-import threading
 from itertools import product
 
 import numpy as np
@@ -137,14 +136,7 @@ def test_a_full_search_of_the_paper_is_that_of_the_reference(datastore, trigrams
         reference.observe([token])
 
 
-def test_better_nodes_come_first(trigrams):
-    tree = AdedDrafter(trigrams).session([1, 2]).draft(96)
-    assert np.all(np.diff(tree.probs) <= 0)
-    below_root = tree.probs[tree.parents == -1]
-    assert 0.5 < below_root.sum() <= 1
-
-
-def test_drafts_are_the_same_in_every_run_and_on_every_thread(trigrams):
+def test_drafts_are_the_same_on_every_thread(trigrams):
     drafter = AdedDrafter(trigrams)
     prompts = [[a, b] for a in range(5) for b in range(5)]
     expected = [drafted(drafter.session(prompt).draft(64)) for prompt in prompts]
@@ -152,26 +144,6 @@ def test_drafts_are_the_same_in_every_run_and_on_every_thread(trigrams):
         sessions = [drafter.session(prompt) for prompt in prompts]
         trees = draft_batch(sessions, 64, num_threads=num_threads)
         assert [drafted(tree) for tree in trees] == expected
-    found = {}
-
-    def draft(number):
-        found[number] = [drafted(drafter.session(prompt).draft(64)) for prompt in prompts]
-
-    threads = [threading.Thread(target=draft, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(found[number] == expected for number in range(4))
-
-
-def test_the_seed_decides_what_is_left_to_chance(trigrams):
-    def draft(seed):
-        config = AdedConfig(seed=seed, searches=40)
-        return drafted(AdedDrafter(trigrams, config).session([1, 2]).draft(96))
-
-    assert draft(1) == draft(1)
-    assert len({str(draft(seed)) for seed in range(5)}) > 1
 
 
 def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):
