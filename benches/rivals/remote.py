@@ -16,6 +16,7 @@ from rivals.answers import (
     RivalAnswerError,
     RivalError,
     check_drafts,
+    contexts_of,
     differences,
 )
 from rivals.corpus import corpus_of
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rivals.corpus import RivalCorpus
-    from specds.bench.engines import EntrantInputs
+    from specds import Datastore
+    from specds.bench.transcripts import Transcript
 
 _SCRIPT = Path(__file__).with_name("rival_engines.py")
 _CHECKED_NODES = 16
@@ -34,7 +36,7 @@ _CHECKED_NODES = 16
 
 @contextmanager
 def open_remote(
-    name: str, python: Path | None, inputs: EntrantInputs
+    name: str, python: Path | None, datastore: Datastore | None, requests: Sequence[Transcript]
 ) -> Iterator[Callable[[], RemoteDrafter]]:
     """Starts a rival's process and yields what makes a new drafter, after a check of its answers.
 
@@ -45,9 +47,7 @@ def open_remote(
     """
     if python is None:
         raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
-    corpus = None
-    if inputs.datastore is not None and inputs.folder is not None:
-        corpus = corpus_of(inputs.datastore, inputs.folder)
+    corpus = None if datastore is None else corpus_of(datastore)
     with RivalProcess.start(name, corpus, python) as process:
         if corpus and process.can_count:
             patterns, truth = corpus.counts
@@ -55,7 +55,8 @@ def open_remote(
             if wrong := differences(patterns, counts, truth):
                 raise RivalAnswerError(f"{len(wrong)} wrong counts: {wrong[0]}")
         drafter = RemoteDrafter(process)
-        check_drafts(drafter, inputs.contexts, _CHECKED_NODES, inputs.vocab_size)
+        vocab_size = None if datastore is None else datastore.vocab_size
+        check_drafts(drafter, contexts_of(requests), _CHECKED_NODES, vocab_size)
         yield lambda: RemoteDrafter(process)
 
 

@@ -141,4 +141,4 @@ class _SuggestedSession(Session):
         pass
 
 
-ENTRANTS["suggested"] = Entrant(False, open=lambda _: nullcontext(SuggestedDrafter))
+ENTRANTS["suggested"] = Entrant(False, open=lambda *_: nullcontext(SuggestedDrafter))
