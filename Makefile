@@ -55,13 +55,13 @@ bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded 
 bench-papers: dev ## the papers' ablations as tables; ARGS="rest-match aded-searches --transcripts FILE --datastore PATH"
 	PYTHONPATH=benches $(BIN)/python -m papers $(ARGS)
 
-bench-demo: dev ## every drafter on the demo's model, greedy and sampled
-	$(BIN)/python benches/demo_drafters.py $(ARGS)
+bench-demo: dev ## every drafter on the demo's model, greedy and sampled; ARGS="--limit 6"
+	$(BIN)/specds bench generate --model demo --baseline generate --runs 1 --drafter fused,rest,aded,aded:search=greedy,aded:order=2,aded:order=4,prompt-lookup,n-grammys,n-grammys:parts=context,n-grammys:parts=bigram,n-grammys:parts=extended-bigram,n-grammys:parts=unigram $(ARGS)
 
 bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
 	$(BIN)/python benches/demo_sources.py $(ARGS)
 
-bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--shapes" with the costs of 68M, 7B, 34B, 70B
+bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--prompts 12 --runs 3"
 	$(BIN)/python benches/hierarchy_ablation.py $(ARGS)
 
 bench-overlap: dev ## how long a device waits for the host in a step, on a stand-in; ARGS="--datastore PATH --transcripts FILE --nodes 63 auto --steps 5"

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curve import verification_costs
+from forced import measure_forced
 from index.report import Figure
-from specds.bench.generation.curve import verification_costs
-from specds.bench.generation.report import altered
-from specds.bench.generation.run import run_generate
-from specds.bench.generation.shapes import random_model
-from specds.bench.generation.ways import Target
-from specds.bench.options import GenerateOptions
+from shapes import random_model
 
 if TYPE_CHECKING:
     import argparse
@@ -25,9 +22,8 @@ LEAST_OF_COMPILED, LEAST_IN_BATCHES = 1.0, 0.98
 def curve(options: argparse.Namespace) -> Iterator[Figure]:
     """A step by its nodes, acceptance included: T(n) over T(0)."""
     model = random_model(options.shape, device=options.device, dtype=options.dtype)
-    target = Target.of(model, "auto", forced=True)
     for context in options.contexts:
-        for row in verification_costs(target, [context], NODES):
+        for row in verification_costs(model, context, NODES):
             yield Figure(
                 f"{row['num_nodes']} nodes after {context:,} tokens, over none",
                 row["ratio"],
@@ -43,34 +39,21 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure("speed-up", None, at_least=1, note="no --case was given")
     for answers, datastore, bar in options.case:
         for batch in (1, *options.batches):
-            rows, changed = _measured(options, Path(answers), Path(datastore), batch)
+            rows = measure_forced(
+                [Path(answers)],
+                Path(datastore),
+                shape=options.shape,
+                device=options.device,
+                dtype=options.dtype,
+                batch=batch,
+                limit=max(options.limit, batch),
+                new_tokens=options.new_tokens,
+                runs=options.runs,
+                tokenizer=options.tokenizer,
+                compiled=not options.dry,
+            )
             name = Path(answers).stem + (f", batch {batch}" if batch > 1 else "")
             yield from _speeds(name, rows, float(bar) if batch == 1 else LEAST_IN_BATCHES)
-            yield Figure(f"{name}: rows not as recorded", changed, at_most=0)
-
-
-def _measured(
-    options: argparse.Namespace, answers: Path, datastore: Path, batch: int
-) -> tuple[list[dict[str, Any]], int]:
-    document = run_generate(
-        GenerateOptions(
-            shape=options.shape,
-            forced=True,
-            transcripts=[answers],
-            datastores=[datastore],
-            tokenizer=options.tokenizer,
-            drafters=["fused"],
-            baselines=["plain"] if options.dry else ["compiled", "plain"],
-            max_new_tokens=options.new_tokens,
-            limit=max(options.limit, batch),
-            runs=options.runs,
-            batches=[batch],
-            contexts=(),
-            device=options.device,
-            dtype=options.dtype,
-        )
-    )
-    return document["rows"], len(altered(document))
 
 
 def _speeds(name: str, rows: list[dict[str, Any]], bar: float) -> Iterator[Figure]:

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from index.report import Figure
+from shapes import config_of, random_model
 from specds import generate
-from specds.bench.generation.shapes import config_of, random_model
 from specds.drafters import DrafterInputs, make_drafter
 from specds.verify import recordings
 

@@ -11,8 +11,8 @@ import torch
 from transformers import LogitsProcessorList
 
 from index.report import Figure
+from shapes import random_model
 from specds.accept.on_device import Chooser, PassRequest
-from specds.bench.generation.shapes import random_model
 from specds.demo.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs

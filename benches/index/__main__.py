@@ -17,7 +17,6 @@ import typer
 from rich.console import Console
 
 from index import child, report
-from index.acceptance import RIVAL, replay_rival
 from index.builders import OWN
 from index.tokens import (
     ENVIRONMENT,
@@ -65,8 +64,6 @@ class Part(str, Enum):
     QUERIES = "queries"
     DEGENERATE = "degenerate"
     SERVING = "serving"
-    ACCEPTANCE = "acceptance"
-    END_TO_END = "end-to-end"
 
 
 class WrongAnswerError(RuntimeError):
@@ -135,23 +132,9 @@ def measure(
     measured: dict[str, Any] = {"builds": builds, "wrong answers": wrong}
     if Part.SERVING in parts:
         measured["serving"] = measure_serving(tokens, datastore, folder, scale)
-    if Part.ACCEPTANCE in parts:
-        with err.status("replaying"):
-            request = {"datastore": str(datastore), "transcripts": str(folder / "transcripts.npz")}
-            measured["acceptance"] = child.run("acceptance:compare", request)
-        if rivals_python:
-            with err.status(f"replaying: {RIVAL}"):
-                recorded = folder / "transcripts.npz"
-                rival = replay_rival(tokens, recorded, folder, rivals_python)
-                measured["acceptance"][RIVAL] = rival
     shutil.rmtree(datastore)
     if Part.DEGENERATE in parts:
         measured["degenerate"] = measure_degenerate(tokens, folder, scale)
-    if Part.END_TO_END in parts:
-        with err.status("building end to end"):
-            documents, built = tokens.folder / "documents.jsonl", folder / "end-to-end.specds"
-            names = {"documents": str(documents), "tokenizer": tokens.facts.tokenizer}
-            measured["end to end"] = child.run("end_to_end:build", names | {"out": str(built)})
     return measured
 
 
@@ -256,8 +239,6 @@ def figures_of(measured: dict[str, Any]) -> list[report.Figure]:
         "builds": report.build_and_query_figures,
         "degenerate": report.degenerate_figures,
         "serving": report.serving_figures,
-        "acceptance": report.acceptance_figures,
-        "end to end": report.end_to_end_figures,
     }
     return [
         figure

@@ -172,66 +172,6 @@ def _latency_figures(warm: dict[str, Any]) -> Iterator[Figure]:
     yield Figure("a draft that finds nothing, p50", warm["call alone"]["p50"], "µs")
 
 
-def acceptance_figures(acceptance: dict[str, Any]) -> Iterator[Figure]:
-    """Accepted tokens a draft against the published selection's; the bar is on all together."""
-    for source, result in acceptance["sources"].items():
-        ours, published = result["specds"], result["published"]
-        matched = result["specds, as many nodes"]
-        yield Figure(
-            f"accepted tokens, {source}: times REST's",
-            result["ratio"],
-            "x",
-            at_least=1.1 if source == "all" else None,
-            note=f"mean acceptance length {_acceptance(ours)}, REST's {_acceptance(published)}",
-        )
-        yield Figure(
-            f"the same, {source}, with as many nodes",
-            result["ratio, as many nodes"],
-            "x",
-            note=f"{_acceptance(matched)}, budget {acceptance['matched_budget']}",
-        )
-
-    if "draftretriever" in acceptance:
-        fused = acceptance["sources"]["all"]["specds, fused"]
-        yield _rival_figure(acceptance["draftretriever"], fused)
-
-
-def _rival_figure(rival: dict[str, Any], fused: dict[str, Any]) -> Figure:
-    """Against the drafter of ours that learns from the request too, as draftretriever does."""
-    name = "accepted tokens, all, FusedDrafter: times draftretriever's"
-    if not rival:
-        return Figure(name, None, note="not installed")
-    ours, its = (one["mean_acceptance_length"] - 1 for one in (fused, rival))
-    note = f"mean acceptance length {_acceptance(fused)}, its {_acceptance(rival)} in "
-    note += f"{rival['draft_p50_us']:.0f} µs p50"
-    return Figure(name, ours / its if its else None, "x", note=note)
-
-
-def _acceptance(tally: dict[str, Any]) -> str:
-    return f"{tally['mean_acceptance_length']:.3f} ({tally['nodes_per_draft']:.1f} nodes)"
-
-
-def end_to_end_figures(built: dict[str, Any]) -> Iterator[Figure]:
-    """The bars: tokenising takes longer than all else together, and no core is idle meanwhile."""
-    stages, cores = built["stages"], built["num_cores"]
-    for name, stage in stages.items():
-        share = stage["cores"] / cores
-        note = f"{stage['wall_s']:.1f} s, {stage['tokens_per_s'] / 1e6:.2f} M tokens/s"
-        yield Figure(f"specds build, {name}: cores busy", share * 100, "%", note=note)
-    tokenise = stages["tokenise"]["wall_s"]
-    rest = sum(stage["wall_s"] for stage in stages.values()) - tokenise
-    yield Figure(
-        "specds build: tokenising, times all other stages",
-        tokenise / rest,
-        "x",
-        at_least=1,
-        note=f"{built['report']['tokens_per_s'] / 1e6:.2f} M tokens/s in all",
-    )
-    cpu_s = sum(stage["cpu_s"] for stage in stages.values())
-    wall_s = tokenise + rest
-    yield Figure("specds build: cores busy", cpu_s / wall_s / cores * 100, "%", at_least=80)
-
-
 def table(figures: list[Figure], title: str, machine: dict[str, Any]) -> Table:
     memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
     caption = f"{machine['cores']} cores of {machine['processor']}, {memory}, load before "

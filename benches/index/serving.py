@@ -133,7 +133,7 @@ def _replay_all(drafter: Drafter, transcripts: list[Transcript]) -> np.ndarray:
 
 
 def _timed_replay(drafter: Drafter, transcript: Transcript) -> list[tuple[int, int]]:
-    trace = replay(lambda: drafter.session(transcript.prompt_ids), transcript, NODES)
+    trace = replay(drafter.session(transcript.prompt_ids), transcript, NODES)
     # A draft is made after what was observed at the step before.
     observed = [0, *trace.observe_ns]
     return [(draft, draft + before) for draft, before in zip(trace.draft_ns, observed)]  # noqa: B905

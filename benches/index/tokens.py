@@ -7,6 +7,7 @@ import json
 import shutil
 import sysconfig
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,46 +152,37 @@ def _write_documents(
     facts: Facts,
     limit_tokens: int | None,
 ) -> None:
-    """The same documents as text (`documents.jsonl`) and as tokens; the held out ones apart."""
+    """The documents as tokens; the held out ones apart."""
     indexed: list[np.ndarray] = []
     held_out: list[np.ndarray] = []
     num_tokens = 0
-    with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
-        for number, (text, ids) in enumerate(_encode(texts, tokenizer)):
-            if number % HELD_OUT_STRIDE == 0:
-                held_out.append(ids[:HELD_OUT_TOKENS])
-                continue
-            file.write(json.dumps({"text": text}) + "\n")
-            indexed.append(ids)
-            num_tokens += len(ids)
-            if limit_tokens is not None and num_tokens >= limit_tokens:
-                break
+    for number, ids in enumerate(_encode(texts, tokenizer)):
+        if number % HELD_OUT_STRIDE == 0:
+            held_out.append(ids[:HELD_OUT_TOKENS])
+            continue
+        indexed.append(ids)
+        num_tokens += len(ids)
+        if limit_tokens is not None and num_tokens >= limit_tokens:
+            break
     for where, documents in ((folder, indexed), (folder / "held-out", held_out)):
         lengths = np.array([len(ids) for ids in documents], dtype=np.int64)
         TokenCorpus.write(where, facts, np.concatenate(documents), lengths)
 
 
-def _encode(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[str, np.ndarray]]:
+def _encode(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[np.ndarray]:
     from specds.tokenization import encode_batch
 
     for batch in _batched(texts):
         tokens, lengths = encode_batch(tokenizer, batch)
-        for text, ids in zip(batch, np.split(tokens, np.cumsum(lengths)[:-1]), strict=True):
+        for ids in np.split(tokens, np.cumsum(lengths)[:-1]):
             if len(ids):
                 # Narrow at once: the whole corpus is held until it is written.
-                yield text, ids.astype(np.min_scalar_type(int(ids.max())))
+                yield ids.astype(np.min_scalar_type(int(ids.max())))
 
 
 def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
+    rest = iter(texts)
+    while batch := list(islice(rest, BATCH)):
         yield batch
 
 

@@ -12,10 +12,9 @@ import torch
 
 from demo_setup import prompt_ids
 from specds.bench.harness import open_datastores, tokenizer_of
+from specds.bench.replay.loop import follow
 from specds.bench.transcripts import Transcript, read_files
 from specds.demo.held_out import prompts
-from specds.drafters.session import EMPTY_TREE, within
-from specds.drafters.watched import Step, right_path
 from specds.loading import load_model
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds import Datastore
-    from specds.drafters import Drafter, Session
+    from specds.drafters import Drafter
 
 Row = dict[str, str]
 """A cell by its column; the first names the row."""
@@ -93,23 +92,6 @@ class Setup:
             yield Answer("demo", ids[0].numpy(), text[0, ids.shape[1] :].numpy(), id=str(number))
 
 
-def steps_of(
-    drafter: Drafter, answer: Transcript, budget: int
-) -> Iterator[tuple[int, Session, Step]]:
-    """What comes of each draft: how much was written before, the session, and the step."""
-    truth, position = answer.completion_ids.tolist(), 0
-    session = drafter.session(answer.prompt_ids)
-    while position < len(truth):
-        depth = len(truth) - position - 1
-        tree = within(session.draft(budget, depth), budget, depth) if depth else EMPTY_TREE
-        path = right_path(tree, truth[position:])
-        step = Step(tree, path, truth[position : position + len(path) + 1])
-        yield position, session, step
-        session.observe(step.token_ids)
-        position += len(step.token_ids)
-    session.finish()
-
-
 def by_set(answer: Answer, _: int) -> str:
     return answer.source
 
@@ -135,9 +117,9 @@ def lengths(
         nodes = budget or getattr(drafter, "max_nodes", None) or 64
         num_tokens, forwards = Counter[str](), Counter[str]()
         for answer in answers:
-            for position, _, step in steps_of(drafter, answer, nodes):
-                name = column(answer, position)
-                num_tokens[name] += len(step.token_ids)
+            for replayed in follow(drafter.session(answer.prompt_ids), answer, nodes):
+                name = column(answer, replayed.position)
+                num_tokens[name] += len(replayed.step.token_ids)
                 forwards[name] += 1
         figures = {name: f"{num_tokens[name] / count:.2f}" for name, count in forwards.items()}
         yield {title: label, **figures}

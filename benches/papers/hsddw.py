@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hierarchy_shapes import PAPER
-from papers.answers import shares, steps_of
+from hierarchy_ablation import PASS_COSTS
+from papers.answers import shares
+from specds.bench.replay.loop import follow
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
 
@@ -50,15 +51,16 @@ def replay(
     config = replace(HierarchyConfig.ablation(row), window=window)
     drafter, found = HierarchyDrafter(levels, config), Replayed()
     for answer in answers:
-        for _, session, step in steps_of(drafter, answer, config.max_nodes):
+        session = drafter.session(answer.prompt_ids)
+        for step in (each.step for each in follow(session, answer, config.max_nodes)):
             found.windows.append(len(step.tree))
             found.accepted.append(len(step.path))
-            found.cost += PAPER.of_target(len(step.tree))
+            found.cost += 1
             drafted = session._draft.chosen[: len(step.tree)]  # of what the target verifies
             for place, drawn in enumerate(drafted[: len(step.path) + 1]):
                 found.entropies[place == len(step.path)].append(drawn.entropy)
-        for place, (name, level) in enumerate(session.level_stats.items()):
-            found.cost += level.num_forwards * PAPER.of_level(name, has_beneath=place > 0)
+        for name, level in session.level_stats.items():
+            found.cost += level.num_forwards * PASS_COSTS.get(name, 0)
     return found
 
 

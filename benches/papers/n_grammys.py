@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from papers.answers import lengths, shares, steps_of
+from papers.answers import lengths, shares
+from specds.bench.replay.loop import follow
 from specds.drafters import SOURCES, NGrammysConfig, NGrammysDrafter, TokenTree
 from specds.papers.path_rows import PathRows
 
@@ -71,7 +72,8 @@ def mixed(setup: Setup) -> Iterator[Row]:
     allocated = Counter[int]()
     drafter = drafter_of(setup)
     for answer in setup.written():
-        for _, _, step in steps_of(drafter, answer, drafter.max_nodes):
+        session = drafter.session(answer.prompt_ids)
+        for step in (each.step for each in follow(session, answer, drafter.max_nodes)):
             leaves = np.setdiff1d(np.arange(len(step.tree)), step.tree.parents)
             sources = [SOURCES[source] for source in step.tree.sources[leaves]]
             allocated[sources.count("context")] += 1

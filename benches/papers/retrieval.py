@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demo_setup import demo
-from index.published_rest import PAST_END, PublishedDrafter, PublishedSession, retrieve, tree_of
 from papers.answers import by_set, lengths
+from papers.published_rest import PAST_END, PublishedDrafter, PublishedSession, retrieve, tree_of
 from specds import RestDrafter
 from specds.drafters import (
     AdedConfig,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specds.bench.replay.loop import follow
+from specds.bench.transcripts import Transcript
 from specds.drafters import FusedDrafter, Memory
 
 if TYPE_CHECKING:
@@ -36,21 +38,10 @@ def figures() -> list[str]:
 def serve(
     drafter: FusedDrafter, tenant: str, prompt: Sequence[int], answer: Sequence[int]
 ) -> list[TokenTree]:
-    """Drafts for an answer as the model would verify it."""
+    """The drafts for an answer."""
+    transcript = Transcript(tenant, np.array(prompt), np.array(answer))
     session = drafter.session(prompt, tenant)
-    trees, begin = [], 0
-    while begin < len(answer):
-        tree = session.draft(MAX_NODES)
-        nodes = zip(tree.parents, tree.token_ids, strict=True)
-        edges = {edge: node for node, edge in enumerate(nodes)}
-        node, end = -1, begin
-        while end < len(answer) and (node := edges.get((node, answer[end]), -2)) >= 0:
-            end += 1
-        session.observe(answer[begin : end + 1])
-        trees.append(tree)
-        begin = end + 1
-    session.finish()
-    return trees
+    return [each.step.tree for each in follow(session, transcript, MAX_NODES)]
 
 
 def extract(repeats: int, tenant: str, num_secrets: int = 5) -> tuple[int, int]:

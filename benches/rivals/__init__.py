@@ -4,16 +4,41 @@ The package needs none of them: an engine that is not installed is reported as a
 answers are wrong is refused before it is timed.
 """
 
-from rivals.answers import RivalAbsentError, RivalAnswerError, RivalError
-from rivals.inputs import RivalInputs
-from rivals.names import RIVALS, Rival, entrants
+from __future__ import annotations
 
-__all__ = [
-    "RIVALS",
-    "Rival",
-    "RivalAbsentError",
-    "RivalAnswerError",
-    "RivalError",
-    "RivalInputs",
-    "entrants",
-]
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rivals.prompt_lookup import open_prompt_lookup
+from rivals.remote import open_remote
+from rivals.suffix_automaton import open_suffix_automaton
+from specds.bench.engines import Entrant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IN_THIS_PROCESS = {
+    "transformers-prompt-lookup": Entrant(False, open_prompt_lookup),
+    "suffix-automaton": Entrant(False, open_suffix_automaton),
+}
+TAKES_DATASTORE = {
+    "draftretriever": True,
+    "tokengrams": True,
+    "infini-gram": True,
+    "arctic-suffix": False,
+    "arctic-suffix-tree": False,
+    "arctic-suffix-corpus": True,
+}
+"""Those that run in another interpreter, and whether each indexes the text of a datastore."""
+
+
+def entrants(python: Path | None) -> dict[str, Entrant]:
+    """The rivals as the replay takes them.
+
+    Args:
+        python: The interpreter that they are installed for; without one most are absent.
+    """
+    return IN_THIS_PROCESS | {
+        name: Entrant(takes_datastore, partial(open_remote, name, python))
+        for name, takes_datastore in TAKES_DATASTORE.items()
+    }

@@ -9,8 +9,9 @@ import numpy as np
 from specds.bench.engines import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from specds.bench.transcripts import Transcript
     from specds.drafters import Drafter
 
 
@@ -88,8 +89,16 @@ def prompt_lookup(context: Sequence[int], max_tokens: int, max_match: int = 2) -
     return []
 
 
+def contexts_of(requests: Sequence[Transcript], number: int = 20) -> Iterator[list[int]]:
+    """Some contexts that a rival will be asked about, to check its answers with."""
+    places = np.linspace(0, len(requests) - 1, min(number, len(requests))).astype(int)
+    for request in (requests[place] for place in places):
+        whole = [*request.prompt_ids.tolist(), *request.completion_ids.tolist()]
+        yield whole[:-1][-256:]
+
+
 def check_drafts(
-    drafter: Drafter, contexts: Iterable[Sequence[int]], max_nodes: int, vocab_size: int
+    drafter: Drafter, contexts: Iterable[Sequence[int]], max_nodes: int, vocab_size: int | None
 ) -> None:
     """Drafts once after each context.
 
@@ -102,7 +111,6 @@ def check_drafts(
         session.finish()
         if len(tree) > max_nodes:
             raise RivalAnswerError(f"{len(tree)} nodes drafted, {max_nodes} asked for")
-        if len(tree) and int(tree.token_ids.max()) >= vocab_size:
-            raise RivalAnswerError(
-                f"token {int(tree.token_ids.max())} drafted, the vocabulary has {vocab_size}"
-            )
+        largest = max(tree.token_ids.tolist(), default=0)
+        if vocab_size is not None and largest >= vocab_size:
+            raise RivalAnswerError(f"token {largest} drafted, the vocabulary has {vocab_size}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +13,6 @@ import numpy as np
 from rivals.answers import random_patterns, scan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from specds._core import Datastore
 
 _PATTERNS = 24
@@ -32,16 +32,6 @@ class RivalCorpus:
     vocab_size: int
     separator: int
 
-    @classmethod
-    def of(cls, datastore: Datastore, path: Path) -> RivalCorpus:
-        """Writes the text of a datastore to `path`."""
-        corpus = cls(path, datastore.vocab_size, datastore.separator)
-        with path.open("wb") as file:
-            for document in datastore:
-                ended = np.append(document.token_ids, corpus.separator)
-                ended.astype(f"<u{corpus.token_bytes}").tofile(file)
-        return corpus
-
     @property
     def token_bytes(self) -> int:
         """The width of a token in the file."""
@@ -56,7 +46,17 @@ class RivalCorpus:
 
 
 @cache
-def corpus_of(datastore: Datastore, folder: Path) -> RivalCorpus:
-    """The text of a datastore in `folder`, written where it is first asked for."""
-    folder.mkdir(exist_ok=True)
-    return RivalCorpus.of(datastore, folder / "tokens.bin")
+def corpus_of(datastore: Datastore) -> RivalCorpus:
+    """The text of a datastore, in a folder for indexes of it that goes at the end."""
+    folder = Path(tempfile.mkdtemp(dir=_scratch().name))
+    corpus = RivalCorpus(folder / "tokens.bin", datastore.vocab_size, datastore.separator)
+    with corpus.path.open("wb") as file:
+        for document in datastore:
+            ended = np.append(document.token_ids, corpus.separator)
+            ended.astype(f"<u{corpus.token_bytes}").tofile(file)
+    return corpus
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="specds-rivals-")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
+from rivals.answers import RivalAbsentError, RivalAnswerError, contexts_of, prompt_lookup
 from specds._core import TokenTree
 from specds.drafters import Session
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rivals.inputs import RivalInputs
+    from specds.bench.transcripts import Transcript
 
 _CHECKED_TOKENS = 10
 
 
 @contextmanager
-def open_prompt_lookup(inputs: RivalInputs) -> Iterator[Callable[[], PromptLookupDrafter]]:
+def open_prompt_lookup(
+    _: None, requests: Sequence[Transcript]
+) -> Iterator[Callable[[], PromptLookupDrafter]]:
     """Yields what makes a new drafter, after its answers were found right.
 
     Raises:
@@ -32,9 +34,9 @@ def open_prompt_lookup(inputs: RivalInputs) -> Iterator[Callable[[], PromptLooku
         drafter = PromptLookupDrafter()
     except ImportError as error:
         raise RivalAbsentError(f"{error}: pip install 'specds[transformers]'") from error
-    for context in inputs.contexts:
+    for context in contexts_of(requests):
         drafted = drafter.session(context).draft(_CHECKED_TOKENS).token_ids.tolist()
-        expected = prompt_lookup(list(context), _CHECKED_TOKENS)
+        expected = prompt_lookup(context, _CHECKED_TOKENS)
         if drafted != expected:
             raise RivalAnswerError(f"{drafted} drafted, {expected} came after the context before")
     yield PromptLookupDrafter

@@ -16,22 +16,28 @@ from rivals.answers import (
     RivalAnswerError,
     RivalError,
     check_drafts,
+    contexts_of,
     differences,
 )
+from rivals.corpus import corpus_of
 from specds._core import TokenTree
 from specds.drafters import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rivals.inputs import RivalInputs
+    from rivals.corpus import RivalCorpus
+    from specds import Datastore
+    from specds.bench.transcripts import Transcript
 
 _SCRIPT = Path(__file__).with_name("rival_engines.py")
 _CHECKED_NODES = 16
 
 
 @contextmanager
-def open_remote(name: str, inputs: RivalInputs) -> Iterator[Callable[[], RemoteDrafter]]:
+def open_remote(
+    name: str, python: Path | None, datastore: Datastore | None, requests: Sequence[Transcript]
+) -> Iterator[Callable[[], RemoteDrafter]]:
     """Starts a rival's process and yields what makes a new drafter, after a check of its answers.
 
     Raises:
@@ -39,16 +45,18 @@ def open_remote(name: str, inputs: RivalInputs) -> Iterator[Callable[[], RemoteD
         RivalAnswerError: A count is not that of a scan, or a draft is no draft.
         RivalError: Its process ended; the message is the last line of its standard error.
     """
-    if inputs.python is None:
+    if python is None:
         raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
-    with RivalProcess.start(name, inputs, inputs.python) as process:
-        if inputs.corpus and process.can_count:
-            patterns, truth = inputs.corpus.counts
+    corpus = None if datastore is None else corpus_of(datastore)
+    with RivalProcess.start(name, corpus, python) as process:
+        if corpus and process.can_count:
+            patterns, truth = corpus.counts
             counts = process.call("count", patterns=patterns)["counts"]
             if wrong := differences(patterns, counts, truth):
                 raise RivalAnswerError(f"{len(wrong)} wrong counts: {wrong[0]}")
         drafter = RemoteDrafter(process)
-        check_drafts(drafter, inputs.contexts, _CHECKED_NODES, inputs.vocab_size)
+        vocab_size = None if datastore is None else datastore.vocab_size
+        check_drafts(drafter, contexts_of(requests), _CHECKED_NODES, vocab_size)
         yield lambda: RemoteDrafter(process)
 
 
@@ -62,7 +70,7 @@ class RivalProcess:
 
     @classmethod
     @contextmanager
-    def start(cls, name: str, inputs: RivalInputs, python: Path) -> Iterator[RivalProcess]:
+    def start(cls, name: str, corpus: RivalCorpus | None, python: Path) -> Iterator[RivalProcess]:
         """Runs a rival until the block ends.
 
         Raises:
@@ -81,21 +89,20 @@ class RivalProcess:
                 raise RivalAbsentError(f"{python} cannot be run: {error.strerror}") from error
             process = cls(child, errors)
             try:
-                process._begin(name, inputs)
+                process._begin(name, corpus)
                 yield process
             finally:
                 process._end()
 
-    def _begin(self, name: str, inputs: RivalInputs) -> None:
+    def _begin(self, name: str, corpus: RivalCorpus | None) -> None:
         request: dict[str, Any] = {"name": name}
-        if inputs.corpus:
-            folder = inputs.folder or inputs.corpus.path.parent
+        if corpus:
             request |= {
-                "folder": str(folder / name),
-                "tokens": str(inputs.corpus.path),
-                "token_bytes": inputs.corpus.token_bytes,
-                "vocab_size": inputs.corpus.vocab_size,
-                "separator": inputs.corpus.separator,
+                "folder": str(corpus.path.parent / name),
+                "tokens": str(corpus.path),
+                "token_bytes": corpus.token_bytes,
+                "vocab_size": corpus.vocab_size,
+                "separator": corpus.separator,
             }
         started = self.call("start", **request)
         if "absent" in started:

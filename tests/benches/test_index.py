@@ -1,103 +1,23 @@
-"""The benchmark of the index: its twin of REST's selection, its readers, and a run of all of it."""
+"""The benchmark of the index: its counts against a scan, its made text, and a run of all of it."""
 
 import itertools
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from index import __main__ as command
-from index import builders, made_text, published_rest, scale
+from index import builders, made_text, scale
 from index.tokens import Facts, TokenCorpus
 from rivals.answers import differences, random_patterns, scan
-from specds import RestDrafter
-from specds.bench.replay.measure import replay
-from specds.bench.transcripts import Transcript
-from specds.build import DatastoreBuilder
 
 SEPARATOR, VOCAB_SIZE = 7, 8
 FACTS = Facts("tiny", "none", VOCAB_SIZE, SEPARATOR)
-
-tokens = st.integers(0, 3)
-documents = st.lists(st.lists(tokens, min_size=1, max_size=12), min_size=1, max_size=8)
 
 
 def write(folder, texts):
     flat, lengths = np.array(list(itertools.chain(*texts))), np.array([len(t) for t in texts])
     return TokenCorpus.write(folder, FACTS, flat, lengths)
-
-
-def build(path, texts):
-    with DatastoreBuilder(path, vocab_size=VOCAB_SIZE, separator=SEPARATOR) as builder:
-        for text in texts:
-            builder.add_documents(text, [len(text)])
-        return builder.finish()
-
-
-def select(rows, choices=64):
-    return published_rest.select(np.array(sorted(rows)), choices, np.random.default_rng(0))
-
-
-# Which nodes REST's published program keeps.
-
-
-def test_a_budget_of_64_keeps_few_nodes_of_two_continuations():
-    rows = [[1, *range(10, 19)], [2, *range(20, 29)]]
-    # Both hold 55: the two of ten tokens go (90), those of nine (72), and one of eight (64).
-    nodes = select(rows)
-    assert len(nodes) == 8 + 7
-    assert {len(path) for path in nodes} == set(range(1, 9))
-
-
-@given(st.lists(st.lists(tokens, min_size=3, max_size=3), min_size=1, max_size=20))
-def test_prefixes_are_counted_as_a_naive_count_does(rows):
-    rows = np.array(sorted(rows))
-    expected = Counter(tuple(row[:n].tolist()) for row in rows for n in range(1, 4))
-    found = {
-        tuple(rows[row, :length].tolist()): count
-        for row, length, count in zip(*published_rest.count_prefixes(rows), strict=True)
-    }
-    assert found == expected
-
-
-# What it reads of a datastore's files.
-
-
-@pytest.mark.parametrize("bits", [1, 9, 16, 24, 27, 32])
-def test_packed_elements_are_read_back(tmp_path, bits):
-    values = np.random.default_rng(bits).integers(1 << bits, size=50)
-    packed = sum(int(value) << (index * bits) for index, value in enumerate(values))
-    payload = packed.to_bytes((50 * bits + 7) // 8, "little")
-    (tmp_path / "section.bin").write_bytes(bytes(4096) + payload + bytes(8))
-    section = published_rest.Section(tmp_path / "section.bin", bits, 50)
-    assert section[np.arange(50)].tolist() == values.tolist()
-
-
-def test_continuations_are_all_that_follow_the_longest_suffix_in_order(tmp_path):
-    texts = [[1, 2, 3, 0], [1, 2, 0], [2, 2, 1], [1, 2, 3, 3]]
-    datastore = build(tmp_path / "a.specds", texts)
-    array = published_rest.SuffixArray(datastore.path)
-    rows = published_rest.retrieve(array, datastore, np.array([3, 1, 2]))
-    stream = [*itertools.chain(*([*text, SEPARATOR] for text in texts))]
-    starts = [i + 2 for i in range(len(stream)) if stream[i : i + 2] == [1, 2]]
-    padded = [*stream, *[-1] * 10]
-    assert rows.tolist() == sorted(padded[start : start + 10] for start in starts)
-
-
-# Replays.
-
-
-def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
-    text = [0, 1, 2, 3, 4, 5, 6, 0, 2, 4, 6]
-    drafter = RestDrafter(build(tmp_path / "a.specds", [text]))
-    transcript = Transcript("a", np.array(text[:2]), np.array([*text[2:], SEPARATOR]))
-    for one in (drafter, published_rest.PublishedDrafter(drafter.datastore)):
-        stats = replay(lambda one=one: one.session(transcript.prompt_ids), transcript, 64).stats
-        counts = (stats.num_drafts, stats.num_accepted_tokens, stats.num_draft_tokens)
-        assert counts == (1, 9, 9)
 
 
 # Corpora and answers.
@@ -180,7 +100,7 @@ def test_the_whole_benchmark_runs(corpus_file, tmp_path, capsys):
     command.main(
         corpus=str(corpus_file),
         transcripts=[tmp_path / "answers.jsonl"],
-        part=[command.Part.SERVING, command.Part.ACCEPTANCE, command.Part.DEGENERATE],
+        part=[command.Part.SERVING, command.Part.DEGENERATE],
         cache=tmp_path / "cache",
         json_file=tmp_path / "result.json",
         check=True,
@@ -190,10 +110,7 @@ def test_the_whole_benchmark_runs(corpus_file, tmp_path, capsys):
     names = {figure["name"] for figure in result["figures"]}
     assert {"build, specds: disk", "open", "draft, p99"} <= names
     assert "build of ten copies: times that of text" in names
-    assert "accepted tokens, all: times REST's" in names
     assert result["measured"]["wrong answers"] == {}
-    sources = result["measured"]["acceptance"]["sources"]
-    assert sources["answers"]["specds"]["num_accepted_tokens"] > 0
     # The tokens are kept for the next run, and nothing else.
     assert len(list((tmp_path / "cache").iterdir())) == 1
 

@@ -10,9 +10,8 @@ import torch
 from models import VOCAB_SIZE, tiny_model
 from papers import __main__ as command
 from papers import hsddw, n_grammys, retrieval
-from papers.answers import Answer, Setup, lengths, markdown, steps_of
+from papers.answers import Answer, Setup, lengths, markdown
 from specds import RestDrafter
-from specds.bench.replay.measure import replay
 from specds.build import DatastoreBuilder
 from specds.drafters import RestConfig
 
@@ -41,15 +40,6 @@ def setup(datastore, monkeypatch):
     monkeypatch.setattr(Setup, "written", lambda *_, **__: [answer(0, "demo")])
     monkeypatch.setattr(hsddw, "load_model", lambda *_, **__: (model, None))
     return made
-
-
-def test_steps_are_those_of_a_replay(datastore):
-    drafter = RestDrafter(datastore)
-    expected = replay(lambda: drafter.session(answer().prompt_ids), answer(), 8).stats
-    steps = [step for _, _, step in steps_of(drafter, answer(), 8)]
-    assert len(steps) == expected.num_drafts
-    assert sum(len(step.path) for step in steps) == expected.num_accepted_tokens > 0
-    assert [token for step in steps for token in step.token_ids] == answer().completion_ids.tolist()
 
 
 def test_a_table_has_a_row_a_drafter_and_a_column_a_set(datastore):

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
-from rivals import RIVALS, RivalAbsentError, RivalAnswerError, RivalInputs, entrants
-from rivals.answers import prompt_lookup
+from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
+from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
 from rivals.prompt_lookup import PromptLookupDrafter
 from rivals.suffix_automaton import SuffixAutomatonDrafter
-from specds.bench.engines import ENTRANTS, EntrantInputs, engines_of
+from specds.bench.engines import ENTRANTS, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
@@ -39,9 +39,9 @@ PROMPT_LOOKUP = PromptLookupDrafter()
 
 
 def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
-    inputs = RivalInputs(VOCAB_SIZE, [[1, 2, 3, 1, 2]])
-    rival = RIVALS["transformers-prompt-lookup"]
-    with rival.open(inputs) as make:
+    rival = IN_THIS_PROCESS["transformers-prompt-lookup"]
+    asked = [transcript([1, 2, 3, 1], [2, 3])]
+    with rival.open(None, asked) as make:
         assert make().session([1, 2, 1]).draft(4).token_ids.tolist() == [2, 1]
     module = "transformers.generation.candidate_generator"
     wrong = "PromptLookupCandidateGenerator.get_candidates"
@@ -49,11 +49,11 @@ def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch)
         patch.setattr(f"{module}.{wrong}", lambda _self, context: (context, None))
         with (
             pytest.raises(RivalAnswerError, match=r"\[\] drafted, \[3, 1, 2\] came"),
-            rival.open(inputs),
+            rival.open(None, asked),
         ):
             pass
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RivalAbsentError, match="pip install"), rival.open(inputs):
+    with pytest.raises(RivalAbsentError, match="pip install"), rival.open(None, asked):
         pass
 
 
@@ -149,18 +149,10 @@ def installed(monkeypatch, folder, name, code):
     yield sys.executable
 
 
-def engines(name, datastore, python, folder, contexts=()):
+def run_rival(name, datastore, python, requests):
     with pytest.MonkeyPatch.context() as patch:
-        for entrant, known in entrants(python).items():
-            patch.setitem(ENTRANTS, entrant, known)
-        entry = EntrantInputs(VOCAB_SIZE, contexts, folder=folder)
-        found = engines_of([name], [datastore], DrafterInputs(), entry)
-    return found
-
-
-def run_rival(name, datastore, python, requests, folder):
-    folder.mkdir()
-    [engine] = engines(name, datastore, python, folder, [[1, 2]])
+        patch.setitem(ENTRANTS, name, entrants(python)[name])
+        [engine] = engines_of([name], [datastore], DrafterInputs(), requests)
     return list(measure([engine], [3, 6], requests, warm_memory=True))
 
 
@@ -170,7 +162,7 @@ REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 3])]
 def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path, datastore):
     code = FAKE_TOKENGRAMS.replace("WRONG", "0")
     with installed(monkeypatch, tmp_path, "tokengrams", code) as python:
-        cells = run_rival("tokengrams", datastore, python, REQUESTS, tmp_path / "rivals")
+        cells = run_rival("tokengrams", datastore, python, REQUESTS)
     assert [(cell.status, cell.reason) for cell in cells] == [("ok", None)] * 2
     chains = [naive_chain(datastore, [1, 2], budget) for budget in (3, 6)]
     nodes = [cell.traces["a"].stats.num_draft_tokens for cell in cells]
@@ -206,7 +198,7 @@ def naive_chain(datastore, context, length):
 def test_a_rival_that_counts_wrong_is_refused_before_it_is_timed(monkeypatch, tmp_path, datastore):
     code = FAKE_TOKENGRAMS.replace("WRONG", "1").replace("def contains", "def contains_not")
     with installed(monkeypatch, tmp_path, "tokengrams", code) as python:
-        cells = run_rival("tokengrams", datastore, python, REQUESTS, tmp_path / "rivals")
+        cells = run_rival("tokengrams", datastore, python, REQUESTS)
     for cell in cells:
         [row] = rows_of(cell)
         assert row["status"] == "refused"
@@ -227,15 +219,14 @@ def test_a_rival_whose_drafts_are_none_is_refused(monkeypatch, tmp_path, datasto
     draft, status, reason = WRONG_DRAFTS[name]
     code = FAKE_DRAFTRETRIEVER.replace("DRAFT", draft)
     with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        cells = run_rival("draftretriever", datastore, python, REQUESTS, tmp_path / "rivals")
+        cells = run_rival("draftretriever", datastore, python, REQUESTS)
     assert {cell.status for cell in cells} == {status}
     assert reason in cells[0].reason
 
 
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
 def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
-    names = [name for name, rival in RIVALS.items() if rival.takes_datastore]
-    for name in names:
-        cells = run_rival(name, datastore, python, REQUESTS, tmp_path / name)
+    for name in (name for name, takes in TAKES_DATASTORE.items() if takes):
+        cells = run_rival(name, datastore, python, REQUESTS)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason

@@ -1,16 +1,12 @@
 """`specds generate --drafter hierarchy:...`, and hierarchies by name."""
 
 import copy
-import io
 import json
-import re
 
 import pytest
 import torch
-from rich.console import Console
 
 from specds import build_datastore, open_corpus
-from specds.bench.generation.report import tables
 from specds.cli import display
 from specds.hierarchy import HierarchyConfig, HierarchyName
 from specds.loading import load_model, load_tokenizer
@@ -76,34 +72,14 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
         "--max-new-tokens",
         8,
     ]
-    page = tmp_path / "report.html"
-    options += ["--modes", "greedy", "--context", "none", "--json", "--html", page]
+    options += ["--modes", "greedy", "--json"]
     names = "prompt-lookup,hierarchy:demo-tiny+demo-small+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0
     other, row = (row for row in json.loads(out)["rows"] if row["kind"] == "drafter")
-    assert other["levels"] == {}
-    assert list(row["levels"]) == ["retrieval", "demo-tiny", "demo-small"]
-    assert row["target_utilization"] == pytest.approx(1 / row["mean_acceptance_length"])
-    assert 0 <= row["redundancy"] <= 1
+    assert (other["datastore"], row["status"]) == (None, "ok")
     assert row["datastore"]
-    sigma, eta = f"{row['redundancy']:.1%}", f"{row['target_utilization']:.1%}"
-    html = page.read_text()
-    cell = "</td><td [^>]*>"
-    assert re.search(f"{re.escape(sigma)}{cell}{re.escape(eta)}{cell}retrieval: ", html)
-    assert "demo-small: " in html
-    console = Console(width=120, record=True, file=io.StringIO())
-    for table in tables({**json.loads(out), "rows": [other, row]}):
-        console.print(table)
-    lines = {
-        line.split()[0]: line.split()[1:]
-        for line in console.export_text().splitlines()
-        if line.split()
-    }
-    passes = row["levels"]["demo-small"]["num_forwards"] / row["num_drafts"]
-    assert lines["hierarchy:demo-tiny+demo-small+joined=yes:"][-2:] == [sigma, eta]
-    assert lines["demo-small"][0] == f"{passes:.1f}"
-    assert len(lines["retrieval"]) == 1  # it has no model that passes
+    assert row["mean_acceptance_length"] > 1
 
 
 def test_variants_are_named():

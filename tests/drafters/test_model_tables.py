@@ -78,19 +78,6 @@ def test_no_more_tokens_are_known_than_there_are(tmp_path):
         load_tables(small_model(True), 0, tmp_path)
 
 
-def damage(kind, path):
-    content = path.read_bytes()
-    middle = len(content) // 2
-    path.write_bytes(
-        {
-            "empty": b"",
-            "text": b"no archive",
-            "cut": content[:-50],
-            "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        }[kind]
-    )
-
-
 def test_no_byte_of_a_file_makes_other_tables_or_an_error(tmp_path):
     path = tmp_path / "tables.npz"
     tables = ModelTables(np.arange(20).reshape(10, 2) % 10, np.full((10, 2), 0.5), np.arange(10))
@@ -109,27 +96,23 @@ def test_no_byte_of_a_file_makes_other_tables_or_an_error(tmp_path):
     assert 1000 < num_refused < 2 * len(whole)
 
 
-KINDS = ["empty", "text", "cut", "flipped", "foreign", "pickled", "other", "packed", "no ranking"]
+DAMAGES = {
+    "cut": lambda path, _: path.write_bytes(path.read_bytes()[:-50]),
+    "foreign": lambda path, _: np.savez(path, bigram=np.zeros(3)),
+    "pickled": lambda path, good: np.savez(path, **good | {"unigram": np.array([object()])}),
+    "other": lambda path, _: np.savez(path, bigram=[[0]], bigram_probs=[[0.5]], unigram=[0]),
+    "packed": lambda path, good: np.savez_compressed(path, **good),
+    "no ranking": lambda path, good: np.savez(path, **good | {"unigram": good["unigram"] * 0}),
+}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_is_computed_again(tmp_path, kind):
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_is_computed_again(tmp_path, damage):
     model = tiny_model("llama")
     expected = load_tables(model, 3, tmp_path)
     (path,) = tmp_path.iterdir()
     good = path.read_bytes()
-    if kind == "foreign":
-        np.savez(path, bigram=np.zeros(3))
-    elif kind == "pickled":
-        np.savez(path, bigram=np.array([[object()]]), bigram_probs=[[0.5]], unigram=[0])
-    elif kind == "other":
-        np.savez(path, bigram=[[0]], bigram_probs=[[0.5]], unigram=[0])
-    elif kind == "packed":
-        np.savez_compressed(path, **np.load(path))
-    elif kind == "no ranking":
-        np.savez(path, **dict(np.load(path)) | {"unigram": expected.unigram * 0})
-    else:
-        damage(kind, path)
+    damage(path, dict(np.load(path)))
     assert path.read_bytes() != good
     found = load_tables(model, 3, tmp_path)
     assert np.array_equal(found.bigram, expected.bigram)
@@ -223,15 +206,3 @@ def test_models_that_have_no_tables_are_refused():
     headless.lm_head = None
     with pytest.raises(ValueError, match="so it has no unigram"):
         unigram_ranking(headless)
-
-
-def test_a_bar_is_shown_on_a_terminal_where_it_takes_long(monkeypatch, capsys):
-    from specds import terminal
-
-    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", 10 * 40)
-    bigram_table(small_model(True), 2)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(terminal, "err", terminal.Console(stderr=True, force_terminal=True))
-    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", 5 * 40)
-    bigram_table(small_model(True), 2)
-    assert "bigrams of the model" in capsys.readouterr().err

@@ -104,14 +104,6 @@ def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
         assert session.match_length == reference.longest_match(context, max_match)[0]
 
 
-def test_a_text_that_repeats_itself_has_one_row():
-    context = np.tile(np.arange(50), 40)
-    drafter = NGrammysDrafter(None, NGrammysConfig(k=25, w=14, strategy="context"))
-    tree = drafter.session(context).draft(350)
-    assert tree.token_ids.tolist() == list(range(14))
-    assert tree.probs[0] == 1.0
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import HealthCheck, settings
 
+from datastores import build
 from specds.bench.transcripts import Transcript
-from specds.build import DatastoreBuilder
 
 VOCAB_SIZE, SEPARATOR = 8, 7
 
@@ -18,7 +18,5 @@ def transcript(prompt, completion, source="a"):
 
 def build_tiny(path):
     """A datastore of four documents of a hundred tokens below 4."""
-    flat = np.random.default_rng(5).integers(4, size=400)
-    with DatastoreBuilder(path, vocab_size=VOCAB_SIZE, separator=SEPARATOR) as builder:
-        builder.add_documents(flat, [100] * 4)
-        return builder.finish()
+    texts = np.random.default_rng(5).integers(4, size=(4, 100)).tolist()
+    return build(path, texts, vocab_size=VOCAB_SIZE, separator=SEPARATOR)

@@ -131,7 +131,7 @@ def test_model_names_its_datastore(tmp_path):
 
 
 def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
-    from specds.integrations.opening import open_drafter
+    from specds.integrations.adapter import open_drafter
     from specds.tokenization import fingerprint, vocab_size
 
     demo_tokenizer.save_pretrained(tmp_path)

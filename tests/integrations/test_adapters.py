@@ -58,7 +58,7 @@ def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
     assert drafts[1] == [9, 9, 9, 9]
     stats = proposer.drafter.stats()
     assert (stats["num_opened"], stats["num_moved"]) == (3, 1)
-    assert proposer.failures.number == 0
+    assert proposer.num_failures == 0
 
 
 def test_vllm_gets_sixty_four_rows_and_preempted_ones_back():
@@ -87,7 +87,7 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
     with caplog.at_level(logging.ERROR):
         for garbage in (None, np.zeros(3), "tokens"):
             assert proposer.propose([[1], [2]], runner.lengths, garbage) == [[], []]
-    assert proposer.failures.number == 3
+    assert proposer.num_failures == 3
     assert len(caplog.records) == 1
     runner.tokens[:] = -5
     assert proposer.propose([[1]], runner.lengths, runner.tokens) == [[]]
@@ -124,7 +124,7 @@ def test_llama_cpp_gets_an_array_of_its_own_type():
     assert model(buffer).tolist() == []
     assert model(np.zeros(0, np.intc)).tolist() == []
     assert model(None).tolist() == []
-    assert model.failures.number == 1
+    assert model.num_failures == 1
     assert model.drafter.stats()["num_opened"] == 1
 
 
@@ -155,7 +155,7 @@ def test_tensorrt_llm_gets_the_drafts_of_requests_that_decode():
     requests[0].tokens = None
     drafting.prepare_draft_tokens(scheduled)
     assert [request.py_draft_tokens for request in requests] == [[], []]
-    assert drafting.failures.number == 1
+    assert drafting.num_failures == 1
 
 
 def links(mask):
@@ -193,7 +193,7 @@ def test_sglang_gets_trees_of_exactly_n_nodes(rows, num_nodes, window, cuts):
         masks = mask.reshape(len(rows), num_nodes, num_nodes)
         for context, tree, tree_mask in zip(contexts, trees, masks, strict=True):
             check_tree(context, tree, tree_mask)
-    assert corpus.failures.number == 0
+    assert corpus.num_failures == 0
     corpus.erase_match_state(names)
     assert len(corpus.drafter) == 0
 
@@ -225,9 +225,9 @@ def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
     assert corpus.drafter.stats()["num_opened"] == 2
     corpus.batch_get(["a"], [TEXT[-3:]], [3 + 40])  # more is new than is told
     assert corpus.drafter.stats()["num_opened"] == 3
-    assert corpus.failures.number == 0
+    assert corpus.num_failures == 0
     token_ids, mask = corpus.batch_get(["a", "b"], [[2], [3]], None)
-    assert corpus.failures.number == 1
+    assert corpus.num_failures == 1
     for last, tree, tree_mask in zip(
         (2, 3), token_ids.reshape(2, 5), mask.reshape(2, 5, 5), strict=True
     ):
@@ -331,7 +331,7 @@ def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkey
     assert propose([5], ["a"], [False]).tolist() == [[2, 3, 1, 2]]
     assert speculator.drafter.stats()["num_opened"] == 2
     assert propose([5], ["a"], [False], dummy_run=True).tolist() == [[1] * 4]
-    assert speculator.failures.number == 0
+    assert speculator.num_failures == 0
     speculator.req_states = None
     assert propose([5], ["a"], [False]).tolist() == [[1] * 4]
-    assert speculator.failures.number == 1
+    assert speculator.num_failures == 1

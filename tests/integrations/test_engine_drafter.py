@@ -120,16 +120,6 @@ def check_mask(mask, token_ids, tree):
     assert len(set(siblings)) == len(siblings)
 
 
-def test_requests_are_told_apart_by_their_texts(tmp_path):
-    ours, _ = drafters(tmp_path)
-    ours.sync([[0, 1], [1, 2], [2, 0]])
-    ours.sync([[1, 2, 0], [2, 0, 1, 1]])  # the first ended, the others moved up
-    ours.sync([[2, 0, 1, 1, 2], [0, 1, 2], [1, 2, 0, 0]])  # it was preempted only
-    assert ours.stats()["num_opened"] == 3
-    assert ours.stats()["num_moved"] == 5
-    assert len(ours) == 3
-
-
 def test_of_two_texts_that_a_context_goes_on_from_the_longer_is_meant(tmp_path):
     ours, _ = drafters(tmp_path)
     ours.sync([[0, 1], [0, 1, 2]])

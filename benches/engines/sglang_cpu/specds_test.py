@@ -27,7 +27,7 @@ def watch():
 
     def batch_get(self, *rows):
         trees = get(self, *rows)
-        told = {**self.drafter.stats(), "num_failures": self.failures.number}
+        told = {**self.drafter.stats(), "num_failures": self.num_failures}
         Path(os.environ[STATS]).write_text(json.dumps(told))
         return trees
 

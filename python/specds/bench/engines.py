@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
-    OPTIONS,
+    KINDS,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
     make_drafter,
     require_inputs,
     split_name,
-    with_trigrams,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from specds._core import Datastore
+    from specds.bench.transcripts import Transcript
     from specds.drafters import Drafter
 
 
@@ -49,34 +48,19 @@ class EngineError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class EntrantInputs:
-    """What an engine that others published is started with.
-
-    Attributes:
-        vocab_size: Token ids are below this.
-        contexts: Some contexts to check its drafts with.
-        datastore: Whose text it indexes, where it indexes any.
-        folder: Where it keeps its index; what is there from before is used again.
-    """
-
-    vocab_size: int = 0
-    contexts: Sequence[Sequence[int]] = field(default_factory=list)
-    datastore: Datastore | None = None
-    folder: Path | None = None
-
-
-@dataclass(frozen=True)
 class Entrant:
     """An engine that others published.
 
     Attributes:
         takes_datastore: Whether it indexes the text of a datastore.
-        open: Starts it and checks its answers; yields what makes a new drafter. Raises
-            `EngineError`.
+        open: Starts it, with the datastore if it takes one, and checks its answers with some of the
+            requests; yields what makes a new drafter. Raises `EngineError`.
     """
 
     takes_datastore: bool
-    open: Callable[[EntrantInputs], AbstractContextManager[Callable[[], Drafter]]]
+    open: Callable[
+        [Datastore | None, Sequence[Transcript]], AbstractContextManager[Callable[[], Drafter]]
+    ]
 
 
 ENTRANTS: dict[str, Entrant] = {}
@@ -93,10 +77,10 @@ def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
         if name in ENTRANTS:
             if ENTRANTS[name].takes_datastore and not datastore:
                 raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
-        elif split_name(name)[0] in OPTIONS:
+        elif split_name(name)[0] in KINDS:
             require_inputs(DrafterName.parse(name), datastore=datastore, model=model)
         else:
-            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*OPTIONS, *ENTRANTS])}")
+            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*KINDS, *ENTRANTS])}")
 
 
 def needs_model(names: Sequence[str]) -> bool:
@@ -108,13 +92,13 @@ def engines_of(
     names: Sequence[str],
     datastores: Sequence[Datastore],
     own: DrafterInputs,
-    entry: EntrantInputs | None = None,
+    requests: Sequence[Transcript] = (),
     memory_tokens: int = 0,
 ) -> list[Engine]:
     """Each name with each datastore, or once where it takes none.
 
-    What entrants index is added to `entry`. `memory_tokens` of the datastore are in the memory of a
-    new drafter that has one.
+    `requests` are what entrants will be asked. `memory_tokens` of the datastore are in the memory
+    of a new drafter that has one.
     """
     engines = []
     for name in names:
@@ -122,11 +106,9 @@ def engines_of(
         # A drafter that has other sources too may take a datastore, and do without.
         taken = datastores if drafter.takes_datastore and datastores else [None]
         start: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
-        for number, datastore in enumerate(taken):
+        for datastore in taken:
             if isinstance(drafter, Entrant):
-                given = entry or EntrantInputs()
-                folder = given.folder and given.folder / str(number)
-                start = partial(drafter.open, replace(given, datastore=datastore, folder=folder))
+                start = partial(drafter.open, datastore, requests)
             else:
                 inputs = replace(own, datastore=datastore)
                 start = partial(_open_own, drafter, inputs, memory_tokens)
@@ -138,8 +120,6 @@ def engines_of(
 def _open_own(
     name: DrafterName, inputs: DrafterInputs, memory_tokens: int
 ) -> Iterator[Callable[[], Drafter]]:
-    inputs = with_trigrams(name, inputs)
-
     def make() -> Drafter:
         drafter = make_drafter(name, inputs)
         if isinstance(drafter, FusedDrafter):

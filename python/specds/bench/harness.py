@@ -1,9 +1,8 @@
 """What both benchmarks share: what their options name, and how rows are shown.
 
-A benchmark is an engine that turns options into a document of plain values: what was measured on
-what, and `rows`. A row is one group of transcripts and one cell: a drafter, a datastore, a budget.
-Its fields are listed in docs/measuring.md. The document is the JSON; tables and the page are drawn
-from it alone.
+A benchmark turns options into a document of plain values: what was measured on what, and `rows`. A
+row is one group of transcripts and one cell: a drafter, a datastore, a budget. Its fields are
+listed in docs/measuring.md. The document is the JSON; tables and the page are drawn from it alone.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Document = dict[str, Any]
-Columns = tuple[tuple[str, str, Callable[[Any], str]], ...]
-"""Of a page's table: the field of a row, its title, and how its value is shown."""
+Columns = tuple[tuple[str, str, str], ...]
+"""The figures of a table: the field of a row, its title, and the format of its value."""
 
 Progress = Callable[[str, int], None]
 """Told what runs before each call, and how many calls there are in all."""
@@ -106,15 +105,23 @@ def together(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["transcripts"] == ALL] or list(rows)
 
 
-def table(title: str, first: str, *columns: str, caption: str | None = None) -> Table:
-    """An empty table: a column of names, then figures."""
+def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
+    """Rows for people: the name of each, then its figures, or its status where there are none."""
     made = Table(title=title, title_justify="left", box=SIMPLE)
-    made.pad_edge, made.collapse_padding = False, True
-    made.caption, made.caption_justify = caption, "left"
-    made.add_column(first, overflow="fold")
-    for name in columns:
-        made.add_column(name, justify="right", no_wrap=True)
+    made.pad_edge, made.collapse_padding, made.caption_justify = False, True, "left"
+    made.add_column("", overflow="fold")
+    for _, heading, _ in columns:
+        made.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        is_measured = row["status"] == "ok"
+        cells = [shown(row[field], form) for field, _, form in columns if is_measured]
+        made.add_row(name(row), *(cells or [row["status"]]))
     return made
+
+
+def shown(value: Any, form: str) -> str:
+    """A figure; nothing where there is none."""
+    return "" if value is None else form.format(value)
 
 
 def reasons(rows: Iterable[Row]) -> list[str]:

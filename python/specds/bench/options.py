@@ -77,33 +77,25 @@ class GenerateOptions(Options):
     """What to measure: the prompts of transcripts are completed.
 
     Attributes:
-        shape: Instead of a model, random weights of a real shape: `llama-2-7b`, ...
         baselines: Of `generate`, `static`, `compiled`, `plain`, `transformers-prompt-lookup`; by
             default all, on a CPU without `compiled`.
-        modes: `greedy`, `sampled`; where answers are forced there is nothing to choose.
+        modes: `greedy`, `sampled`.
         temperature: Of the sampled mode.
-        forced: Emit the recorded answers, whatever the model says.
-        max_new_tokens: For each prompt; by default 128, or the whole answer where it is forced.
+        max_new_tokens: For each prompt.
         runs: How often all is measured.
         batches: Prompts a call.
         verification: How drafts are verified: `auto`, `fast`, `tree`.
-        contexts: Where passes are timed by their nodes: `512,4k,16k`; or `none`.
-        num_nodes: Nodes of these passes.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bfloat16`, ...
     """
 
-    shape: str | None = None
     baselines: Sequence[str] | None = None
     modes: Sequence[str] = MODES
     temperature: float = 0.7
-    forced: bool = False
-    max_new_tokens: int | None = None
+    max_new_tokens: int = 128
     runs: int = 3
     batches: Sequence[int] = (1,)
     verification: str = "auto"
-    contexts: Sequence[int] = (512,)
-    num_nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
     device: str = "auto"
     dtype: str = "auto"
 
@@ -111,7 +103,7 @@ class GenerateOptions(Options):
         super().__post_init__()
         for name, least in (("temperature", 0.01), ("max_new_tokens", 1)):
             given = getattr(self, name)
-            if given is not None and given < least:
+            if given < least:
                 raise ValueError(f"{name} must be at least {least}, got {given}")
 
     @property

@@ -8,14 +8,12 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.harness import folder_name, name_of
-from specds.bench.svg import Style
+from specds.bench.harness import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specds.bench.harness import Columns, Document, Row
-    from specds.bench.svg import Styles
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,13 @@ def page_of(
     about: str,
     document: Document,
     figures: Iterable[Figure],
-    columns: Columns,
+    columns: tuple[Sequence[str], Columns, str],
     stories: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """A page that needs nothing else."""
+    """A page that needs nothing else.
+
+    `columns` are those of the table: fields that name a row, figures, and what these mean.
+    """
     plots = "\n".join(
         f'<figure id="{figure.name}"><h2>{escape(figure.title)}</h2>{figure.drawn}'
         f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
@@ -50,7 +51,8 @@ def page_of(
         f'<pre class="panel">{escape(document["command"])}</pre>',
         _story_place() if stories else "",
         plots,
-        f"<h2>All figures</h2>{_table(document['rows'], columns)}",
+        f"<h2>All figures</h2>{_table(document['rows'], *columns[:2])}",
+        f'<p class="faint">{escape(columns[2])}</p>',
         f"<script>{_asset('sort.js')}</script>",
     ]
     if stories:
@@ -61,41 +63,36 @@ def page_of(
     return _PAGE.format(title=escape(title), style=_asset("style.css"), body="\n".join(parts))
 
 
-def styles_of(rows: Sequence[Row], names: Iterable[tuple[str, Row]]) -> Styles:
-    """One colour a drafter and one dash a datastore, for the lines of these rows."""
-    drafters = list(dict.fromkeys(map(name_of, rows)))
-    datastores = list(dict.fromkeys(row["datastore"] for row in rows if row["datastore"]))
-    return {
-        name: Style(
-            drafters.index(name_of(row)),
-            datastores.index(row["datastore"]) if row["datastore"] else 0,
-        )
-        for name, row in names
-    }
+def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
+    """All rows as a table that can be sorted: texts to the left, what is null left empty."""
+    texts = {*names, "status", "reason"}
+    columns = [
+        *((field, field, "{}") for field in names),
+        *figures,
+        *((field, field, "{}") for field in ("status", "reason")),
+    ]
 
+    def side(field: str) -> str:
+        return ' class="name"' if field in texts else ""
 
-def _table(rows: Sequence[Row], columns: Columns) -> str:
-    """All rows as a table that can be sorted; what is null is left empty."""
+    def cell(row: Row, field: str, form: str) -> str:
+        value = row[field]
+        if value is None:
+            return "<td></td>"
+        told = folder_name(value) if field == "datastore" else form.format(value)
+        return f'<td{side(field)} data-of="{escape(str(value))}">{escape(told)}</td>'
+
     head = "".join(
-        f'<th class="{_class(form)}" title="{escape(name)}"><button>{escape(title)}</button></th>'
-        for name, title, form in columns
+        f'<th{side(field)} title="{field}"><button>{escape(title)}</button></th>'
+        for field, title, _ in columns
     )
-    lines = ["".join(_cell(row[name], form) for name, _, form in columns) for row in rows]
-    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    body = "\n".join(
+        f"<tr>{''.join(cell(row, field, form) for field, _, form in columns)}</tr>" for row in rows
+    )
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
-
-
-def _class(form: Any) -> str:
-    return "name" if form in (str, folder_name) else ""
-
-
-def _cell(value: Any, form: Any) -> str:
-    if value is None:
-        return "<td></td>"
-    return f'<td class="{_class(form)}" data-of="{escape(str(value))}">{escape(form(value))}</td>'
 
 
 def _story_place() -> str:

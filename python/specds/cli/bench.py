@@ -111,13 +111,12 @@ def generate(
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
 
     All take turns, prompt by prompt. Several names, budgets, batches or datastores are separated by
-    commas. With --forced the model emits recorded answers, so that random weights of a real shape
-    show the true time of its arithmetic at the true acceptance.
+    commas.
 
     Examples:
         specds bench generate --model demo
 
-        specds bench generate --forced --shape llama-2-7b --transcripts a.jsonl --datastore a.specds
+        specds bench generate --model ./my-model --transcripts a.jsonl --datastore a.specds
     """
     from specds.bench.generation.plots import page
     from specds.bench.generation.report import altered, tables

@@ -15,7 +15,7 @@ from specds.cli import display
 from specds.cli.writing import coloured
 from specds.demo.held_out import build_stdlib, prompts
 from specds.demo.measure import MODES, Comparison, compare
-from specds.drafters import DrafterInputs, DrafterName, make_drafter, with_trigrams
+from specds.drafters import DrafterInputs, DrafterName, make_drafter
 from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run_demo(
         if not as_json:
             terminal.out.print(display.build_table(report))
         inputs = DrafterInputs(Datastore.open(report.path), model)
-        make = partial(make_drafter, drafter_name, with_trigrams(drafter_name, inputs))
+        make = partial(make_drafter, drafter_name, inputs)
         compare_in_mode = partial(
             compare,
             model,

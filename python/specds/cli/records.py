@@ -19,12 +19,10 @@ _FLAGS = {
     "max_documents": "--limit-documents",
     "max_tokens": "--limit-tokens",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
-    "num_nodes": "--nodes",
     "drafters": "--drafter",
     "budgets": "--budget",
     "baselines": "--baseline",
     "batches": "--batch",
-    "contexts": "--context",
 }
 """The fields whose option has a name of its own."""
 
@@ -34,7 +32,6 @@ _METAVARS = {
     "prior_tokens": "TOKENS",
     "memory_tokens": "TOKENS",
     "max_new_tokens": "TOKENS",
-    "contexts": "TOKENS,...",
     "max_documents": "DOCUMENTS",
     "max_memory": "BYTES",
     "sample": "SHARE",
@@ -59,8 +56,8 @@ _PANELS = {
         *("on_bad_row", "include", "exclude"),
     ),
     "What is measured": (
-        *("drafters", "budgets", "baselines", "modes", "shape", "forced", "batches", "contexts"),
-        *("num_nodes", "model", "tokenizer", "weights", "max_new_tokens", "temperature"),
+        *("drafters", "budgets", "baselines", "modes", "batches"),
+        *("model", "tokenizer", "weights", "max_new_tokens", "temperature"),
     ),
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}

@@ -22,14 +22,13 @@ from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weight
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.registry import (
-    OPTIONS,
+    KINDS,
     DrafterInputs,
     DrafterName,
     make_drafter,
     read_options,
     require_inputs,
     split_name,
-    with_trigrams,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import (
@@ -41,7 +40,7 @@ from specds.drafters.session import (
 )
 
 __all__ = [
-    "OPTIONS",
+    "KINDS",
     "SOURCES",
     "AdaptiveTrigrams",
     "AdedConfig",
@@ -74,5 +73,4 @@ __all__ = [
     "refit",
     "require_inputs",
     "split_name",
-    "with_trigrams",
 ]

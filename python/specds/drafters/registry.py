@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from specds._core import Datastore, Memory, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.drafters.session import Drafter
-
-OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fused": {"effort": get_args(Effort)},
-    "rest": {"match": tuple(map(str, range(16, 0, -1)))},
-    "aded": {"search": ("mcts", "greedy"), "order": ("3", "2", "4")},
-    "prompt-lookup": {},
-    "n-grammys": {"parts": get_args(Strategy)},
-}
-"""The drafters of one model, and the values of each of their options, the usual one first.
-
-``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone, suffixes of
-``match`` tokens at most. ``aded``: n-grams of an ``order`` that adapt to the text, by Monte Carlo
-tree ``search``. ``prompt-lookup``: the request's own text alone. ``n-grammys``: that and the
-model's bigrams, or one of these ``parts``.
-"""
 
 
 def read_options(
@@ -68,18 +52,117 @@ def split_name(text: str) -> tuple[str, list[str]]:
 
 
 @dataclass(frozen=True)
+class DrafterInputs:
+    """What drafters are made of; a drafter takes what it needs.
+
+    Attributes:
+        datastore: An open datastore.
+        model: The target model.
+        progress: Called while tri-grams are counted: a stage, how far it has come, how far it has
+            to go.
+        tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
+        memory: Where earlier requests are kept, a file that need not be there yet.
+        model_tables: Whether the fused drafter drafts from the model's own tables.
+        weights: What the fused drafter starts from; by default the datastore's prior.
+    """
+
+    datastore: Datastore | None = None
+    model: PreTrainedModel | None = None
+    progress: Callable[[str, int, int], Any] | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    memory: Path | None = None
+    model_tables: bool = False
+    weights: bytes | None = None
+    _counted: dict[tuple[Datastore, int], Trigrams] = field(default_factory=dict, repr=False)
+
+    def trigrams(self, order: int) -> Trigrams:
+        """The tri-grams of the datastore; those counted last are kept for the next drafter."""
+        datastore = cast("Datastore", self.datastore)
+        if (datastore, order) not in self._counted:
+            self._counted.clear()
+            counted = Trigrams.build(datastore, order=order, progress=self.progress)
+            self._counted[datastore, order] = counted
+        return self._counted[datastore, order]
+
+
+def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
+    sources: dict[str, Any] = {
+        "config": FusedConfig(effort=effort),
+        "weights": inputs.weights,
+        "model_tables": inputs.model if inputs.model_tables else None,
+    }
+    if inputs.memory is not None:
+        return FusedDrafter.resume(
+            inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
+        )
+    memory = None
+    if inputs.datastore is None and inputs.tokenizer is not None:
+        memory = Memory(vocab_size(inputs.tokenizer))
+    return FusedDrafter(inputs.datastore, memory=memory, **sources)
+
+
+def _rest(inputs: DrafterInputs, match: str = "16") -> Drafter:
+    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig(max_match=int(match)))
+
+
+def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
+    trigrams = inputs.trigrams(int(order))
+    return AdedDrafter(trigrams, AdedConfig(search=search), order=trigrams.order)
+
+
+def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
+    model = None if parts == "context" else inputs.model
+    return NGrammysDrafter(model, NGrammysConfig(strategy=parts))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the name of a drafter stands for.
+
+    Attributes:
+        make: Makes it of inputs and of the options that are given.
+        options: The values of each option, the usual one first.
+        datastore: Whether it drafts from one where there is one, or nothing without.
+        needs_model: Whether it is made of the target model's weights.
+    """
+
+    make: Callable[..., Drafter]
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    datastore: Literal["unused", "used", "needed"] = "unused"
+    needs_model: bool = False
+
+
+_MATCHES = tuple(str(length) for length in range(16, 0, -1))
+KINDS = {
+    "fused": Kind(_fused, {"effort": get_args(Effort)}, "used"),
+    "rest": Kind(_rest, {"match": _MATCHES}, "needed"),
+    "aded": Kind(_aded, {"search": ("mcts", "greedy"), "order": ("3", "2", "4")}, "needed"),
+    "prompt-lookup": Kind(lambda _: PromptLookupDrafter()),
+    "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
+}
+"""The drafters of one model.
+
+``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
+other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone, suffixes of
+``match`` tokens at most. ``aded``: n-grams of an ``order`` that adapt to the text, by Monte Carlo
+tree ``search``. ``prompt-lookup``: the request's own text alone. ``n-grammys``: that and the
+model's bigrams, or one of these ``parts``.
+"""
+
+
+@dataclass(frozen=True)
 class DrafterName:
     """A drafter of one model that is not made yet.
 
     Attributes:
         value: All of it, as it was written.
-        kind: One of `OPTIONS`.
-        options: The options that are not the usual ones.
+        kind: One of `KINDS`.
+        options: The options that are given.
     """
 
     value: str
     kind: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> DrafterName:
@@ -91,56 +174,19 @@ class DrafterName:
             ValueError: There is no such drafter, option or value.
         """
         kind, parts = split_name(text)
-        if kind not in OPTIONS:
-            raise ValueError(f"no drafter `{text}`: choose of {', '.join(OPTIONS)}")
-        return cls(text, kind, tuple(read_options(kind, parts, OPTIONS[kind]).items()))
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether it drafts from all sources."""
-        return self.kind == "fused"
-
-    @property
-    def needs_datastore(self) -> bool:
-        """Whether it drafts nothing without a datastore."""
-        return self.kind in ("rest", "aded")
+        if kind not in KINDS:
+            raise ValueError(f"no drafter `{text}`: choose of {', '.join(KINDS)}")
+        return cls(text, kind, read_options(kind, parts, KINDS[kind].options))
 
     @property
     def takes_datastore(self) -> bool:
         """Whether it drafts from a datastore where there is one."""
-        return self.needs_datastore or self.is_fused
+        return KINDS[self.kind].datastore != "unused"
 
     @property
     def needs_model(self) -> bool:
         """Whether it is made of the target model's weights."""
-        return self.kind == "n-grammys" and ("parts", "context") not in self.options
-
-
-@dataclass(frozen=True)
-class DrafterInputs:
-    """What drafters are made of; a drafter takes what it needs.
-
-    Attributes:
-        datastore: An open datastore.
-        model: The target model.
-        trigrams: Tri-grams; without them, those who need them count them in the datastore.
-        progress: Called while that goes on: a stage, how far it has come, how far it has to go.
-        weights: What the fused drafter starts from; by default the datastore's prior.
-        tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
-        memory: Where earlier requests are kept, a file that need not be there yet.
-        model_tables: Whether the fused drafter drafts from the model's own tables.
-        recycled: Whether the fused drafter drafts from what the model predicted at other nodes.
-    """
-
-    datastore: Datastore | None = None
-    model: PreTrainedModel | None = None
-    trigrams: Trigrams | None = None
-    progress: Callable[[str, int, int], Any] | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
-    memory: Path | None = None
-    model_tables: bool = False
-    weights: bytes | None = None
-    recycled: bool = True
+        return KINDS[self.kind].needs_model and self.options.get("parts") != "context"
 
 
 def require_inputs(
@@ -156,62 +202,14 @@ def require_inputs(
     Raises:
         ValueError: Something that it needs is not there, or it has no use for something.
     """
-    if memory and not name.is_fused:
+    if memory and name.kind != "fused":
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
-    if model_tables and not name.is_fused:
+    if model_tables and name.kind != "fused":
         raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
-    if name.needs_datastore and not datastore:
+    if KINDS[name.kind].datastore == "needed" and not datastore:
         raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
     if name.needs_model and not model:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
-
-
-def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
-    tables = inputs.model if inputs.model_tables else None
-    sources: dict[str, Any] = {
-        "config": FusedConfig(recycled=inputs.recycled, effort=effort),
-        "weights": inputs.weights,
-        "model_tables": tables,
-    }
-    if inputs.memory is None:
-        memory = None
-        if inputs.datastore is None and inputs.tokenizer is not None:
-            memory = Memory(vocab_size(inputs.tokenizer))
-        return FusedDrafter(inputs.datastore, memory=memory, **sources)
-    return FusedDrafter.resume(
-        inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
-    )
-
-
-def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
-    source = cast("Datastore", inputs.datastore) if inputs.trigrams is None else inputs.trigrams
-    config = AdedConfig(search=search)
-    return AdedDrafter(source, config, order=int(order), progress=inputs.progress)
-
-
-def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
-    model = None if parts == "context" else inputs.model
-    return NGrammysDrafter(model, NGrammysConfig(strategy=parts))
-
-
-_MAKERS: dict[str, Callable[..., Drafter]] = {
-    "fused": _fused,
-    "rest": lambda inputs, match=16: RestDrafter(
-        inputs.datastore, RestConfig(max_match=int(match))
-    ),
-    "aded": _aded,
-    "prompt-lookup": lambda _: PromptLookupDrafter(),
-    "n-grammys": _n_grammys,
-}
-
-
-def with_trigrams(name: DrafterName, inputs: DrafterInputs) -> DrafterInputs:
-    """Counts the tri-grams that a drafter takes, so that several of them need not."""
-    if name.kind != "aded" or inputs.trigrams is not None or inputs.datastore is None:
-        return inputs
-    order = int(dict(name.options).get("order", "3"))
-    trigrams = Trigrams.build(inputs.datastore, order=order, progress=inputs.progress)
-    return replace(inputs, trigrams=trigrams)
 
 
 def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
@@ -221,8 +219,6 @@ def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
         ValueError: There is none, or it needs what `inputs` lack.
     """
     name = DrafterName.parse(name) if isinstance(name, str) else name
-    datastore = inputs.datastore is not None or (
-        name.kind == "aded" and inputs.trigrams is not None
-    )
-    require_inputs(name, datastore=datastore, model=inputs.model is not None)
-    return _MAKERS[name.kind](inputs, **dict(name.options))
+    has_datastore, has_model = inputs.datastore is not None, inputs.model is not None
+    require_inputs(name, datastore=has_datastore, model=has_model)
+    return KINDS[name.kind].make(inputs, **name.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specds.drafters import OPTIONS, DrafterName, read_options, split_name
+from specds.drafters import KINDS, DrafterName, read_options, split_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -145,7 +145,7 @@ def drafter_name(text: str) -> DrafterName | HierarchyName:
     if text.startswith(PREFIX):
         return HierarchyName.parse(text)
     kind, _ = split_name(text)
-    if kind not in OPTIONS:
-        names = ", ".join(OPTIONS)
+    if kind not in KINDS:
+        names = ", ".join(KINDS)
         raise ValueError(f"no drafter `{text}`: choose of {names}, {PREFIX}:MODEL,...")
     return DrafterName.parse(text)

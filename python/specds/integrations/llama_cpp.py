@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.opening import Failures, StepClock, open_drafter
+from specds.integrations.adapter import Adapter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-    from transformers import PreTrainedTokenizerBase
 
 
-class DraftModel:
+class DraftModel(Adapter):
     """Drafts for the one sequence of a `Llama`.
 
     A GGUF file has no fingerprint that a datastore knows: give the `tokenizer` of the original
@@ -28,15 +27,7 @@ class DraftModel:
         options: The configuration of `EngineDrafter`.
         k: The most tokens of a draft.
         max_length: The context size of the `Llama`, where drafts are to end before it.
-        vocab_size: Of the model.
-        tokenizer: The model's, or where it lies.
-
-    Attributes:
-        drafter: What drafts.
-        failures: What was caught.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+        **about: `vocab_size` and `tokenizer` of the model, as for `Adapter`.
     """
 
     def __init__(
@@ -45,14 +36,11 @@ class DraftModel:
         k: int = 8,
         *,
         max_length: int | None = None,
-        vocab_size: int | None = None,
-        tokenizer: str | PreTrainedTokenizerBase | None = None,
+        **about: Any,
     ) -> None:
+        super().__init__(options, **about)
         self.k, self.max_length = k, max_length
-        self.drafter = open_drafter(options, vocab_size=vocab_size, tokenizer=tokenizer)
-        self.failures = Failures()
-        self._guarded = self.failures.guard(self._draft, lambda _: np.zeros(0, np.intc))
-        self._clock = StepClock(self.drafter)
+        self._guarded = self.guard(self._draft, lambda _: np.zeros(0, np.intc))
 
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
         """Drafts what follows a whole context, the token just sampled included.
@@ -68,8 +56,8 @@ class DraftModel:
 
     def _draft(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
         self.drafter.sync([input_ids.view(np.uint32)])
-        self._clock.begin()
+        self.begin_draft()
         room = self.k if self.max_length is None else self.max_length - len(input_ids) - 1
         token_ids, numbers, _ = self.drafter.draft_chains(self.k, budgets=[max(room, 0)])
-        self._clock.end()
+        self.end_draft()
         return token_ids[0, : numbers[0]].astype(np.intc)

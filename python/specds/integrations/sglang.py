@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.opening import Failures, StepClock, open_drafter
+from specds.integrations.adapter import Adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from transformers import PreTrainedTokenizerBase
 
 CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
@@ -35,42 +34,24 @@ CONFIG = "SPECDS_CONFIG"
 _WORKER = "sglang.srt.speculative.ngram_worker"
 
 
-class Corpus:
+class Corpus(Adapter):
     """What SGLang's n-gram worker calls its corpus: it gives trees for the rows of a batch.
 
     Args:
         options: The configuration of `EngineDrafter`.
         num_nodes: Of a tree, the last token of the context included.
-        vocab_size: Of the model.
-        tokenizer: The model's, or where it lies.
-        num_ranks: How many processes draft the same.
-
-    Attributes:
-        drafter: What drafts.
-        failures: What was caught.
+        **about: The engine, as for `Adapter`.
 
     Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+        ValueError: As `Adapter`, or the configuration does not fit SGLang.
     """
 
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        num_nodes: int,
-        *,
-        vocab_size: int | None = None,
-        tokenizer: str | PreTrainedTokenizerBase | None = None,
-        num_ranks: int = 1,
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
         if options.get("step_cost") is not None:
             raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
+        super().__init__(options, **about)
         self.num_nodes = num_nodes
-        self.drafter = open_drafter(
-            options, vocab_size=vocab_size, tokenizer=tokenizer, num_ranks=num_ranks
-        )
-        self.failures = Failures()
-        self._guarded = self.failures.guard(self._draft, self._fill)
-        self._clock = StepClock(self.drafter)
+        self._guarded = self.guard(self._draft, self._fill)
         self._lengths: dict[str, int] = {}
 
     def batch_get(
@@ -102,12 +83,12 @@ class Corpus:
         news = [self._news(*row) for row in rows]
         starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
         self.drafter.sync(news, starts=starts, names=req_ids)
-        self._clock.begin()
+        self.begin_draft()
         self._lengths.update(zip(req_ids, total_lens, strict=True))
         token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
         # A row without a session has no last token of its own.
         token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
-        self._clock.end()
+        self.end_draft()
         return token_ids.ravel(), mask.ravel().astype(np.int64)
 
     def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
@@ -230,7 +211,7 @@ def _worker() -> type:
         def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(server_args, *args, **kwargs)
             corpus: Corpus = self.ngram_corpus
-            tell = corpus.failures.guard(corpus.observe_logits, lambda _: None)
+            tell = corpus.guard(corpus.observe_logits, lambda _: None)
             worker.eagle_sample = _telling(worker.eagle_sample, tell)
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:

@@ -9,43 +9,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds.integrations.opening import Failures, open_drafter
+from specds.integrations.adapter import Adapter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transformers import PreTrainedTokenizerBase
 
-
-class ChainDrafting:
+class ChainDrafting(Adapter):
     """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type.
 
     Args:
         options: The configuration of `EngineDrafter`.
         max_draft_len: The most tokens of a draft.
-        vocab_size: Of the model.
-        tokenizer: The model's, or where it lies.
-        num_ranks: How many processes draft the same.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+        **about: The engine, as for `Adapter`.
     """
 
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        max_draft_len: int,
-        *,
-        vocab_size: int | None = None,
-        tokenizer: str | PreTrainedTokenizerBase | None = None,
-        num_ranks: int = 1,
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], max_draft_len: int, **about: Any) -> None:
+        super().__init__(options, **about)
         self.k = max_draft_len
-        self.drafter = open_drafter(
-            options, vocab_size=vocab_size, tokenizer=tokenizer, num_ranks=num_ranks
-        )
-        self.failures = Failures()
-        self._guarded = self.failures.guard(self._prepare, lambda _: None)
+        self._guarded = self.guard(self._prepare, lambda _: None)
 
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
         """Sets `py_draft_tokens` of each request that decodes: a list of at most `k` tokens.

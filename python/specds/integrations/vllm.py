@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.opening import Failures, StepClock, open_drafter
+from specds.integrations.adapter import Adapter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,34 +22,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Proposer:
+class Proposer(Adapter):
     """What vLLM makes in each worker and asks for drafts once a step.
 
     Args:
         vllm_config: The engine's; `additional_config["specds"]` is the configuration of
             `EngineDrafter`.
-
-    Attributes:
-        drafter: What drafts.
-        failures: What was caught.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
     """
 
     def __init__(self, vllm_config: Any) -> None:
         model = vllm_config.model_config
-        self.k: int = vllm_config.speculative_config.num_speculative_tokens
-        self.max_length: int = model.max_model_len
-        self.drafter = open_drafter(
+        super().__init__(
             (vllm_config.additional_config or {}).get("specds", {}),
             vocab_size=model.get_vocab_size(),
             tokenizer=model.tokenizer,
             num_ranks=vllm_config.parallel_config.tensor_parallel_size,
         )
-        self.failures = Failures()
-        self._guarded = self.failures.guard(self._propose, lambda rows, *_: [[] for _ in rows])
-        self._clock = StepClock(self.drafter)
+        self.k: int = vllm_config.speculative_config.num_speculative_tokens
+        self.max_length: int = model.max_model_len
+        self._guarded = self.guard(self._propose, lambda rows, *_: [[] for _ in rows])
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Loads nothing: the runner calls it."""
@@ -84,11 +75,11 @@ class Proposer:
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         self.drafter.sync([row[:length] if emitted else None for emitted, length, row in rows])
-        self._clock.begin(is_decoding=all(sampled_token_ids))
+        self.begin_draft(is_decoding=all(sampled_token_ids))
         # One place is left for the bonus token.
         budgets = [max(self.max_length - length - 1, 0) for length in lengths]
         token_ids, numbers, _ = self.drafter.draft_chains(self.k, budgets=budgets)
-        self._clock.end()
+        self.end_draft()
         return [
             row[:number] for row, number in zip(token_ids.tolist(), numbers.tolist(), strict=True)
         ]

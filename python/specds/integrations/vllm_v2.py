@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds.integrations.opening import Failures, open_drafter
+from specds.integrations.adapter import Adapter
 
 if TYPE_CHECKING:
     import torch
 
 
-class ChainSpeculator:
+class ChainSpeculator(Adapter):
     """What the runner asks for drafts once a step; `make_speculator` makes one of its type.
 
     Args:
@@ -28,13 +28,8 @@ class ChainSpeculator:
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
-        drafter: What drafts.
-        failures: What was caught.
         draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the place of the request: how
             likely each token is where those before it were accepted, for adaptive verification.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
     """
 
     supports_mm_inputs = False
@@ -44,6 +39,12 @@ class ChainSpeculator:
         import torch
 
         config, model = vllm_config.speculative_config, vllm_config.model_config
+        super().__init__(
+            vllm_config.additional_config["specds"],
+            vocab_size=model.get_vocab_size(),
+            tokenizer=model.tokenizer,
+            num_ranks=vllm_config.parallel_config.tensor_parallel_size,
+        )
         self.num_speculative_steps: int = config.num_speculative_tokens
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
         self.max_length: int = model.max_model_len
@@ -51,14 +52,7 @@ class ChainSpeculator:
         self.draft_token_confidence_probs = torch.zeros(
             vllm_config.scheduler_config.max_num_seqs, self.num_speculative_steps, device=device
         )
-        self.drafter = open_drafter(
-            vllm_config.additional_config["specds"],
-            vocab_size=model.get_vocab_size(),
-            tokenizer=model.tokenizer,
-            num_ranks=vllm_config.parallel_config.tensor_parallel_size,
-        )
-        self.failures = Failures()
-        self._guarded = self.failures.guard(self._propose, lambda batch, last: last)
+        self._guarded = self.guard(self._propose, lambda batch, last: last)
         self._lengths: dict[str, int] = {}
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:

@@ -19,7 +19,7 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain,
         assert engine.generate(prompts) == plain
         num_steps = engine.num_row_steps
     stats = drafting.drafter.stats()
-    assert drafting.failures.number == 0
+    assert drafting.num_failures == 0
     assert stats["num_opened"] == len(prompts)
     # A pass for each prompt, and one for each draft but those of texts that had ended.
     assert 0 <= num_steps - len(prompts) - stats["num_row_steps"] <= len(prompts)
@@ -45,7 +45,7 @@ def test_texts_that_fill_the_context_are_the_engine_s_own(prompts):
     drafting = draft_model(max_length=size)
     with Engine(drafting, max_length=size) as engine:
         assert engine.generate(prompts) == expected
-    assert drafting.failures.number == 0
+    assert drafting.num_failures == 0
 
 
 def test_prompts_that_share_beginnings_and_come_again_are_read_from_the_cache(prompts, plain):
@@ -80,7 +80,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     drafting = draft_model()
     with Engine(drafting) as engine:
         assert engine.generate(prompts) == plain
-    assert drafting.failures.number > 1000
+    assert drafting.num_failures > 1000
 
 
 def test_a_damaged_snapshot_and_another_tokenizer_s_datastore(tmp_path, prompts, plain):

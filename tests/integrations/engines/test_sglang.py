@@ -101,7 +101,7 @@ def test_links_of_trees_are_those_that_the_engine_derives(prompts):
     corpus = adapter.Corpus({"datastore": workload.DATASTORE}, 16)
     names = [str(row) for row in range(len(prompts))]
     token_ids, mask = corpus.batch_get(names, prompts, [len(ids) for ids in prompts])
-    assert corpus.failures.number == 0
+    assert corpus.num_failures == 0
     next_tokens, next_siblings = _derive_tree_links(mask.astype(bool), len(prompts), 16)
     trees = token_ids.reshape(-1, 16)
     masks = mask.reshape(-1, 16, 16).astype(bool)

@@ -16,7 +16,7 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain,
     with Engine(**chains(k)) as engine:
         assert engine.generate(prompts) == plain
         steps, stats = engine.num_row_steps, engine.proposer.drafter.stats()
-        assert engine.proposer.failures.number == 0
+        assert engine.proposer.num_failures == 0
     assert stats["num_opened"] == len(prompts)
     assert stats["num_row_steps"] == steps - len(prompts)
     tokens_a_step = workload.tokens_a_step(plain, steps)
@@ -38,7 +38,7 @@ def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(prompts, a
         expected = engine.generate(prompts)
     with Engine(**chains(8), **about) as engine:
         assert engine.generate(prompts) == expected
-        assert engine.proposer.failures.number == 0
+        assert engine.proposer.num_failures == 0
 
 
 def test_sixty_four_rows_end_by_tokens_of_drafts_at_limits_of_their_own(prompts):
@@ -49,7 +49,7 @@ def test_sixty_four_rows_end_by_tokens_of_drafts_at_limits_of_their_own(prompts)
     with Engine(**chains(8), max_num_seqs=64) as engine:
         assert engine.generate(rows, **sampling) == expected
         assert engine.proposer.drafter.stats()["num_moved"] > 0
-        assert engine.proposer.failures.number == 0
+        assert engine.proposer.num_failures == 0
 
 
 def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specds.bench.generation.report import level_figures, sentence, way_label
-from specds.bench.harness import folder_name, together
-from specds.bench.page import Figure, page_of, styles_of
-from specds.bench.svg import Style, bars, lines
+from specds.bench.drawing import Style, bars, shares
+from specds.bench.generation.report import CAPTION, FIGURES, NAMES, sentence, title_of, way_label
+from specds.bench.harness import together
+from specds.bench.page import Figure, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specds.bench.harness import Columns, Document, Row
-    from specds.bench.svg import Points
+    from specds.bench.harness import Document, Row
 
 
 def page(document: Document) -> str:
     """The page."""
-    rows = [{**row, "levels": _levels(row)} for row in document["rows"]]
     measured = [row for row in document["rows"] if row["status"] == "ok"]
     return page_of(
         "specds bench generate",
         _headline(measured),
         sentence(document),
-        {**document, "rows": rows},
-        _figures(measured, document["verification_costs"]),
-        _COLUMNS,
+        document,
+        _figures(measured),
+        (NAMES, FIGURES, CAPTION),
     )
 
 
@@ -43,138 +41,34 @@ def _headline(rows: Sequence[Row]) -> str:
     )
 
 
-def _levels(row: Row) -> str:
-    """What the levels of a hierarchy did for each target forward."""
-    parts = [
-        f"{name}: {passes:.1f} passes, {kept:.0%} kept" if passes else f"{name}: {kept:.0%} kept"
-        for name, passes, kept in level_figures(row)
-    ]
-    return "; ".join(parts)
-
-
-def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
-    smallest = min((row["batch"] for row in rows), default=1)
-    single = [row for row in rows if row["batch"] == smallest]
-    styles = styles_of(
-        [{**row, "drafter": way_label(row, rows)} for row in rows],
-        [(way_label(row, rows), {**row, "drafter": way_label(row, rows)}) for row in rows],
-    )
-    yield Figure(
-        "speed-up",
-        "Speed-up over the fastest plain decoding of the same run",
-        "Above 1, drafts pay. The thin lines go from the least to the most of the runs.",
-        bars(
-            _grouped(single, rows, "speed_up"),
-            styles,
-            "times as fast",
-            spread=_spread(single, rows),
+def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    names = list(dict.fromkeys(way_label(row, rows) for row in rows))
+    styles = {name: Style(number) for number, name in enumerate(names)}
+    for field, title, caption in (
+        (
+            "speed_up",
+            "Speed-up over the fastest plain decoding of the same run",
+            "Above 1, drafts pay. In brackets the least and the most of the runs.",
         ),
-    )
-    yield Figure(
-        "tokens-per-s",
-        "Tokens a second",
-        "What one waits for, prefill included.",
-        bars(_grouped(single, rows, "tokens_per_s"), styles, "tokens/s"),
-    )
-    shares = {
-        f"{way_label(row, rows)}, {_group(row)}": row["shares"] for row in single if row["shares"]
+        ("tokens_per_s", "Tokens a second", "What one waits for, prefill included."),
+    ):
+        groups: dict[str, dict[str, float]] = {}
+        spread = {}
+        for row in rows:
+            if row[field] is not None:
+                name = way_label(row, rows)
+                groups.setdefault(title_of(row), {})[name] = row[field]
+                spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
+        drawn = bars(groups, styles, spread)
+        yield Figure(field.replace("_", "-"), title, caption, drawn)
+    times = {
+        f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
     }
-    phases = list(dict.fromkeys(phase for share in shares.values() for phase in share))
+    phases = list(dict.fromkeys(phase for of_phase in times.values() for phase in of_phase))
     yield Figure(
         "time-shares",
         "Where the time of a request went",
         "All but `prefill` and `forward` is what drafting costs; `measure` is spent once for a "
         "model and a machine, and kept.",
-        bars(
-            shares,
-            {phase: Style(number) for number, phase in enumerate(phases)},
-            "share of time",
-            stacked=True,
-            percent=True,
-        ),
+        shares(times, {phase: Style(number) for number, phase in enumerate(phases)}),
     )
-    if costs:
-        yield _passes(costs)
-    if len(single) < len(rows):
-        series: dict[str, Points] = {}
-        for row in together(rows):
-            if row["speed_up"] is not None:
-                name = f"{way_label(row, rows)}, {row['mode']}"
-                sizes, speeds = series.setdefault(name, ([], []))
-                sizes.append(row["batch"])
-                speeds.append(row["speed_up"])
-        in_batches = {
-            f"{way_label(row, rows)}, {row['mode']}": styles[way_label(row, rows)] for row in rows
-        }
-        yield Figure(
-            "speed-up-by-batch",
-            "Speed-up over the fastest plain decoding by prompts a call",
-            "A batch uses what a single prompt leaves idle, so drafts gain less.",
-            lines(series, in_batches, "prompts a call", "times as fast", log_x=True),
-        )
-
-
-def _passes(costs: Sequence[Row]) -> Figure:
-    """What a pass costs by its nodes."""
-    series: dict[str, Points] = {}
-    for row in costs:
-        sizes, ratios = series.setdefault(f"{row['context']:,} tokens of context", ([], []))
-        sizes.append(row["num_nodes"])
-        ratios.append(row["ratio"])
-    return Figure(
-        "pass-by-nodes",
-        "A pass by the nodes it verifies, over a pass without",
-        "As long as the line is near 1, nodes are free.",
-        lines(
-            series,
-            {name: Style(number) for number, name in enumerate(series)},
-            "nodes",
-            "times as long",
-        ),
-    )
-
-
-def _grouped(chosen: Sequence[Row], rows: Sequence[Row], field: str) -> dict[str, dict[str, float]]:
-    grouped: dict[str, dict[str, float]] = {}
-    for row in chosen:
-        if row[field] is not None:
-            grouped.setdefault(_group(row), {})[way_label(row, rows)] = row[field]
-    return grouped
-
-
-def _spread(
-    chosen: Sequence[Row], rows: Sequence[Row]
-) -> dict[tuple[str, str], tuple[float, float]]:
-    return {
-        (_group(row), way_label(row, rows)): (row["speed_up_min"], row["speed_up_max"])
-        for row in chosen
-        if row["speed_up"] is not None
-    }
-
-
-def _group(row: Row) -> str:
-    return f"{row['transcripts']}, {row['mode']}"
-
-
-_COLUMNS: Columns = (
-    ("transcripts", "transcripts", str),
-    ("mode", "mode", str),
-    ("name", "", str),
-    ("datastore", "datastore", folder_name),
-    ("budget", "budget", "{}".format),
-    ("batch", "batch", "{}".format),
-    ("tokens_per_s", "tokens/s", "{:.1f}".format),
-    ("decode_tokens_per_s", "without prefill", "{:.1f}".format),
-    ("speed_up", "speed-up", "{:.2f}".format),
-    ("fastest_plain", "over the plain", str),
-    ("speed_up_over_generate", "over generate", "{:.2f}".format),
-    ("mean_acceptance_length", "tokens per forward", "{:.2f}".format),
-    ("nodes_per_draft", "nodes per draft", "{:.1f}".format),
-    ("redundancy", "rejected of drafted", "{:.1%}".format),
-    ("target_utilization", "passes a token", "{:.1%}".format),
-    ("levels", "levels of a hierarchy", str),
-    ("outside_forward", "outside the forward", "{:.1%}".format),
-    ("num_differing", "differing", "{}".format),
-    ("status", "", str),
-    ("reason", "", str),
-)

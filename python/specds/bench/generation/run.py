@@ -12,26 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specds._core import Datastore, __version__
-from specds.bench.generation.curve import num_passes, verification_costs
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.shapes import placement, random_model
+from specds.bench.generation.requests import batches, held_out_requests, requests_of
 from specds.bench.generation.ways import (
-    Baseline,
+    BASELINES,
     Target,
     baseline_way,
-    batches,
     drafter_ways,
-    held_out_requests,
-    requests_of,
     usual_baselines,
 )
-from specds.bench.harness import (
-    circumstances,
-    open_datastores,
-    silent,
-    tokenizer_of,
-)
+from specds.bench.harness import circumstances, open_datastores, silent
 from specds.bench.options import MODES
 from specds.bench.transcripts import read_files
 from specds.demo.held_out import build_stdlib
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.generation.ways import Request
+    from specds.bench.generation.requests import Request
     from specds.bench.harness import Document, Progress
     from specds.bench.options import GenerateOptions
 
@@ -61,17 +52,9 @@ def check(options: GenerateOptions) -> None:
     """
     least, most = min(options.batches, default=1), max(options.batches, default=1)
     checks = {
-        "no target: give a model by --model, or a real shape by --shape": (
-            (options.model is None) == (options.shape is None)
-        ),
-        "a --shape has random weights and writes nonsense: add --forced": (
-            options.shape is not None and not options.forced
-        ),
+        "no target: give a model by --model": options.model is None,
         "no prompts: give recorded answers by --transcripts": (
             not options.transcripts and not options.is_demo
-        ),
-        "no answers to force: give them by --transcripts": (
-            options.forced and not options.transcripts
         ),
         f"runs must be at least 1, got {options.runs}": options.runs < 1,
         f"a batch must hold at least 1 prompt, got {least}": least < 1,
@@ -82,12 +65,11 @@ def check(options: GenerateOptions) -> None:
     for message, is_wrong in checks.items():
         if is_wrong:
             raise ValueError(message)
-    names = [drafter_name(name) for name in options.drafters]
-    _check_known("baseline", options.baselines or (), [member.value for member in Baseline])
+    _check_known("baseline", options.baselines or (), BASELINES)
     _check_known("mode", options.modes, MODES)
     require_verification(options.verification)
     given = bool(options.datastores) or options.is_demo
-    for name in names:
+    for name in map(drafter_name, options.drafters):
         if isinstance(name, DrafterName):
             require_inputs(name, datastore=given, model=True)
 
@@ -102,7 +84,7 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
     """Measures what the options ask for.
 
     Returns:
-        What was measured on what, `rows`, and `verification_costs` as `curve` gives them.
+        What was measured on what, and `rows`.
 
     Raises:
         ValueError: Something is missing, unknown, or does not belong together.
@@ -112,7 +94,8 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-")))
         datastores = open_datastores(options.datastores)
-        model, tokenizer = _target_of(options, datastores)
+        model, own = load_model(str(options.model), device=options.device, dtype=options.dtype)
+        tokenizer = own if options.tokenizer is None else load_tokenizer(options.tokenizer)
         if options.is_demo and not datastores:
             built = build_stdlib(tokenizer, folder / "stdlib.specds")
             datastores = [Datastore.open(built.path)]
@@ -120,24 +103,19 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
         for datastore in datastores:
             check_tokenizer(datastore, tokenizer)
         requests = _requests(options, model, tokenizer)
-        target = Target.of(model, options.verification, forced=options.forced)
-        own = DrafterInputs(
-            model=model,
-            tokenizer=tokenizer,
-            weights=read_weights(options.weights),
-            # What a model of random weights predicts would not be what the record's has.
-            recycled=not options.forced,
+        target = Target(model, options.verification)
+        inputs = DrafterInputs(
+            model=model, tokenizer=tokenizer, weights=read_weights(options.weights)
         )
         names = [drafter_name(name) for name in options.drafters]
-        chosen = options.baselines
-        baselines = (
-            usual_baselines(model.device) if chosen is None else [Baseline(name) for name in chosen]
-        )
+        baselines = options.baselines
+        if baselines is None:
+            baselines = usual_baselines(model.device)
         plan = Plan(
             target,
             [
                 *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(names, own, options.budgets, datastores, target, stack),
+                *drafter_ways(names, inputs, options.budgets, datastores, target, stack),
             ],
             _modes(options),
             {size: batches(requests, size) for size in options.batches},
@@ -145,30 +123,8 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
             options.seed,
             options.warm_memory,
         )
-        total = plan.num_calls + num_passes(options.contexts, options.num_nodes)
-
-        def told(name: str) -> None:
-            progress(name, total)
-
-        cells = measure(plan, told)
-        costs = verification_costs(target, options.contexts, options.num_nodes, told)
-    return {
-        **circumstances(),
-        **_about(options, model),
-        "rows": rows_of(cells),
-        "verification_costs": costs,
-    }
-
-
-def _target_of(
-    options: GenerateOptions, datastores: Sequence[Datastore]
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    if options.shape is None:
-        model, own = load_model(str(options.model), device=options.device, dtype=options.dtype)
-        return model, own if options.tokenizer is None else load_tokenizer(options.tokenizer)
-    _, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    device, dtype = placement(options.device, options.dtype)
-    return random_model(options.shape, device=device, dtype=dtype), tokenizer
+        cells = measure(plan, lambda mode: progress(mode, plan.num_rounds))
+    return {**circumstances(), **_about(options, model), "rows": rows_of(cells)}
 
 
 def _requests(
@@ -178,23 +134,22 @@ def _requests(
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
         return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
     known = int(model.config.get_text_config(decoder=True).vocab_size)
-    recorded = read_files(options.transcripts, tokenizer, options.limit)
-    for transcript in recorded:
-        largest = max(transcript.prompt_ids.max(), transcript.completion_ids.max())
-        if largest >= known:
+    requests = requests_of(
+        read_files(options.transcripts, tokenizer, options.limit), options.max_new_tokens
+    )
+    for request in requests:
+        if max(request.prompt_ids) >= known:
             raise ValueError(
-                f"a transcript of `{transcript.source}` holds token {largest}, the model has "
-                f"{known}: take a model or a shape of the same tokenizer"
+                f"a prompt of `{request.source}` holds token {max(request.prompt_ids)}, the model "
+                f"has {known}: take a model of the same tokenizer"
             )
-    return requests_of(recorded, forced=options.forced, max_new_tokens=options.max_new_tokens)
+    return requests
 
 
 def _modes(options: GenerateOptions) -> list[Mode]:
-    greedy: dict[str, Any] = {"do_sample": False}
-    if options.forced:
-        return [Mode("forced", greedy)]
     sampled = {"do_sample": True, "temperature": options.temperature, "top_k": 0, "top_p": 1.0}
-    return [Mode(name, greedy if name == "greedy" else sampled) for name in options.modes]
+    settings: dict[str, dict[str, Any]] = {"greedy": {"do_sample": False}, "sampled": sampled}
+    return [Mode(name, settings[name]) for name in options.modes]
 
 
 def _about(options: GenerateOptions, model: PreTrainedModel) -> Document:

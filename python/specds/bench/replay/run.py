@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from specds._core import Datastore, __version__
-from specds.bench.engines import EntrantInputs, check_names, engines_of, needs_model
+from specds.bench.engines import check_names, engines_of, needs_model
 from specds.bench.harness import (
     circumstances,
     open_datastores,
@@ -21,7 +17,7 @@ from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, ordered, read_files
 from specds.drafters import (
-    OPTIONS,
+    KINDS,
     DrafterInputs,
     DrafterName,
     make_drafter,
@@ -29,18 +25,12 @@ from specds.drafters import (
     split_name,
 )
 from specds.loading import load_model
-from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from specds.bench.harness import Document, Progress
     from specds.bench.options import ReplayOptions
-    from specds.bench.transcripts import Transcript
 
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
-_CHECKED_CONTEXTS = 20
-_CONTEXT_TOKENS = 256
 
 
 def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
@@ -62,19 +52,17 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
     )
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
-    with tempfile.TemporaryDirectory() as folder:
-        entry = EntrantInputs(vocab_size(tokenizer), _contexts(requests), folder=Path(folder))
-        engines = engines_of(options.drafters, datastores, own, entry, options.memory_tokens)
-        total = len(engines) * len(options.budgets) * len(requests)
-        cells = measure(
-            engines,
-            [int(budget) for budget in options.budgets],
-            requests,
-            warm_memory=options.warm_memory,
-            shape=options.shape,
-            progress=lambda engine: progress(engine, total),
-        )
-        rows = [row for cell in cells for row in rows_of(cell)]
+    engines = engines_of(options.drafters, datastores, own, requests, options.memory_tokens)
+    total = len(engines) * len(options.budgets) * len(requests)
+    cells = measure(
+        engines,
+        [int(budget) for budget in options.budgets],
+        requests,
+        warm_memory=options.warm_memory,
+        shape=options.shape,
+        progress=lambda engine: progress(engine, total),
+    )
+    rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))
     fields = ("order", "shape", "seed", "warm_memory", "memory_tokens", "limit", "weights")
     about = {field: getattr(options, field) for field in fields}
@@ -83,7 +71,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
 
 def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
     """Some of the answers step by step, by the first drafter that is specds' own."""
-    own = next((name for name in options.drafters if split_name(name)[0] in OPTIONS), None)
+    own = next((name for name in options.drafters if split_name(name)[0] in KINDS), None)
     if own is None or DrafterName.parse(own).needs_model:
         return []
     datastores = [Datastore.open(path) for path in options.datastores[:1]]
@@ -97,14 +85,4 @@ def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
     return [
         story(drafter, each, tokenizer, nodes, datastore=datastore, max_steps=_STORY_STEPS)
         for each in chosen
-    ]
-
-
-def _contexts(requests: Sequence[Transcript]) -> list[list[int]]:
-    """Some contexts that entrants will be asked about, to check them with."""
-    places = np.linspace(0, len(requests) - 1, min(_CHECKED_CONTEXTS, len(requests))).astype(int)
-    chosen = [requests[place] for place in places]
-    return [
-        [*request.prompt_ids.tolist(), *request.completion_ids.tolist()[:-1]][-_CONTEXT_TOKENS:]
-        for request in chosen
     ]

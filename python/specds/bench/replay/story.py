@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from specds.drafters.session import within
-from specds.drafters.watched import Step, right_path
+from specds.bench.replay.loop import follow
 from specds.readable import known_from, text_after, tree_in_words
 
 if TYPE_CHECKING:
@@ -34,41 +35,21 @@ def story(
 
     What comes after `max_steps` is left out.
     """
-    before, truth = transcript.prompt_ids.tolist(), transcript.completion_ids.tolist()
+    before: list[int] = transcript.prompt_ids.tolist()
     prompt = text_after(tokenizer, before[:-_PROMPT_TOKENS], before[-_PROMPT_TOKENS:])
     steps: list[dict[str, Any]] = []
-    session = drafter.session(before)
-    position = 0
-    try:
-        while position < len(truth) and len(steps) < max_steps:
-            max_depth = len(truth) - position - 1
-            tree = within(session.draft(max_nodes, max_depth), max_nodes, max_depth)
-            path = right_path(tree, truth[position:])
-            step = Step(tree, path, truth[position : position + len(path) + 1])
-            steps.append(_in_words(step, tokenizer, before, datastore))
-            session.observe(step.token_ids)
-            before = [*before, *step.token_ids]
-            position += len(step.token_ids)
-    finally:
-        session.finish()
-    return {"prompt": prompt, "steps": steps, "is_whole": position >= len(truth)}
-
-
-def _in_words(
-    step: Step,
-    tokenizer: PreTrainedTokenizerBase,
-    before: list[int],
-    datastore: Datastore | None,
-) -> dict[str, Any]:
-    tokens, told = [], list(before)
-    for token in step.token_ids:
-        tokens.append(text_after(tokenizer, told, [token]))
-        told.append(token)
-    match = None if datastore is None else known_from(datastore, tokenizer, before, num_passages=1)
-    return {
-        "tokens": tokens,
-        "sources": step.sources,
-        "tree": tree_in_words(tokenizer, step.tree, before),
-        "path": step.path,
-        "match": match,
-    }
+    session = drafter.session(transcript.prompt_ids)
+    with closing(follow(session, transcript, max_nodes)) as replayed:
+        for step in (each.step for each in islice(replayed, max_steps)):
+            match = None
+            if datastore is not None:
+                match = known_from(datastore, tokenizer, before, num_passages=1)
+            tree, tokens = tree_in_words(tokenizer, step.tree, before), []
+            for token in step.token_ids:
+                tokens.append(text_after(tokenizer, before, [token]))
+                before.append(token)
+            told = {"tokens": tokens, "sources": step.sources, "tree": tree, "path": step.path}
+            steps.append({**told, "match": match})
+    num_told = len(before) - len(transcript.prompt_ids)
+    is_whole = num_told == len(transcript.completion_ids)
+    return {"prompt": prompt, "steps": steps, "is_whole": is_whole}

@@ -1,4 +1,4 @@
-"""Plots as SVG: lines and bars that need no script and take the colours of the page."""
+"""Lines as SVG and bars as HTML, without a script, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
 _DASHES = ("", "6 4", "2 3", "9 3 2 3")
-_COLOURS = 7
+_COLOURS = 8
 
 
 @dataclass(frozen=True)
@@ -105,23 +105,16 @@ def lines(
     *,
     log_x: bool = False,
     sizes: Mapping[str, Sequence[float]] | None = None,
-    diagonal: bool = False,
 ) -> str:
     """A line through the points of each name, and what it is called.
 
-    `sizes` says how much each point counts, as the area of its mark; `diagonal` draws a dotted line
-    where both values are the same.
+    `sizes` says how much each point counts, as the area of its mark.
     """
     all_x = [x for xs, _ in series.values() for x in xs]
     all_y = [y for _, ys in series.values() for y in ys]
     x_axis = _Axis(all_x, _LEFT, _WIDTH - _RIGHT, log=log_x)
-    y_axis = _Axis([*all_y, *([0.0] if diagonal else [])], _HEIGHT - _BOTTOM, _TOP)
+    y_axis = _Axis(all_y, _HEIGHT - _BOTTOM, _TOP)
     parts = [*_grid(y_axis, y_title), *_x_ticks(x_axis, x_title)]
-    if diagonal and all_x:
-        most = min(max(all_x), max(all_y))
-        least = max(min(all_x), 0.0)
-        ends = f'x1="{x_axis(least)}" y1="{y_axis(least)}" x2="{x_axis(most)}" y2="{y_axis(most)}"'
-        parts.append(f'<line {ends} stroke="var(--faint)" stroke-dasharray="2 3"/>')
     for name, (xs, ys) in series.items():
         style = styles.get(name, Style())
         places = [(x_axis(x), y_axis(y)) for x, y in zip(xs, ys, strict=True)]
@@ -142,73 +135,57 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, float]],
     styles: Styles,
-    y_title: str,
-    *,
-    stacked: bool = False,
     spread: Mapping[tuple[str, str], tuple[float, float]] | None = None,
-    percent: bool = False,
 ) -> str:
-    """Bars side by side, or parts of one, for each group.
+    """A bar and its value for each name of each group.
 
-    Where `stacked`, the names are parts of one bar. `spread` goes from least to most, by group and
-    name. Values are shares of one where `percent`.
+    `spread` says from what to what the value went, by group and name.
     """
-    names = list(dict.fromkeys(name for values in groups.values() for name in values))
-    tops = [sum(v.values()) if stacked else max(v.values(), default=0) for v in groups.values()]
-    reached = [most for _, most in (spread or {}).values()]
-    axis = _Axis([0.0, *tops, *reached], _HEIGHT - _BOTTOM, _TOP)
-    width = (_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
-    parts = [*_grid(axis, y_title, percent=percent)]
-    room = max(int(width / 6.5), 4)
-    for place, (group, values) in enumerate(groups.items()):
-        left, base = _LEFT + width * place, 0.0
-        middle = round(left + width / 2, 1)
-        label = group if len(group) <= room else f"{group[: room - 1]}…"
-        parts.append(
-            f'<text x="{middle}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
-            f"{escape(label)}<title>{escape(group)}</title></text>"
-        )
-        thick = min(0.8 * width / (1 if stacked else len(names)), 60)
-        first = middle - thick * (1 if stacked else len(names)) / 2
-        for number, name in enumerate(names):
-            if name not in values:
-                continue
-            value = values[name]
-            x = round(first + (0 if stacked else thick * number), 1)
-            y, bottom = axis(base + value), axis(base)
-            told = f"{value:.1%}" if percent else f"{value:.4g}"
-            parts.append(
-                f'<rect x="{x}" y="{y}" width="{thick - 1:.1f}" height="{bottom - y:.1f}" '
-                f'fill="{styles[name].fill}"><title>{escape(f"{group}, {name}: {told}")}'
-                "</title></rect>"
-            )
-            if spread and (group, name) in spread:
-                least, most = map(axis, spread[group, name])
-                at = round(x + thick / 2, 1)
-                parts.append(
-                    f'<line x1="{at}" x2="{at}" y1="{least}" y2="{most}" stroke="var(--ink)"/>'
-                )
-            base += value if stacked else 0
-    return _drawn(parts) + legend({name: styles[name] for name in names}, filled=True)
+    longest = max((value for values in groups.values() for value in values.values()), default=0)
+    rows = []
+    for group, values in groups.items():
+        rows.append(f'<b class="group">{escape(group)}</b>')
+        for name, value in values.items():
+            told = f"{value:.3g}"
+            if spread is not None:
+                least, most = spread[group, name]
+                told += f" ({least:.3g} to {most:.3g})"
+            rows.append(_bar(name, [(value / (longest or 1), styles[name], told)], told))
+    return f'<div class="bars">{"".join(rows)}</div>'
 
 
-def legend(styles: Styles, *, filled: bool = False) -> str:
+def shares(of: Mapping[str, Mapping[str, float]], styles: Styles) -> str:
+    """A bar for each name, in parts that are shares of one."""
+    rows = [
+        _bar(name, [(share, styles[part], f"{part}: {share:.1%}") for part, share in parts.items()])
+        for name, parts in of.items()
+    ]
+    return f'<div class="bars">{"".join(rows)}</div>' + legend(styles)
+
+
+def _bar(name: str, parts: Iterable[tuple[float, Style, str]], told: str = "") -> str:
+    drawn = "".join(
+        f'<i style="width: {100 * length:.1f}%; background: {style.fill}" title="{escape(title)}">'
+        "</i>"
+        for length, style, title in parts
+    )
+    return f"<span>{escape(name)}</span><span>{drawn}</span><span>{escape(told)}</span>"
+
+
+def legend(styles: Styles) -> str:
     """What the lines are called."""
-    entries = []
-    for name, style in styles.items():
-        mark = f'<line x1="0" y1="6" x2="32" y2="6" stroke-width="3" {style.stroke}/>'
-        if filled:
-            mark = f'<rect width="12" height="12" x="10" fill="{style.fill}"/>'
-        entries.append(
-            f'<span><svg viewBox="0 0 32 12" aria-hidden="true">{mark}</svg> {escape(name)}</span>'
-        )
+    entries = (
+        '<span><svg viewBox="0 0 32 12" aria-hidden="true">'
+        f'<line x1="0" y1="6" x2="32" y2="6" stroke-width="4" {style.stroke}/></svg> '
+        f"{escape(name)}</span>"
+        for name, style in styles.items()
+    )
     return f'<div class="legend">{"".join(entries)}</div>'
 
 
-def _grid(axis: _Axis, title: str, *, percent: bool = False) -> Iterable[str]:
+def _grid(axis: _Axis, title: str) -> Iterable[str]:
     for tick in axis.ticks:
-        y = axis(tick)
-        told = f"{tick:.0%}" if percent else shown(tick)
+        y, told = axis(tick), shown(tick)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text class="faint" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{told}</text>'
     yield (

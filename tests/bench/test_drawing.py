@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds.bench.svg import Style, bars, lines, shown
+from specds.bench.drawing import Style, bars, lines, shares, shown
 
 values = st.floats(0.001, 1e9)
 points = st.lists(st.tuples(values, values), min_size=1, max_size=9)
@@ -36,16 +36,26 @@ def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
             assert y0 >= y1 or cy0 >= cy1 - 0.1
 
 
-@given(st.dictionaries(names, st.dictionaries(names, st.floats(0, 1e6), min_size=1), min_size=1))
-def test_bars_are_as_high_as_their_values(groups):
+groups = st.dictionaries(names, st.dictionaries(names, st.floats(0, 1e6), min_size=1), min_size=1)
+
+
+@given(groups)
+def test_bars_are_as_long_as_their_values(groups):
     styles = {name: Style() for values in groups.values() for name in values}
-    rects = [r for r in parsed(bars(groups, styles, "y")).iter("rect") if r.get("y")]
-    heights = [float(rect.get("height")) for rect in rects]
-    given_values = [values[name] for values in groups.values() for name in styles if name in values]
-    assert len(heights) == len(given_values)
-    most, highest = max(given_values), max(heights)
-    for value, height in zip(given_values, heights, strict=True):
-        assert abs(height - (highest * value / most if most else 0)) < 0.3
+    lengths = [bar.get("style") for bar in parsed(bars(groups, styles)).iter("i")]
+    longest = max(value for values in groups.values() for value in values.values())
+    expected = [value for values in groups.values() for value in values.values()]
+    for length, value in zip(lengths, expected, strict=True):
+        assert length.startswith(f"width: {100 * value / (longest or 1):.1f}%;")
+
+
+@given(st.dictionaries(names, st.floats(0.01, 1), min_size=1))
+def test_parts_of_a_bar_fill_it(parts):
+    parts = {name: share / sum(parts.values()) for name, share in parts.items()}
+    drawn = parsed(shares({"a": parts}, {name: Style() for name in parts}))
+    widths = [float(bar.get("style").split()[1].rstrip("%;")) for bar in drawn.iter("i")]
+    assert len(widths) == len(parts)
+    assert abs(sum(widths) - 100) < 0.1 * len(widths)
 
 
 def test_a_colour_is_a_drafters_and_a_dash_a_datastores():

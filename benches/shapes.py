@@ -8,8 +8,6 @@ import torch
 import transformers
 from transformers.initialization import no_init_weights
 
-from specds.loading import resolve_placement
-
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -61,24 +59,6 @@ def config_of(shape: str) -> PretrainedConfig:
     return config
 
 
-def num_bytes(shape: str, dtype: str = "float32") -> int:
-    """The memory that the weights of a shape take; computed without taking it.
-
-    Raises:
-        ValueError: There is no such shape.
-    """
-    with torch.device("meta"):
-        model = _make(shape, dtype)
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
-
-
-def placement(device: str, dtype: str) -> tuple[str, str]:
-    """The device and the precision of random weights: by default bfloat16, float32 on a CPU."""
-    device, dtype = resolve_placement(device, dtype)
-    usual = "float32" if device == "cpu" else "bfloat16"
-    return device, usual if dtype == "auto" else dtype
-
-
 def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
     """A model of a real shape, made where it will run, in the precision that it will run in.
 
@@ -94,15 +74,10 @@ def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> 
         ValueError: There is no such shape.
     """
     # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
-    with torch.device(device), no_init_weights():
-        model = _make(shape, dtype)
-    _fill(model, torch.Generator(device).manual_seed(0))
-    return model
-
-
-def _make(shape: str, dtype: str) -> PreTrainedModel:
     make: Any = transformers.AutoModelForCausalLM.from_config
-    model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
+    with torch.device(device), no_init_weights():
+        model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
+    _fill(model, torch.Generator(device).manual_seed(0))
     return model
 
 

@@ -28,17 +28,7 @@ def open_drafter(
 ) -> EngineDrafter:
     """Opens the drafter of an engine, and logs what of its configuration cannot be used.
 
-    Args:
-        options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
-            that the model's folder names.
-        vocab_size: Of the engine's model.
-        tokenizer: The engine's tokenizer, or where it lies; None where there is none.
-        num_ranks: How many processes draft the same.
-
-    Raises:
-        ValueError: A key is unknown or has no usable value, or the datastore is of another
-            tokenizer: then both fingerprints are told.
-        FormatError: The datastore cannot be read.
+    Arguments and errors are those of `Adapter`.
     """
     name = ""
     if isinstance(tokenizer, str) and "datastore" not in options:
@@ -59,38 +49,39 @@ def open_drafter(
     return drafter
 
 
-class StepClock:
-    """Tells a drafter how long the engine's steps take, but for those in which a prompt was read.
+class Adapter:
+    """What the adapters of all engines share: a drafter whose failures never end an engine.
 
     Args:
-        drafter: Who is told.
-    """
-
-    def __init__(self, drafter: EngineDrafter) -> None:
-        self._drafter, self._num_opened = drafter, 0
-        self._ended_at: float | None = None
-
-    def begin(self, *, is_decoding: bool = True) -> None:
-        """After `sync`: the step that the last drafts went into is over."""
-        num_opened = self._drafter.stats()["num_opened"]
-        if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
-            self._drafter.observe_step_time(perf_counter() - self._ended_at)
-        self._num_opened = num_opened
-
-    def end(self) -> None:
-        """After a draft: the engine's step begins."""
-        self._ended_at = perf_counter()
-
-
-class Failures:
-    """What a drafter must not end an engine with.
+        options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
+            that the model's folder names.
+        vocab_size: Of the engine's model.
+        tokenizer: The engine's tokenizer, or where it lies; None where there is none.
+        num_ranks: How many processes draft the same.
 
     Attributes:
-        number: How many calls failed.
+        drafter: What drafts.
+        num_failures: How many guarded calls raised.
+
+    Raises:
+        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+        FormatError: The datastore cannot be read.
     """
 
-    def __init__(self) -> None:
-        self.number = 0
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str | PreTrainedTokenizerBase | None = None,
+        num_ranks: int = 1,
+    ) -> None:
+        self.drafter = open_drafter(
+            options, vocab_size=vocab_size, tokenizer=tokenizer, num_ranks=num_ranks
+        )
+        self.num_failures = 0
+        self._num_opened = 0
+        self._ended_at: float | None = None
 
     def guard(
         self, call: Callable[..., _Result], otherwise: Callable[..., _Result]
@@ -102,9 +93,23 @@ class Failures:
             try:
                 return call(*args, **kwargs)
             except Exception:
-                self.number += 1
-                if self.number == 1:
+                self.num_failures += 1
+                if self.num_failures == 1:
                     _log.exception("specds drafts nothing where this happens; told once")
                 return otherwise(*args, **kwargs)
 
         return guarded
+
+    def begin_draft(self, *, is_decoding: bool = True) -> None:
+        """After `sync`: the engine's step that the last drafts went into is over.
+
+        The drafter is told how long it took, but where a prompt was read in it.
+        """
+        num_opened = self.drafter.stats()["num_opened"]
+        if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
+            self.drafter.observe_step_time(perf_counter() - self._ended_at)
+        self._num_opened = num_opened
+
+    def end_draft(self) -> None:
+        """After a draft: the engine's step begins."""
+        self._ended_at = perf_counter()

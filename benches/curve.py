@@ -1,0 +1,115 @@
+"""What does a target forward cost by the number of nodes that it verifies?
+
+python benches/curve.py --model demo --context 512 4096 --nodes 1 8 64
+"""
+
+from __future__ import annotations
+
+import argparse
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import LogitsProcessorList
+
+from specds.accept.on_device import Chooser, PassRequest
+from specds.demo.measure import synchronise
+from specds.drafters import TokenTree
+from specds.loading import load_model
+from specds.verify.static import StaticRunner, runner_class
+from specds.verify.support import require_support
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+# Enough that a median stands; the passes of all sizes take turns.
+REPEATS = 15
+PREFILL_CHUNK = 1024
+BRANCHES = 4
+# Predictions at each node, as the drafter `fused` asks for them.
+NUM_PREDICTIONS = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--context", type=int, nargs="+", default=[512])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    options = parser.parse_args()
+    model, _ = load_model(options.model)
+    for context in options.context:
+        for row in verification_costs(model, context, options.nodes):
+            seconds, ratio = row["seconds"], row["ratio"]
+            print(
+                f"{context:,} tokens, {row['num_nodes']} nodes: {1e3 * seconds:.2f} ms, {ratio:.2f}"
+            )
+
+
+@torch.inference_mode()
+def verification_costs(
+    model: PreTrainedModel, context: int, num_nodes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Times passes over trees, after a context of random tokens.
+
+    A pass over one token, of 0 nodes, is always measured.
+
+    Returns:
+        A row each: ``num_nodes``, the median ``seconds``, and ``ratio``, how many times that of the
+        pass without nodes.
+    """
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
+    trees = {size: tree_of(size, vocab_size) for size in sorted({0, *num_nodes})}
+    verification, _ = require_support(model)
+    # As requests run it: on a CUDA device that replays recordings.
+    runner = runner_class(verification)(
+        model, prompt_length=context, max_length=context + 1 + max(trees), max_nodes=max(trees)
+    )
+    last = int(token_ids[-1])
+    request = PassRequest(
+        Chooser(LogitsProcessorList(), do_sample=False), NUM_PREDICTIONS, vocab_size
+    )
+
+    def step(tree: TokenTree | None) -> None:
+        """What a step asks of the device: acceptance too, where that is its part."""
+        if isinstance(runner, StaticRunner) and runner.accepts:
+            runner.launch([last], [tree], [()], request)
+            runner.wait()
+        else:
+            runner.verify(last, tree)
+
+    seconds: dict[int, list[float]] = {size: [] for size in trees}
+    try:
+        runner.prefill(torch.from_numpy(token_ids)[None], PREFILL_CHUNK)
+        for repeat in range(REPEATS + 1):
+            for size, tree in trees.items():
+                synchronise(model.device)
+                started = perf_counter()
+                # Nothing is committed, so the next pass writes where this one did.
+                step(tree)
+                synchronise(model.device)
+                if repeat:  # the first of each size allocates
+                    seconds[size].append(perf_counter() - started)
+    finally:
+        runner.close()
+    medians = {size: median(times) for size, times in seconds.items()}
+    return [
+        {"num_nodes": size, "seconds": each, "ratio": each / medians[0]}
+        for size, each in medians.items()
+    ]
+
+
+def tree_of(num_nodes: int, vocab_size: int) -> TokenTree | None:
+    """Some branches of equal depth, with different tokens."""
+    if num_nodes == 0:
+        return None
+    nodes = np.arange(num_nodes)
+    return TokenTree(nodes % vocab_size, np.maximum(nodes - BRANCHES, -1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What is completed: prompts, and the calls that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from specds.demo.held_out import prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specds.bench.transcripts import Transcript
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt.
+
+    Attributes:
+        source: The name of the group that it belongs to.
+        prompt_ids: At least one token.
+        num_tokens: The most tokens to generate.
+    """
+
+    source: str
+    prompt_ids: list[int]
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests of one group that are generated in one call."""
+
+    requests: tuple[Request, ...]
+
+    @property
+    def source(self) -> str:
+        """The group of its requests."""
+        return self.requests[0].source
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens to generate for each: what the shortest of them asks for."""
+        return min(request.num_tokens for request in self.requests)
+
+    @property
+    def length(self) -> int:
+        """The most tokens of a sequence, prompt included."""
+        return max(len(request.prompt_ids) for request in self.requests) + self.num_tokens
+
+
+def requests_of(transcripts: Iterable[Transcript], num_tokens: int) -> list[Request]:
+    """The prompts of recorded answers."""
+    return [Request(each.source, each.prompt_ids.tolist(), num_tokens) for each in transcripts]
+
+
+def held_out_requests(
+    tokenizer: PreTrainedTokenizerBase, count: int, seed: int, num_tokens: int
+) -> list[Request]:
+    """Prompts of modules that the demo's models and its datastore have not seen."""
+    ids = [tokenizer(prompt.text)["input_ids"] for prompt in prompts(count, seed=seed)]
+    return [Request("held-out", prompt_ids, num_tokens) for prompt_ids in ids]
+
+
+def batches(requests: Sequence[Request], size: int) -> list[Batch]:
+    """Cuts each group into calls of `size` requests; the last ones that fill none are left out.
+
+    Single requests keep their order. Larger batches are made of requests of about the same length:
+    a batch generates as many tokens as its shortest request asks for.
+
+    Raises:
+        ValueError: A group has too few requests for one call.
+    """
+    made = []
+    for source, members in groupby(requests, key=lambda request: request.source):
+        group = list(members)
+        if size > 1:
+            group.sort(key=lambda request: (request.num_tokens, len(request.prompt_ids)))
+        if len(group) < size:
+            raise ValueError(
+                f"{len(group)} prompts of `{source}` make no batch of {size}: give more prompts, "
+                "or a smaller --batch"
+            )
+        starts = range(0, len(group) - size + 1, size)
+        made += [Batch(tuple(group[start : start + size])) for start in starts]
+    return made

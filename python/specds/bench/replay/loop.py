@@ -1,0 +1,144 @@
+"""One recorded answer, drafted for from its prompt to its end.
+
+Greedy acceptance depends on nothing but the tokens that the target writes. So a recorded answer
+gives the acceptance length of any drafter without a model: draft, compare with what was written,
+go on behind it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from specds._core import DraftSession, TokenTree
+from specds.bench.engines import ENTRANTS, Entrant
+from specds.drafters.session import EMPTY_TREE, Session, within
+from specds.drafters.watched import Step, right_path
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from specds.bench.transcripts import Transcript
+
+Shape: TypeAlias = Literal["tree", "chain"]
+"""Of a draft; engines that verify no trees take chains."""
+
+
+@dataclass
+class Replayed:
+    """One step of a replay.
+
+    Attributes:
+        session: Of the request; it observes the step before the next one comes.
+        position: Tokens of the answer before it.
+        step: What came of the draft.
+        draft_ns: Time of the call of `draft`; None where nothing was asked for.
+        observe_ns: Time of the call of `observe`, once that was made.
+    """
+
+    session: Session
+    position: int
+    step: Step
+    draft_ns: int | None = None
+    observe_ns: int = 0
+
+
+def follow(
+    session: Session,
+    transcript: Transcript,
+    max_nodes: int,
+    shape: Shape = "tree",
+) -> Generator[Replayed, None, None]:
+    """The steps of one answer, by a session that has its prompt; it is finished at the end.
+
+    The last token of an answer is always the target's own: a draft is cut to the tokens left, less
+    one, as generation cuts it at `max_length`. So tokens per forward is exact, and no forward is
+    counted that a real request would not make.
+    """
+    truth, position = transcript.completion_ids, 0
+    try:
+        while position < len(truth):
+            max_depth = len(truth) - position - 1
+            tree, draft_ns = EMPTY_TREE, None
+            if max_nodes > 0 and max_depth > 0:
+                if transcript.suggested:
+                    session.suggest(suggestion(transcript, position))
+                start = perf_counter_ns()
+                tree = _draft(session, max_nodes, max_depth, shape)
+                draft_ns = _elapsed(session, start)
+                tree = within(tree, max_nodes, max_depth)
+            path = right_path(tree, truth[position:])
+            emitted = truth[position : position + len(path) + 1]
+            replayed = Replayed(session, position, Step(tree, path, emitted.tolist()), draft_ns)
+            yield replayed
+            start = perf_counter_ns()
+            session.observe(emitted)
+            replayed.observe_ns = _elapsed(session, start)
+            position += len(emitted)
+    finally:
+        session.finish()
+
+
+def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> TokenTree:
+    if isinstance(session, DraftSession):
+        return session.draft(max_nodes, max_depth, is_chain=shape == "chain")
+    tree = session.draft(max_nodes, max_depth)
+    return tree.best_chain() if shape == "chain" else tree
+
+
+def _elapsed(session: Session, start: int) -> int:
+    """How long a call took that has just returned, in nanoseconds.
+
+    Where another process did the work, the session itself measured it. The time of the processor
+    is not asked for: that is a call of the system's, takes 0.6 µs and leaves caches colder.
+    """
+    elapsed = perf_counter_ns() - start
+    own = session.elapsed_ns
+    return elapsed if own is None else own
+
+
+def suggestion(transcript: Transcript, position: int) -> list[int]:
+    """The tokens that were drafted before the answer's token at `position`.
+
+    Only how many of them were right is recorded: each other one stands for itself less one, 0 for
+    1, which is wrong in every run alike. A text is an easier judge of these than of a real
+    drafter's, which are plausible.
+    """
+    if position >= len(transcript.suggested):
+        return []
+    right, length = transcript.suggested[position]
+    truth: list[int] = transcript.completion_ids[position : position + length].tolist()
+    truth += [0] * (length - len(truth))
+    return truth[:right] + [token - 1 if token else 1 for token in truth[right:]]
+
+
+class SuggestedDrafter:
+    """A recorded drafter alone: drafts what is suggested to it, and nothing else."""
+
+    vocab_size = None
+
+    def session(self, prompt_ids: Any) -> Session:
+        """Starts a request."""
+        return _SuggestedSession()
+
+
+class _SuggestedSession(Session):
+    def __init__(self) -> None:
+        self._tree = EMPTY_TREE
+
+    def suggest(self, token_ids: Any, parents: Any = None, probs: Any = None) -> bool:
+        chain = range(-1, len(token_ids) - 1)
+        self._tree = TokenTree(token_ids, chain if parents is None else parents, probs)
+        return True
+
+    def draft(self, max_nodes: int, *_: Any, **__: Any) -> TokenTree:
+        tree, self._tree = self._tree, EMPTY_TREE
+        return tree.prefix(min(max_nodes, len(tree)))
+
+    def observe(self, *_: Any) -> None:
+        pass
+
+
+ENTRANTS["suggested"] = Entrant(False, open=lambda *_: nullcontext(SuggestedDrafter))

@@ -1,0 +1,88 @@
+"""Recorded answers forced through models of real shapes, and the bars that a GPU is held to."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import specds
+from curve import verification_costs
+from forced import measure_forced
+from gpu.__main__ import main
+from shapes import config_of, random_model
+from specds.bench.replay.measure import Trace, replay
+from specds.bench.transcripts import Transcript, read_transcripts
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("codellama-34b", 33_743_970_304),
+        ("llama-3-8b", 8_030_261_248),
+        ("mistral-7b", 7_241_732_096),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("tinyllama-1.1b", 1_100_048_384),
+        ("llama-68m", 68_030_208),
+    ],
+)
+def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config_of(shape))
+    assert sum(weight.numel() for weight in model.parameters()) == expected
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, demo_tokenizer):
+    """A datastore of code, and some of its lines as answers."""
+    folder = tmp_path_factory.mktemp("forced")
+    text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
+    (folder / "code.txt").write_text(text)
+    corpus = specds.open_corpus(str(folder / "code.txt"))
+    specds.build_datastore(corpus, demo_tokenizer, folder / "code.specds")
+    ids = demo_tokenizer(text)["input_ids"]
+    rows = [{"prompt_ids": ids[at : at + 25], "completion_ids": ids[at + 25 : at + 45]}
+            for at in (0, 40)]  # fmt: skip
+    (folder / "one.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
+    path, tiny = files / "one.jsonl", {"shape": "tiny", "device": "cpu", "dtype": "float32"}
+    sizes = {"batch": 1, "limit": 2, "new_tokens": 20, "runs": 1, "budget": 8}
+    plain, row = measure_forced([path], files / "code.specds", **tiny, **sizes, compiled=False)
+    config = specds.FusedConfig(recycled=False)
+    drafter, trace = specds.FusedDrafter(files / "code.specds", config), Trace()
+    for answer in read_transcripts(path, demo_tokenizer, 4096):
+        # Generation takes the first token from the prefill, and drafts behind it.
+        session, truth = drafter.session(answer.prompt_ids), answer.completion_ids
+        session.observe(truth[:1])
+        trace.merge(replay(session, Transcript("one", answer.prompt_ids, truth[1:]), 8))
+    for figure in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert row[figure] == getattr(trace.stats, figure)
+    assert row["mean_acceptance_length"] > 1.2
+    assert row["num_tokens"] == plain["num_tokens"] == 40
+    assert (plain["num_drafts"], plain["num_draft_tokens"]) == (38, 0)
+
+
+def test_a_pass_is_timed_by_its_nodes(monkeypatch):
+    monkeypatch.setattr("curve.REPEATS", 1)
+    rows = verification_costs(random_model("tiny"), 16, (4, 9))
+    assert [row["num_nodes"] for row in rows] == [0, 4, 9]
+    assert rows[0]["ratio"] == 1
+    assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, capsys):
+    out = tmp_path / "gpu.json"
+    # No drafts are a thousand times as fast.
+    case = ("--case", files / "one.jsonl", files / "code.specds", 1000)
+    assert main([*map(str, ("answers", "--dry", *case, "--out", out))]) == 1
+    assert "MISSED" in capsys.readouterr().out
+    met = {figure["name"]: figure["met"] for figure in json.loads(out.read_text())["figures"]}
+    assert met["one: speed-up"] is False
+    assert met["one: tokens a forward"] is None
+    assert met["one, batch 2: speed-up"] in (True, False)

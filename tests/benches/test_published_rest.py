@@ -1,0 +1,70 @@
+"""What REST's published program drafts, rewritten: its choice of nodes, and what it reads."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datastores import build
+from papers import published_rest
+from replays import transcript
+from specds import RestDrafter
+from specds.bench.replay.measure import replay
+
+SEPARATOR = 7
+SIZES = {"vocab_size": 8, "separator": SEPARATOR}
+
+tokens = st.integers(0, 3)
+
+
+def test_a_budget_of_64_keeps_few_nodes_of_two_continuations():
+    rows = np.array([[1, *range(10, 19)], [2, *range(20, 29)]])
+    # Both hold 55: the two of ten tokens go (90), those of nine (72), and one of eight (64).
+    nodes = published_rest.select(rows, 64, np.random.default_rng(0))
+    assert len(nodes) == 8 + 7
+    assert {len(path) for path in nodes} == set(range(1, 9))
+
+
+@given(st.lists(st.lists(tokens, min_size=3, max_size=3), min_size=1, max_size=20))
+def test_prefixes_are_counted_as_a_naive_count_does(rows):
+    rows = np.array(sorted(rows))
+    expected = Counter(tuple(row[:n].tolist()) for row in rows for n in range(1, 4))
+    found = {
+        tuple(rows[row, :length].tolist()): count
+        for row, length, count in zip(*published_rest.count_prefixes(rows), strict=True)
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize("bits", [1, 9, 16, 24, 27, 32])
+def test_packed_elements_are_read_back(tmp_path, bits):
+    values = np.random.default_rng(bits).integers(1 << bits, size=50)
+    packed = sum(int(value) << (index * bits) for index, value in enumerate(values))
+    payload = packed.to_bytes((50 * bits + 7) // 8, "little")
+    (tmp_path / "section.bin").write_bytes(bytes(4096) + payload + bytes(8))
+    section = published_rest.Section(tmp_path / "section.bin", bits, 50)
+    assert section[np.arange(50)].tolist() == values.tolist()
+
+
+def test_continuations_are_all_that_follow_the_longest_suffix_in_order(tmp_path):
+    texts = [[1, 2, 3, 0], [1, 2, 0], [2, 2, 1], [1, 2, 3, 3]]
+    datastore = build(tmp_path / "a.specds", texts, **SIZES)
+    array = published_rest.SuffixArray(datastore.path)
+    rows = published_rest.retrieve(array, datastore, np.array([3, 1, 2]))
+    stream = [*itertools.chain(*([*text, SEPARATOR] for text in texts))]
+    starts = [i + 2 for i in range(len(stream)) if stream[i : i + 2] == [1, 2]]
+    padded = [*stream, *[-1] * 10]
+    assert rows.tolist() == sorted(padded[start : start + 10] for start in starts)
+
+
+def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
+    text = [0, 1, 2, 3, 4, 5, 6, 0, 2, 4, 6]
+    drafter = RestDrafter(build(tmp_path / "a.specds", [text], **SIZES))
+    answer = transcript(text[:2], [*text[2:], SEPARATOR])
+    for one in (drafter, published_rest.PublishedDrafter(drafter.datastore)):
+        stats = replay(one.session(answer.prompt_ids), answer, 64).stats
+        counts = (stats.num_drafts, stats.num_accepted_tokens, stats.num_draft_tokens)
+        assert counts == (1, 9, 9)
