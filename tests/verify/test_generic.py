@@ -10,7 +10,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
 from reference import path_to
 from specds.verify import RUNNERS, MaskBuilder, TreeCache
-from specds.verify.masks import of_tree
+from specds.verify.inputs import Inputs
 
 # Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}
@@ -181,8 +181,10 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     length = 3
     for _ in range(24):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
-        visible, depths = (torch.from_numpy(item)[None] for item in of_tree(tree))
-        built = builder.build(visible, depths, torch.tensor([length]), length + len(tree) + 1)
+        inputs = Inputs.on_host(1, 1 + len(tree))
+        inputs.fill([0], [tree], [length], [()])
+        told = inputs.visible(), inputs.depths, inputs.lengths
+        built = builder.build(*told, length + len(tree) + 1)
         expected = naive_mask(config, tree, length)
         built = built if isinstance(built, dict) else {"only": built}
         assert built.keys() == expected.keys()

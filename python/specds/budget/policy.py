@@ -170,7 +170,7 @@ class AutoBudget(Budget):
         drafts_and_depths = zip(drafts, max_depths, strict=True)
         self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts_and_depths]
         gains = [trust.gains(tree) for tree in self._drafts]
-        costs = cost.relative(max(map(len, gains)))
+        costs = cost.relative
         size, expected = best_size(gains, costs)
         self._num_nodes = size
         trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]

@@ -76,8 +76,7 @@ def _times(
     def step(tree: TokenTree | None) -> None:
         """What a step asks of the device: acceptance too, where that is its part."""
         if isinstance(runner, StaticRunner) and runner.accepts:
-            runner.launch([last], [tree], [()], request)
-            runner.wait()
+            runner.launch([last], [tree], [()], request)()
         else:
             runner.verify(last, tree)
 
