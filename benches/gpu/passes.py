@@ -53,7 +53,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     runner = StaticRunner(
         model, prompt_length=PROMPT, max_length=FEW_SLOTS, max_nodes=max(options.widths)
     )
-    runner.prefill(torch.arange(PROMPT)[None] % vocab_size)
+    runner.prefill_rows([torch.arange(PROMPT)[None] % vocab_size])
     greedy = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, vocab_size)
     for width in options.widths:
         states = {

@@ -45,18 +45,18 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
     rng = np.random.default_rng(1)
     runner = runner_for(model, verification)
     known = prompt()[0].tolist()
-    first = runner.prefill(torch.tensor([known]))
+    first = runner.prefill_rows([torch.tensor([known])])
     assert first.shape == (1, VOCAB_SIZE)
     worst = float((first - model(torch.tensor([known])).logits[0, -1:]).abs().max())
     known.append(int(rng.integers(VOCAB_SIZE)))
     for num_nodes in (9, 0, 14, 1, 16):
         tree = random_tree(rng, num_nodes)
-        rows = runner.verify(known[-1], tree if num_nodes else None)
+        rows = runner.verify_rows([known[-1]], [tree if num_nodes else None])[0]
         assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
         worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
         # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
         path = path_to(tree, int(rng.integers(-1, num_nodes))) if num_nodes else []
-        runner.commit(path)
+        runner.commit_rows([path])
         known += [*tree.token_ids[path].tolist(), int(rng.integers(VOCAB_SIZE))]
         assert runner.cache.length == len(known) - 1
     assert worst < TOLERANCE[dtype]
@@ -67,11 +67,11 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
 def test_a_rejected_tree_leaves_no_trace(verification):
     model = tiny_model("gemma3")
     runner = runner_for(model, verification)
-    runner.prefill(prompt())
+    runner.prefill_rows([prompt()])
     tree = random_tree(np.random.default_rng(0), 8)
-    rows = runner.verify(3, tree).clone()
-    runner.verify(5, random_tree(np.random.default_rng(1), 16))
-    assert torch.equal(runner.verify(3, tree), rows)
+    rows = runner.verify_rows([3], [tree])[0].clone()
+    runner.verify_rows([5], [random_tree(np.random.default_rng(1), 16)])[0]
+    assert torch.equal(runner.verify_rows([3], [tree])[0], rows)
 
 
 def states(*values, dim=4):

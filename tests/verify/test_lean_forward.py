@@ -72,7 +72,7 @@ def _passes(model):
         for first in [row * runner.cache.capacity]
     ]
     runner.leave(1)
-    logits += [runner.verify(5, None), runner.verify(6, TREE)]
+    logits += [runner.verify_rows([5], [None])[0], runner.verify_rows([6], [TREE])[0]]
     return torch.cat(logits), states
 
 
@@ -226,9 +226,9 @@ def test_every_family_here_has_a_lean_forward():
 @torch.no_grad()
 def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
     runner = StaticRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
-    runner.prefill(prompt(9))
+    runner.prefill_rows([prompt(9)])
     storage = runner.cache.storage
     while runner.cache.storage == storage:
-        assert runner.verify(5, TREE).is_inference()
-        runner.commit([1, 4])
+        assert runner.verify_rows([5], [TREE])[0].is_inference()
+        runner.commit_rows([[1, 4]])
     assert not any(block.is_inference() for block in runner.cache._blocks)

@@ -66,7 +66,7 @@ class CachedModel:
         self._tree = tree
         # A cache takes a tree only once it knows the shapes of the states.
         if not self._cached or len(tokens) - len(self._cached) > _MOST_WITH_A_TREE:
-            logits = self._runner.prefill(torch.tensor([tokens]))
+            logits = self._runner.prefill_rows([torch.tensor([tokens])])
             self._cached, self._missing = [*tokens], []
             if len(tree) == 0:
                 return logits
@@ -76,7 +76,7 @@ class CachedModel:
         first, *others = self._missing
         parents = [*range(-1, len(others) - 1), *(tree.parents + len(others)).tolist()]
         whole = TokenTree([*others, *tree.token_ids.tolist()], parents)
-        return self._runner.verify(first, whole if len(whole) else None)[len(others) :]
+        return self._runner.verify_rows([first], [whole if len(whole) else None])[0][len(others) :]
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""

@@ -31,8 +31,7 @@ _CHUNK = 1024
 class Runner:
     """The generic path: rows of a request as transformers computes them, masked by their trees.
 
-    Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn; `prefill`, `verify` and
-    `commit` are the same for a single row.
+    Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn.
     """
 
     node_steps: tuple[int, ...] = ()
@@ -68,10 +67,6 @@ class Runner:
 
     def _make_cache(self, num_rows: int) -> TreeCache:
         return TreeCache(self._config.num_hidden_layers, self._slots, num_rows)
-
-    def prefill(self, token_ids: torch.Tensor, chunk_size: int | None = None) -> torch.Tensor:
-        """`prefill_rows` of a single row."""
-        return self.prefill_rows([token_ids], chunk_size)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
@@ -206,14 +201,6 @@ class Runner:
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         """Where in the last pass of a row the last token and the nodes `path` are, ascending."""
         return [0, *(1 + node for node in path)]
-
-    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
-        """`verify_rows` of a single row."""
-        return self.verify_rows([token_id], [tree])[0]
-
-    def commit(self, path: Sequence[int]) -> None:
-        """`commit_rows` of a single row."""
-        self.commit_rows([path])
 
     def leave(self, row: int) -> None:
         """Ends a row; the last one takes its number."""

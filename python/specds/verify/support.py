@@ -290,8 +290,8 @@ def tree_error(
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
     try:
-        runner.prefill(torch.from_numpy(known[None, :-1]))
-        rows = runner.verify(int(known[-1]), tree).clone()
+        runner.prefill_rows([torch.from_numpy(known[None, :-1])])
+        rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
     finally:
         runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()

@@ -78,11 +78,11 @@ def _times(
         if isinstance(runner, StaticRunner) and runner.accepts:
             runner.launch([last], [tree], [()], request)()
         else:
-            runner.verify(last, tree)
+            runner.verify_rows([last], [tree])
 
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     try:
-        runner.prefill(torch.from_numpy(token_ids)[None], _PREFILL_CHUNK)
+        runner.prefill_rows([torch.from_numpy(token_ids)[None]], _PREFILL_CHUNK)
         for repeat in range(_REPEATS + 1):
             for size, tree in trees.items():
                 progress("verification")
