@@ -24,26 +24,6 @@ use crate::storage::section::FORMAT_VERSION;
 /// that fails, is dropped or killed leaves the old datastore, or none. With a
 /// [`plan`](DatastoreOptions::plan), the next build of the same plan goes on from there: it says by
 /// [`num_given`](Self::num_given) how many documents it need not be given again.
-///
-/// # Examples
-///
-/// ```
-/// # fn main() -> specds::Result<()> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("example");
-/// use std::ops::ControlFlow;
-/// use specds::build::{DatastoreBuilder, DatastoreOptions};
-///
-/// let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
-/// builder.add_documents(&[1, 2, 3, 1, 2, 4], &[3, 3])?;
-/// let datastore = builder.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
-///
-/// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
-/// assert_eq!((found.length, found.count()), (2, 2));
-/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
-/// # Ok(())
-/// # }
-/// ```
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
     /// The manifest of the datastore that is added to.
@@ -79,10 +59,7 @@ impl DatastoreBuilder {
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(
-                options.num_threads(limit),
-                options.index(),
-            )?),
+            indexer: Some(IndexWorkers::new(options.num_threads(limit))?),
             admission: Admission::default(),
             options,
             old,

@@ -12,7 +12,7 @@ use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
-use crate::lookup::shards::{Shards, StoredDocument};
+use crate::lookup::shards::{Before, Shards, StoredDocument};
 use crate::storage::manifest::Manifest;
 
 /// A thread searches for at least as many patterns.
@@ -242,17 +242,11 @@ impl Datastore {
     /// O(`limit`) memory.
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
-        let mut num_before = 0;
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+        for ((before, shard), ranks) in self.shards.with_starts().zip(&found.ranges) {
             let positions = ranks.clone().map(|rank| shard.position(rank));
             let positions = positions.filter(|&position| position < shard.num_tokens());
-            let firsts = smallest(positions, limit - all.len());
-            all.extend(
-                firsts
-                    .into_iter()
-                    .map(|position| num_before + position as u64),
-            );
-            num_before += shard.num_tokens() as u64;
+            let firsts = smallest(positions, limit - all.len()).into_iter();
+            all.extend(firsts.map(|position| before.num_tokens + position as u64));
         }
         all
     }
@@ -260,45 +254,38 @@ impl Datastore {
     /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
     /// document before it. O(log documents) and the document's length.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
-        let place = |shard: &Shard, in_shard| {
-            (in_shard < shard.num_tokens()).then(|| shard.document(in_shard).0)
+        let in_shard = |(before, shard): (Before, &Shard)| {
+            let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
+            (position < shard.num_tokens()).then(|| shard.document(position).0)
         };
-        let tokens = |before: &StoredDocument| position - before.start;
-        self.document_where(tokens, place)
+        self.find_document(in_shard)
             .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
     }
 
     /// Document number `index` of the corpus, from 0 on. O(shards) and the document's length.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
-        let place =
-            |shard: &Shard, in_shard| (in_shard < shard.num_documents()).then_some(in_shard);
-        let documents = |before: &StoredDocument| index - before.index;
-        self.document_where(documents, place)
+        let in_shard = |(before, shard): (Before, &Shard)| {
+            let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
+            (index < shard.num_documents()).then_some(index)
+        };
+        self.find_document(in_shard)
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
-    /// The first document that `place` finds: it is told a shard, and how much of what `left` counts
-    /// lies after the shards before it.
-    fn document_where(
+    /// The document of the first shard for which `in_shard` gives its number there.
+    fn find_document(
         &self,
-        left: impl Fn(&StoredDocument) -> u64,
-        place: impl Fn(&Shard, usize) -> Option<usize>,
+        in_shard: impl Fn((Before, &Shard)) -> Option<usize>,
     ) -> Option<StoredDocument> {
-        let mut before = StoredDocument::default();
-        for shard in self.shards.iter() {
-            let in_shard = usize::try_from(left(&before)).unwrap_or(usize::MAX);
-            if let Some(index) = place(shard, in_shard) {
-                let positions = shard.document_range(index);
-                return Some(StoredDocument {
-                    index: before.index + index as u64,
-                    start: before.start + positions.start as u64,
-                    tokens: shard.tokens(positions),
-                });
-            }
-            before.index += shard.num_documents() as u64;
-            before.start += shard.num_tokens() as u64;
-        }
-        None
+        self.shards.with_starts().find_map(|(before, shard)| {
+            let index = in_shard((before, shard))?;
+            let positions = shard.document_range(index);
+            Some(StoredDocument {
+                index: before.num_documents + index as u64,
+                start: before.num_tokens + positions.start as u64,
+                tokens: shard.tokens(positions),
+            })
+        })
     }
 
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for

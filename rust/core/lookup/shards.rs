@@ -18,8 +18,16 @@ pub(crate) struct Shards {
     separator: u32,
 }
 
+/// What comes before a shard in the corpus.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    pub(crate) num_documents: u64,
+    /// Separators included.
+    pub(crate) num_tokens: u64,
+}
+
 /// A document of the corpus.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDocument {
     /// How many documents come before it.
     pub index: u64,
@@ -43,6 +51,16 @@ impl Shards {
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Shard> {
         self.list.iter()
+    }
+
+    /// Each shard with what comes before it.
+    pub(crate) fn with_starts(&self) -> impl Iterator<Item = (Before, &Shard)> {
+        self.iter().scan(Before::default(), |next, shard| {
+            let before = *next;
+            next.num_documents += shard.num_documents() as u64;
+            next.num_tokens += shard.num_tokens() as u64;
+            Some((before, shard))
+        })
     }
 
     /// Tokens are below this.

@@ -32,7 +32,13 @@ impl<L: Learned> Memory<L> {
     ///
     /// Refuses a datastore of another vocabulary, or known to be of another tokenizer.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
-        self.check_datastore(datastore)?;
+        let theirs = datastore.manifest().tokenizer_fingerprint.as_str();
+        let ours = self.options().tokenizer.as_str();
+        let is_known = !theirs.is_empty() && !ours.is_empty();
+        let tokenizer = if is_known { theirs } else { ours };
+        let (path, vocab_size) = (datastore.path(), datastore.vocab_size());
+        self.options()
+            .check_tokenizer(path, vocab_size, tokenizer)?;
         let mut num_removed = 0;
         for tenant in self.tenants() {
             let hashes = tenant.read().texts.hashes();
@@ -48,25 +54,6 @@ impl<L: Learned> Memory<L> {
             }
         }
         Ok(num_removed)
-    }
-
-    fn check_datastore(&self, datastore: &Datastore) -> Result<()> {
-        let (theirs, ours) = (
-            &datastore.manifest().tokenizer_fingerprint,
-            &self.options().tokenizer,
-        );
-        let reason = if datastore.vocab_size() != self.options().vocab_size {
-            let (theirs, ours) = (datastore.vocab_size(), self.options().vocab_size);
-            format!("its vocabulary has {theirs} tokens, not {ours}")
-        } else if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
-            format!("`{theirs}`, not `{ours}`")
-        } else {
-            return Ok(());
-        };
-        Err(Error::OtherTokenizer {
-            path: datastore.path().to_owned(),
-            reason,
-        })
     }
 }
 

@@ -110,7 +110,9 @@ impl<L: Learned> Memory<L> {
         };
         let unfit = || unusable(UNFIT.to_owned());
         let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
-        check_tokenizer(path, vocab_size, &tokenizer, self.options())?;
+        let tokenizer = String::from_utf8_lossy(&tokenizer);
+        self.options()
+            .check_tokenizer(path, vocab_size, &tokenizer)?;
         let filled = input.fill(self).ok_or_else(unfit)?;
         filled.map_err(|reason| unusable(reason.to_owned()))?;
         self.synced.store(checksum, Ordering::Relaxed);
@@ -246,27 +248,6 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u6
     file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
     let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
     Ok(Ok((vocab_size, length, number(CHECKSUM))))
-}
-
-fn check_tokenizer(
-    path: &Path,
-    vocab_size: u32,
-    tokenizer: &[u8],
-    options: &MemoryOptions,
-) -> Result<()> {
-    let reason = if vocab_size != options.vocab_size {
-        let ours = options.vocab_size;
-        format!("its vocabulary has {vocab_size} tokens, not {ours}")
-    } else if tokenizer != options.tokenizer.as_bytes() {
-        let (theirs, ours) = (String::from_utf8_lossy(tokenizer), &options.tokenizer);
-        format!("`{theirs}`, not `{ours}`")
-    } else {
-        return Ok(());
-    };
-    Err(Error::OtherTokenizer {
-        path: path.to_owned(),
-        reason,
-    })
 }
 
 /// What a snapshot is written through.

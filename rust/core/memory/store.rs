@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -55,6 +56,25 @@ impl MemoryOptions {
         check_within("vocab_size", self.vocab_size, 1..=MAX_VOCAB_SIZE)?;
         let range = Self::MIN_BYTES..=Self::MAX_BYTES;
         check_within("max_bytes", self.max_bytes, range)
+    }
+
+    /// Whether tokens of what lies at `path` mean here what they mean there.
+    pub(crate) fn check_tokenizer(
+        &self,
+        path: &Path,
+        vocab_size: u32,
+        tokenizer: &str,
+    ) -> Result<()> {
+        let reason = if vocab_size != self.vocab_size {
+            let ours = self.vocab_size;
+            format!("its vocabulary has {vocab_size} tokens, not {ours}")
+        } else if tokenizer != self.tokenizer {
+            format!("`{tokenizer}`, not `{}`", self.tokenizer)
+        } else {
+            return Ok(());
+        };
+        let path = path.to_owned();
+        Err(Error::OtherTokenizer { path, reason })
     }
 }
 

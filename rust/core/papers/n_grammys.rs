@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_tokens};
 use crate::base::error::{Error, Result};
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
@@ -205,9 +205,7 @@ impl Session for NGrammysSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use crate::base::checks::check_limit;
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
@@ -103,9 +103,7 @@ impl Session for PromptLookupSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::TokenTree;
 use crate::lookup::continuations::Samples;
 use crate::lookup::datastore::Datastore;
@@ -126,9 +126,7 @@ impl Session for RestSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

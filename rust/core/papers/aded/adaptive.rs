@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::base::error::{Error, Result};
+use crate::base::checks::check_within;
+use crate::base::error::Result;
 use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
 /// The most words of all rows that differ from the matrix's: 8 bytes each.
@@ -34,18 +35,8 @@ impl Default for Adaptation {
 
 impl Adaptation {
     pub(crate) fn check(self) -> Result<()> {
-        if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
-            let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
-            return Err(Error::invalid("max_prob", reason));
-        }
-        if !(self.increment > 0.0 && self.increment <= self.max_prob) {
-            let reason = format!(
-                "must be above 0 and at most `max_prob`, not {}",
-                self.increment
-            );
-            return Err(Error::invalid("increment", reason));
-        }
-        Ok(())
+        check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;
+        check_within("increment", self.increment, f32::EPSILON..=self.max_prob)
     }
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
