@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
-use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
@@ -154,24 +153,6 @@ impl Datastore {
         self.shards
             .find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
-    }
-
-    /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
-    /// the separator, which is left out where it is not in the vocabulary.
-    ///
-    /// All of them where the match occurs at most `max_samples` times. Otherwise `max_samples` at an
-    /// even stride through the match's occurrences, one shard after the other, in each in lexicographic
-    /// order: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle
-    /// of each of `max_samples` equal parts. So each shard has its share of the samples; which
-    /// occurrences they are depends on how the corpus is cut into shards.
-    ///
-    /// O(samples · (`length` + log samples)).
-    pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
-        let mut samples = Samples::default();
-        self.shards
-            .read_samples(found, length, max_samples, &[], &mut samples);
-        samples.sort();
-        samples
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,

@@ -28,7 +28,7 @@ impl Holdout {
         }
     }
 
-    /// How often the match occurs elsewhere, and the [samples](crate::lookup::Datastore::samples) that
+    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) that
     /// a datastore of the same shards without the document would give of it; `None` where it occurs
     /// too often to be checked.
     pub(crate) fn samples_elsewhere(

@@ -104,7 +104,7 @@ fn count(num_matches: u64, samples: &Samples) -> NextTokens {
     counts.truncate(MAX_TOKENS);
     NextTokens {
         num_matches: num_matches as f32,
-        num_samples: samples.len() as f32,
+        num_samples: samples.rows.len() as f32,
         counts: counts.into(),
     }
 }

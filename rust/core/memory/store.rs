@@ -81,10 +81,11 @@ impl MemoryOptions {
 /// What is kept of many tenants, none of whom sees another's; to be shared by threads.
 ///
 /// ```
-/// use specds::memory::{Memory, MemoryOptions};
+/// use specds::fused::Memory;
+/// use specds::memory::MemoryOptions;
 ///
 /// # fn main() -> specds::Result<()> {
-/// let memory: Memory = Memory::new(MemoryOptions::new(100))?;
+/// let memory = Memory::new(MemoryOptions::new(100))?;
 /// memory.insert("ann", &[1, 2, 3])?;
 /// let ann = memory.find("ann").expect("she has a text");
 /// assert_eq!(ann.read().texts().of_pair(2, 3).collect::<Vec<_>>(), [2]);
@@ -92,7 +93,7 @@ impl MemoryOptions {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Memory<L = ()> {
+pub struct Memory<L> {
     options: MemoryOptions,
     tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant<L>>>>,
     /// Held by whoever adds or removes texts, or reads for long.
