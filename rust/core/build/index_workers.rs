@@ -22,10 +22,8 @@ pub(crate) struct Job {
 /// Which shard's index is complete and on the disk, and what it is.
 type Indexed = Result<(usize, ShardEntry)>;
 
-/// Threads that build the indexes of shards, as many as memory and cores allow.
-///
-/// Dropping it waits until they have ended: a sort cannot be interrupted, but nothing is written after
-/// it.
+/// Threads that build the indexes of shards. Dropping them waits until they have ended: a sort cannot be
+/// interrupted.
 pub(crate) struct IndexWorkers {
     pool: ThreadPool,
     progress: Arc<Progress>,

@@ -64,14 +64,12 @@ pub trait Session: Send {
     /// nothing matches.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
-    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, as a model does that drafts
-    /// further than it was verified. The session stays as it is and learns nothing.
-    ///
-    /// What has adapted to the request so far, tri-grams, does not adapt to these tokens.
+    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, but learns nothing of them.
+    /// The session stays as it is.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
-    /// Tells how long a step of the target model takes without a draft, in seconds: what a draft may
-    /// cost depends on it. The default ignores it.
+    /// Tells how long a step of the target model takes without a draft, in seconds: a draft may cost a
+    /// share of that. The default ignores it.
     fn set_step_time(&mut self, _step_seconds: f64) {}
 
     /// How many of the target model's likeliest tokens at each verified node the session uses; 0 for

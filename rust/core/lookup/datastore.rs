@@ -19,12 +19,9 @@ const MIN_IN_PARALLEL: usize = 64;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
-/// It is built by a [`DatastoreBuilder`](crate::build::DatastoreBuilder), never changes, and can be shared
-/// by threads (in an [`Arc`](std::sync::Arc)) and by processes (they map the same files).
-///
-/// Damaged files are found by [`open`](Self::open) as far as it looks, by [`verify`](Self::verify)
-/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated
-/// while they are mapped: as with every mapped file, the system then ends the process.
+/// It never changes; threads and processes share it. [`open`](Self::open) checks headers, only
+/// [`verify`](Self::verify) every byte: damage that is missed can give a bad draft, nothing worse. Do
+/// not truncate the files while they are mapped: the system would end the process.
 #[derive(Debug)]
 pub struct Datastore {
     path: PathBuf,
@@ -70,16 +67,13 @@ impl Datastore {
         })
     }
 
-    /// Checks every byte against its checksum, and every section against the tokens: what passes is
-    /// exactly what a build of the same corpus gives, up to the prior, of which the bytes are
-    /// checked when it is opened. O(n) time, 4 bytes of memory a token of the
-    /// largest shard.
+    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes
+    /// of memory a token of the largest shard.
     pub fn verify(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
-    /// Checks every byte against its checksum: nothing is damaged, though a liar can make checksums
-    /// right for an index that contradicts the tokens. O(n).
+    /// Checks every byte against its checksum: finds damage, but no forgery. O(n).
     pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
@@ -137,9 +131,7 @@ impl Datastore {
 
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
     /// a document. No match contains the separator: the context counts from its last separator on.
-    ///
-    /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
-    /// O(log n) comparisons in each shard, and O(context) to check it.
+    /// O(log `max_match` · log n) a shard.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {

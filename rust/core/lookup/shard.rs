@@ -169,11 +169,11 @@ impl Shard {
         }
     }
 
-    /// From the first rank whose suffix is not below `pattern`, which is looked for in `lower`, to the
-    /// first one whose suffix is above it, in `upper`.
+    /// The ranks of the suffixes that begin with `pattern`: their first lies in `lower`, the one after
+    /// their last in `upper`.
     ///
-    /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
-    /// processor's caches, and those of one round are made at the same time.
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the processor's
+    /// caches, and those of one round overlap.
     fn bounds(
         &self,
         mut lower: Range<usize>,

@@ -149,17 +149,13 @@ impl Shards {
         found.length = pattern.len();
     }
 
-    /// Reads what followed the match, up to `length` tokens each, into memory that is there: a row ends
-    /// with the separator, which is left out where it is not in the vocabulary.
+    /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
+    /// tokens each, into `samples`. A row ends with the separator, or before one that is no token.
     ///
-    /// Of more than `max_samples` occurrences, an [`EvenSample`] through the shards one after the other,
-    /// in each in lexicographic order: so each shard has its share, and which occurrences they are
-    /// depends on how the corpus is cut. Rows that share a beginning stand together, but a row that is
-    /// the beginning of another one may stand after it. Each row tells how many tokens before the match
-    /// equal the last ones of `before`.
+    /// The sample goes through the shards in order, so each has its share. Rows that share a beginning
+    /// stand together. Each row tells how many tokens before the match equal the last ones of `before`.
     ///
-    /// All positions come before all tokens, so that the processor waits for many at a time: nearly
-    /// every read misses its caches.
+    /// Positions are read before tokens: nearly every read misses the caches, and so they overlap.
     pub(crate) fn read_samples(
         &self,
         found: &Match,

@@ -1,14 +1,8 @@
 //! What does a file of a datastore look like?
 //!
-//! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-ID` of
-//! `shard.json` and five section files. A section is one array, little-endian, written once and
-//! then mapped: a header of 64 bytes, zeros up to a page, the elements, and eight zero bytes, so that an
-//! element can be read as part of eight. `docs/FORMAT.md` says what each byte means.
-//!
-//! `shard.json` states again what the headers do; its xxh3-128 is the shard's id. `manifest.json` lists
-//! the ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
-//! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
-//! of them can change unseen, and a shard means the same in any datastore that lists it.
+//! A section is one little-endian array, written once and then mapped: a header of 64 bytes, zeros up
+//! to a page, the elements, and eight zero bytes, so that any element can be read as part of eight.
+//! `docs/FORMAT.md` has every byte.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};

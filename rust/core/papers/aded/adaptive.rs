@@ -54,9 +54,8 @@ impl Adaptation {
 
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
 ///
-/// The matrix itself is shared and never changes: a row that is learned from is copied first. What
-/// is learned is bounded, to some 32 MiB: where it would grow beyond, all rows are again as they were
-/// in the matrix.
+/// The matrix itself is shared and never changes: learning copies a row. When copies exceed some 32 MiB,
+/// all of them are dropped.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
