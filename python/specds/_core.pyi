@@ -1,6 +1,6 @@
 # The types alone: `help(specds.Datastore)` has the documentation, which stands in `rust/py`.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
-from specds.drafters.session import Proposal, RequestRules, Session
-from specds.stats import LevelStats
+from specds.drafters.session import Session
 
 __all__ = [
     "DEFAULT_PRIOR_TOKENS",
@@ -306,14 +305,6 @@ class Memory:
 
 @final
 class DraftSession(Session):
-    @property
-    def proposes(self) -> bool: ...
-    @property
-    def proposals(self) -> Mapping[int, Proposal]: ...
-    @property
-    def level_stats(self) -> Mapping[str, LevelStats]: ...
-    @property
-    def elapsed_ns(self) -> int | None: ...
     def observe(self, token_ids: ArrayLike, num_verified: int | None = None) -> None: ...
     def draft(
         self,
@@ -334,7 +325,6 @@ class DraftSession(Session):
     @property
     def num_predictions(self) -> int: ...
     def observe_predictions(self, tree: TokenTree, predictions: ArrayLike) -> None: ...
-    def join(self, rules: RequestRules) -> None: ...
     @property
     def match_length(self) -> int: ...
     def finish(self) -> None: ...

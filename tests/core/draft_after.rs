@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
 use specds::draft::{Session, TokenTree};
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
@@ -51,7 +51,7 @@ fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
 /// A drafter of a datastore and a memory with a text, and its session.
 fn fused(datastore: &Arc<Datastore>, config: FusedConfig) -> (Arc<FusedDrafter>, FusedSession) {
     let vocab_size = datastore.vocab_size();
-    let memory: Arc<Memory> = memory(vocab_size);
+    let memory = memory(vocab_size);
     let text = shift(&[0, 1, 2, 0, 1, 3, 0, 1, 2], vocab_size);
     memory.insert("", &text).unwrap();
     let (datastore, weights) = (Some(Arc::clone(datastore)), Weights::default());

@@ -212,8 +212,7 @@ fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right(
             }
             Ok(datastore) => {
                 assert!(!is_found_at_open);
-                ask(&datastore);
-                datastore.verify().unwrap_err()
+                ask(datastore).verify().unwrap_err()
             }
         };
         assert!(

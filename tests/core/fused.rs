@@ -174,6 +174,9 @@ proptest! {
         let trees = |name: &str, oracle: &Oracle| {
             let path = folder.path().join(name);
             let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+            if name == "whole" {
+                datastore.warm().unwrap(); // what follows tokens is then looked up at once
+            }
             let drafter = drafter(Some(&datastore), None, FusedConfig::default());
             let draft = |context: &Vec<u32>| {
                 start(&drafter, &shift(context, vocab_size)).draft(DraftLimits::nodes(32)).unwrap()

@@ -87,7 +87,6 @@ fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
                 .count(),
         );
         datastore.continuations(&found, 10);
-        assert!(datastore.samples(&found, 8, 64).len() <= 64);
         for position in datastore.positions(&found, 3) {
             bounded(datastore.document_at(position).unwrap().tokens.len() as u64);
         }

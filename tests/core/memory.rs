@@ -6,13 +6,13 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::memory::History;
-use specds::memory::{Memory, MemoryOptions};
+use specds::fused::Memory;
+use specds::memory::{History, MemoryOptions};
 
 use crate::tempdir;
 
 const VOCAB_SIZE: u32 = 100;
-const MAX_NAME: usize = <Memory>::MAX_NAME;
+const MAX_NAME: usize = Memory::MAX_NAME;
 
 pub(crate) fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()

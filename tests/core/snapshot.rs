@@ -7,7 +7,8 @@ use std::thread;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::build::DatastoreOptions;
-use specds::memory::{Memory, MemoryOptions};
+use specds::fused::Memory;
+use specds::memory::MemoryOptions;
 use specds::{Error, Result};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
@@ -65,7 +66,7 @@ proptest! {
     ) {
         let (_folder, path) = place();
         let options = MemoryOptions { vocab_size, ..options(MemoryOptions::MIN_BYTES) };
-        let memory: Memory = Memory::new(options.clone()).unwrap();
+        let memory = Memory::new(options.clone()).unwrap();
         let shifted = |seed, length| {
             let tokens = text(seed, length);
             tokens.into_iter().map(|token| token + vocab_size - 100).collect::<Vec<_>>()
@@ -205,7 +206,7 @@ fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
         large.touch(&large.find("ann").unwrap(), 101 * first);
     }
     large.save(&path).unwrap();
-    let opened: Memory = Memory::open(&path, options(1 << 16)).unwrap();
+    let opened = Memory::open(&path, options(1 << 16)).unwrap();
     assert!(opened.num_bytes() <= 1 << 16);
     let kept = texts(&opened, "ann");
     assert!((20..50).contains(&kept.len()), "{}", kept.len());
@@ -345,6 +346,6 @@ fn texts_that_a_datastore_has_leave_the_memory_and_the_file() {
     assert_eq!(ours.remove_known(&known).unwrap(), 1);
     assert_eq!(ours.texts("ann"), [text(3, 50)]);
     let small = MemoryOptions::new(separator);
-    let refused = Memory::<()>::new(small).unwrap().remove_known(&known);
+    let refused = Memory::new(small).unwrap().remove_known(&known);
     assert!(matches!(refused, Err(Error::OtherTokenizer { .. })));
 }

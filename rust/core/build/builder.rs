@@ -17,33 +17,12 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;
 
-/// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
-/// background once its text is complete.
+/// Takes documents, streams their tokens to disk, and indexes each shard in the background once its
+/// text is complete.
 ///
-/// Everything is written beside the target, in `.NAME.build`, and published in one step: a build
-/// that fails, is dropped or killed leaves the old datastore, or none. With a
-/// [`plan`](DatastoreOptions::plan), the next build of the same plan goes on from there: it says by
-/// [`num_given`](Self::num_given) how many documents it need not be given again.
-///
-/// # Examples
-///
-/// ```
-/// # fn main() -> specds::Result<()> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("example");
-/// use std::ops::ControlFlow;
-/// use specds::build::{DatastoreBuilder, DatastoreOptions};
-///
-/// let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
-/// builder.add_documents(&[1, 2, 3, 1, 2, 4], &[3, 3])?;
-/// let datastore = builder.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
-///
-/// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
-/// assert_eq!((found.length, found.count()), (2, 2));
-/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
-/// # Ok(())
-/// # }
-/// ```
+/// Everything is written beside the target and published in one step: a build that fails or is killed
+/// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the
+/// same plan goes on after the first [`num_given`](Self::num_given) documents.
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
     /// The manifest of the datastore that is added to.
@@ -79,10 +58,7 @@ impl DatastoreBuilder {
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(
-                options.num_threads(limit),
-                options.index(),
-            )?),
+            indexer: Some(IndexWorkers::new(options.num_threads(limit))?),
             admission: Admission::default(),
             options,
             old,
@@ -108,11 +84,9 @@ impl DatastoreBuilder {
         Ok(builder)
     }
 
-    /// Adds documents: their tokens one after the other, and the number of tokens of each. The
-    /// separator is added after each; a document without tokens is skipped, and one that came
-    /// before where duplicates are dropped. Writes to disk; O(tokens).
-    ///
-    /// What is refused adds nothing, and the build can go on; where the disk or the memory fails, it cannot.
+    /// Adds documents: their tokens one after the other, and the number of tokens of each; empty ones
+    /// are skipped. What is refused adds nothing, and the build can go on; after an error of the disk,
+    /// it cannot. O(tokens).
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
@@ -169,13 +143,11 @@ impl DatastoreBuilder {
         }
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
-    /// has no prior yet: [`fit_missing`](crate::fused::fit_missing) gives it one.
+    /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, which
+    /// [`fit_missing`](crate::fused::fit_missing) gives it. O(tokens).
     ///
-    /// `progress` is called with a stage, how much of it is done, and how much it is in all;
-    /// breaking from it stops the build.
-    ///
-    /// Where it fails without a plan, nothing is left of the build.
+    /// `progress` hears a stage, how much of it is done, and how much it is in all; breaking from it
+    /// stops the build. Where it fails without a plan, nothing is left of the build.
     pub fn finish(
         mut self,
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,

@@ -49,6 +49,7 @@ impl Checkpoint {
 /// Streams the documents of a shard to disk.
 pub(crate) struct DocumentLog {
     folder: PathBuf,
+    vocab_size: u32,
     separator: u32,
     width: TokenWidth,
     /// Whether a build may go on from here after a kill: only then there are checkpoints.
@@ -77,6 +78,7 @@ impl DocumentLog {
         };
         Ok(Self {
             folder: folder.to_owned(),
+            vocab_size: options.vocab_size,
             separator: options.separator,
             width,
             is_kept: options.plan.is_some(),
@@ -132,6 +134,8 @@ impl DocumentLog {
             ..
         } = self.written;
         let text = ShardText {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
             tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
             documents: self.documents.finish(64, num_documents)?,
         };

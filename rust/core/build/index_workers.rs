@@ -9,7 +9,7 @@ use std::time::Duration;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
-use crate::index::write::{IndexOptions, Progress, ShardText, write_index};
+use crate::index::write::{Progress, ShardText, write_index};
 use crate::storage::manifest::ShardEntry;
 
 /// A shard whose text is complete, in a folder of its own.
@@ -22,13 +22,10 @@ pub(crate) struct Job {
 /// Which shard's index is complete and on the disk, and what it is.
 type Indexed = Result<(usize, ShardEntry)>;
 
-/// Threads that build the indexes of shards, as many as memory and cores allow.
-///
-/// Dropping it waits until they have ended: a sort cannot be interrupted, but nothing is written after
-/// it.
+/// Threads that build the indexes of shards. Dropping them waits until they have ended: a sort cannot be
+/// interrupted.
 pub(crate) struct IndexWorkers {
     pool: ThreadPool,
-    options: IndexOptions,
     progress: Arc<Progress>,
     /// Cloned for each job: once all are gone, nothing more comes.
     sender: Option<Sender<Indexed>>,
@@ -37,7 +34,7 @@ pub(crate) struct IndexWorkers {
 }
 
 impl IndexWorkers {
-    pub(crate) fn new(num_threads: usize, options: IndexOptions) -> Result<Self> {
+    pub(crate) fn new(num_threads: usize) -> Result<Self> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|_| "specds-index".to_owned())
@@ -48,7 +45,6 @@ impl IndexWorkers {
         let (sender, indexed) = channel();
         Ok(Self {
             pool: pool.map_err(failed)?,
-            options,
             sender: Some(sender),
             progress: Arc::default(),
             indexed: Mutex::new(indexed),
@@ -59,9 +55,9 @@ impl IndexWorkers {
         let Some(sender) = self.sender.clone() else {
             return;
         };
-        let (options, progress) = (self.options.clone(), Arc::clone(&self.progress));
+        let progress = Arc::clone(&self.progress);
         self.pool.spawn(move || {
-            let _ = sender.send(index(job, &options, &progress));
+            let _ = sender.send(index(job, &progress));
         });
     }
 
@@ -103,8 +99,8 @@ impl Drop for IndexWorkers {
     }
 }
 
-fn index(job: Job, options: &IndexOptions, progress: &Progress) -> Indexed {
-    let manifest = write_index(&job.folder, job.text, options, progress)?;
+fn index(job: Job, progress: &Progress) -> Indexed {
+    let manifest = write_index(&job.folder, job.text, progress)?;
     manifest.seal(&job.folder)?;
     Ok((job.index, manifest.entry()))
 }

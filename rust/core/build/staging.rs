@@ -1,13 +1,9 @@
 //! Where does a datastore grow before it is one?
 //!
-//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written: a lock, the plan,
-//! and a folder for each shard, whose files `datastore` has too before all are published.
-//! `docs/FORMAT.md` lists the files.
-//!
-//! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
-//! folder where nothing is at the target, else of the shards and then of the manifest. Shards never
-//! change and a manifest is replaced in one step; so there is a complete datastore at all times, and
-//! who has the old one open goes on undisturbed.
+//! Beside the target `NAME` lies `.NAME.build` while a datastore is written; `docs/FORMAT.md` lists its
+//! files. Publishing renames: the whole folder where nothing is at the target, else the shards and then
+//! the manifest. Shards never change and the manifest is replaced in one step, so readers always find a
+//! complete datastore.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};

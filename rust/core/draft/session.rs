@@ -64,17 +64,13 @@ pub trait Session: Send {
     /// nothing matches.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
-    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, as a model does that drafts
-    /// further than it was verified. The session stays as it is and learns nothing.
-    ///
-    /// What has adapted to the request so far, tri-grams, does not adapt to these tokens.
+    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, but learns nothing of them.
+    /// The session stays as it is.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
-    /// Tells how long a step of the target model takes without a draft, in seconds: what a draft may
-    /// cost depends on it. The default ignores it.
-    fn set_step_time(&mut self, step_seconds: f64) {
-        let _ = step_seconds;
-    }
+    /// Tells how long a step of the target model takes without a draft, in seconds: a draft may cost a
+    /// share of that. The default ignores it.
+    fn set_step_time(&mut self, _step_seconds: f64) {}
 
     /// How many of the target model's likeliest tokens at each verified node the session uses; 0 for
     /// none.
@@ -87,19 +83,17 @@ pub trait Session: Send {
     /// tree. The default ignores it.
     fn observe_predictions(
         &mut self,
-        tree: &TokenTree,
-        predictions: &[u32],
-        k: usize,
+        _tree: &TokenTree,
+        _predictions: &[u32],
+        _k: usize,
     ) -> Result<()> {
-        let _ = (tree, predictions, k);
         Ok(())
     }
 
     /// Suggests what follows the context, from outside; a node's probability is that of its token
     /// after its parent. It replaces an earlier suggestion, and stays while the text follows it.
     /// Tells whether the session uses suggestions: the default does not.
-    fn suggest(&mut self, tree: TokenTree) -> Result<bool> {
-        let _ = tree;
+    fn suggest(&mut self, _tree: TokenTree) -> Result<bool> {
         Ok(false)
     }
 
@@ -109,6 +103,17 @@ pub trait Session: Send {
 
     /// Ends the request: nothing is observed or drafted after it.
     fn finish(&mut self) {}
+}
+
+/// What a copy of a session drafts once it has observed these tokens.
+pub(crate) fn draft_after<S: Session + Clone>(
+    session: &S,
+    tokens: &[u32],
+    max_nodes: usize,
+) -> Result<TokenTree> {
+    let mut trial = session.clone();
+    trial.observe(tokens, None)?;
+    trial.draft(DraftLimits::nodes(max_nodes))
 }
 
 /// Drafts for every session within its limits as [`Session::draft`] does, on at most `num_threads` threads of the global

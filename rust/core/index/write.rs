@@ -11,16 +11,10 @@ use crate::storage::section::{
 };
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// What the tokens of an index are.
-#[derive(Debug, Clone)]
-pub(crate) struct IndexOptions {
-    pub(crate) vocab_size: u32,
-    pub(crate) separator: u32,
-    pub(crate) width: TokenWidth,
-}
-
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
+    pub(crate) vocab_size: u32,
+    pub(crate) separator: u32,
     pub(crate) tokens: SectionManifest,
     pub(crate) documents: SectionManifest,
 }
@@ -82,16 +76,18 @@ const CHUNK: usize = 1 << 16;
 pub(crate) fn write_index(
     folder: &Path,
     text: ShardText,
-    options: &IndexOptions,
     progress: &Progress,
 ) -> Result<ShardManifest> {
     let ShardText {
+        vocab_size,
+        separator,
         tokens: text,
         documents,
     } = text;
+    let width = TokenWidth::of(vocab_size, separator);
     progress.check()?;
-    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, options.width);
-    let firsts = suffix_array::firsts(&tokens, options.vocab_size)?;
+    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, width);
+    let firsts = suffix_array::firsts(&tokens, vocab_size)?;
     let positions = suffix_array::sort(&tokens)?;
     progress.add(&progress.num_sorted, positions.len())?;
     let bits = position_bits(text.count);
@@ -107,13 +103,13 @@ pub(crate) fn write_index(
     let section = Section::reopen(folder, Kind::Suffixes, &suffixes)?;
     let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
-    let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
+    let keys = write(folder, Kind::Keys, &keys, width.bits())?;
 
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
-        vocab_size: options.vocab_size,
-        separator: options.separator,
+        vocab_size,
+        separator,
         tokens: text,
         suffixes,
         firsts,

@@ -1,8 +1,7 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, little-endian, and means something only as a whole: a header of 32 bytes,
-//! with the length and a checksum of all the others, the tokenizer, and the tenants. It is written and
-//! read piece by piece. `docs/FORMAT.md` says what each byte means.
+//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. It is written
+//! and read piece by piece. `docs/FORMAT.md` has every byte.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,20 +32,16 @@ const MAX_USE: u64 = 1 << 63;
 const BLOCK: usize = 1 << 16;
 
 impl<L: Learned> Memory<L> {
-    /// Writes all texts, and what they taught, to a file. Others read meanwhile. What is at `path` is
-    /// replaced in one step, once the new file is on the disk: it is written beside, as `.NAME.new`,
-    /// which a later call takes over from one that was killed. Other calls for that path are waited for.
-    ///
-    /// Where it fails, what is at `path` stays.
+    /// Writes all texts, and what they taught, to a file, while others read. The file at `path` is
+    /// replaced in one step once the new one, `.NAME.new` beside it, is on the disk; where that fails, it
+    /// stays. Waits for other calls for that path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |_, _| Ok(()))
     }
 
-    /// As [`save`](Self::save), once what others have written there since this memory was opened or saved
-    /// is in it, but for tenants that were forgotten since: of several processes, none loses what another
-    /// has kept. Of a tenant whom two of them taught, this one's weights stay.
-    ///
-    /// Texts that `known` has are then [removed](Self::remove_known), here and from the file.
+    /// Takes in what other processes have written to the file since this memory last read or wrote it,
+    /// but for tenants that were forgotten here; then saves. Of a tenant whom two processes taught, this
+    /// one's weights stay. Texts that `known` has are [removed](Self::remove_known) before.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -110,7 +105,9 @@ impl<L: Learned> Memory<L> {
         };
         let unfit = || unusable(UNFIT.to_owned());
         let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
-        check_tokenizer(path, vocab_size, &tokenizer, self.options())?;
+        let tokenizer = String::from_utf8_lossy(&tokenizer);
+        self.options()
+            .check_tokenizer(path, vocab_size, &tokenizer)?;
         let filled = input.fill(self).ok_or_else(unfit)?;
         filled.map_err(|reason| unusable(reason.to_owned()))?;
         self.synced.store(checksum, Ordering::Relaxed);
@@ -246,27 +243,6 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u6
     file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
     let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
     Ok(Ok((vocab_size, length, number(CHECKSUM))))
-}
-
-fn check_tokenizer(
-    path: &Path,
-    vocab_size: u32,
-    tokenizer: &[u8],
-    options: &MemoryOptions,
-) -> Result<()> {
-    let reason = if vocab_size != options.vocab_size {
-        let ours = options.vocab_size;
-        format!("its vocabulary has {vocab_size} tokens, not {ours}")
-    } else if tokenizer != options.tokenizer.as_bytes() {
-        let (theirs, ours) = (String::from_utf8_lossy(tokenizer), &options.tokenizer);
-        format!("`{theirs}`, not `{ours}`")
-    } else {
-        return Ok(());
-    };
-    Err(Error::OtherTokenizer {
-        path: path.to_owned(),
-        reason,
-    })
 }
 
 /// What a snapshot is written through.

@@ -24,20 +24,9 @@ pub trait Learned: fmt::Debug + Default + Send + Sync {
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-/// Nothing is learned.
-impl Learned for () {
-    const NUM_BYTES: usize = 0;
-
-    fn put(&self, _bytes: &mut Vec<u8>) {}
-
-    fn take(_bytes: &[u8]) -> Option<Self> {
-        None
-    }
-}
-
 /// One tenant of a memory: his texts, and what they taught. Requests hold on to him, so he outlives
 /// his entry in the memory; what a request adds to a tenant who was forgotten is lost.
-pub struct Tenant<L = ()> {
+pub struct Tenant<L> {
     pub(crate) name: Box<str>,
     /// When anything of him was last of use.
     pub(crate) last_use: AtomicU64,
@@ -46,7 +35,7 @@ pub struct Tenant<L = ()> {
 
 /// All that is kept of a tenant.
 #[derive(Default)]
-pub struct Kept<L = ()> {
+pub struct Kept<L> {
     pub(crate) texts: Texts,
     pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,

@@ -387,38 +387,24 @@ struct Preamble {
     format_version: u32,
 }
 
-/// Reads the text of the manifest `name` in a folder, of this version and this format; `other` is
-/// the error where there is none.
-pub(crate) fn read_preamble(
-    folder: &Path,
-    name: &str,
-    format: &str,
-    other: impl Fn(PathBuf) -> Error,
-) -> Result<Vec<u8>> {
-    let path = folder.join(name);
-    let other = || other(folder.to_owned());
+/// The text of the manifest in a folder, if it is one of this version.
+fn read_text(folder: &Path) -> Result<Vec<u8>> {
+    let path = folder.join(FILE_NAME);
+    let none = || Error::NotADatastore(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
-    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match error {
-        Error::Io { source, .. }
-            if matches!(
-                source.kind(),
-                ErrorKind::NotFound | ErrorKind::NotADirectory
-            ) =>
-        {
-            other()
-        }
-        error => error,
+    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match &error {
+        Error::Io { source, .. } => match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => none(),
+            _ => error,
+        },
+        _ => error,
     })?;
-    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
-    if preamble.format != format {
-        return Err(other());
+    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| none())?;
+    if preamble.format != FORMAT {
+        return Err(none());
     }
     section::check_version(&path, preamble.format_version)?;
     Ok(text)
-}
-
-fn read_text(folder: &Path) -> Result<Vec<u8>> {
-    read_preamble(folder, FILE_NAME, FORMAT, Error::NotADatastore)
 }
 
 /// Whether `folder` is a datastore, damaged or of another version though it may be.

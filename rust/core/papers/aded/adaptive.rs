@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::base::error::{Error, Result};
+use crate::base::checks::check_within;
+use crate::base::error::Result;
 use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
 /// The most words of all rows that differ from the matrix's: 8 bytes each.
@@ -34,18 +35,8 @@ impl Default for Adaptation {
 
 impl Adaptation {
     pub(crate) fn check(self) -> Result<()> {
-        if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
-            let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
-            return Err(Error::invalid("max_prob", reason));
-        }
-        if !(self.increment > 0.0 && self.increment <= self.max_prob) {
-            let reason = format!(
-                "must be above 0 and at most `max_prob`, not {}",
-                self.increment
-            );
-            return Err(Error::invalid("increment", reason));
-        }
-        Ok(())
+        check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;
+        check_within("increment", self.increment, f32::EPSILON..=self.max_prob)
     }
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
@@ -63,9 +54,8 @@ impl Adaptation {
 
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
 ///
-/// The matrix itself is shared and never changes: a row that is learned from is copied first. What
-/// is learned is bounded, to some 32 MiB: where it would grow beyond, all rows are again as they were
-/// in the matrix.
+/// The matrix itself is shared and never changes: learning copies a row. When copies exceed some 32 MiB,
+/// all of them are dropped.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,

@@ -19,9 +19,8 @@ const REPORT: u64 = 1 << 18;
 impl Trigrams {
     /// Counts the n-grams of a datastore. How it is cut into shards makes no difference.
     ///
-    /// The suffixes of a shard are in order, so equal n-grams stand together: counting takes O(n) time
-    /// and hardly any memory beside the matrix. It reads tokens in the order of the suffixes: where they do
-    /// not fit into memory, 2 or 3 bytes each, it waits for the disk.
+    /// The suffixes of a shard are in order, so equal n-grams stand together: counting takes O(n) time,
+    /// and no memory but the matrix and the tokens, 2 or 3 bytes each.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,

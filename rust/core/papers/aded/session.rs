@@ -52,9 +52,7 @@ impl AdedConfig {
 ///
 /// The matrix learns every tri-gram of the request as it is observed (Algorithm 2), and Monte Carlo
 /// tree search finds sentences that are likely by it (Algorithm 1). Sessions that share an
-/// [`AdaptiveTrigrams`] learn from each other, those that have one each do not.
-///
-/// The same tri-grams, the same observed tokens and the same seed give the same tree, always.
+/// [`AdaptiveTrigrams`] learn from each other. Equal tokens and seeds give equal trees.
 #[derive(Debug, Clone)]
 pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
