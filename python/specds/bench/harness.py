@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 
 
@@ -106,12 +107,25 @@ def together(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["transcripts"] == ALL] or list(rows)
 
 
+class _Figures(Table):
+    """A table that shows as many of its columns as fit, each whole."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update_width(1000)
+        kept = self.columns
+        self.columns = kept[:]
+        while self.__rich_measure__(console, unbounded).maximum > options.max_width:
+            self.columns.pop()
+        yield from super().__rich_console__(console, options)
+        self.columns = kept
+
+
 def table(title: str, first: str, *columns: str, caption: str | None = None) -> Table:
-    """An empty table: a column of names, then figures."""
-    made = Table(title=title, title_justify="left", box=SIMPLE)
+    """An empty table: a column of names, then figures; the last ones go where all do not fit."""
+    made = _Figures(title=title, title_justify="left", box=SIMPLE)
     made.pad_edge, made.collapse_padding = False, True
     made.caption, made.caption_justify = caption, "left"
-    made.add_column(first, overflow="fold")
+    made.add_column(first, no_wrap=True)
     for name in columns:
         made.add_column(name, justify="right", no_wrap=True)
     return made

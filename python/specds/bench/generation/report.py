@@ -210,7 +210,11 @@ def _range(row: Row) -> str:
 
 
 def _share_tables(timed: Sequence[Row], rows: Sequence[Row]) -> Iterator[Table]:
-    phases = list(timed[0]["shares"])
+    phases = [
+        phase
+        for phase in timed[0]["shares"]
+        if any(row["shares"][phase] >= _LEAST_SHARE for row in timed)
+    ]
     for title, chosen in groupby(timed, key=_title):
         made = table(f"Shares of time: {title}", "", *phases, "outside")
         for row in chosen:
@@ -218,6 +222,10 @@ def _share_tables(timed: Sequence[Row], rows: Sequence[Row]) -> Iterator[Table]:
             made.add_row(way_label(row, rows), *cells, _shown(row["outside_forward"], "{:.0%}"))
         yield made
     made.caption = "outside: the share of a step, behind the prefill, that is not the forward."
+
+
+_LEAST_SHARE = 0.005
+"""What is less in every row has no column."""
 
 
 def _level_table(layered: Sequence[Row], rows: Sequence[Row]) -> Table:
