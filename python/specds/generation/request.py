@@ -73,6 +73,9 @@ class Options:
         """The options, with a drafter made of what is none yet."""
         if drafter is None or isinstance(drafter, (str, PathLike, Datastore)):
             drafter = FusedDrafter(drafter)
+        if not hasattr(drafter, "session"):
+            kind = type(drafter).__name__
+            raise TypeError(f"expected a drafter, a datastore or the path of one, got {kind}")
         return cls(drafter, **options)
 
     def __post_init__(self) -> None:
