@@ -1,4 +1,4 @@
-"""The figures as one page that needs nothing else."""
+"""The HTML page of `specds bench generate`: one file, no network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(document: Document) -> str:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """What came out: the fastest drafter, beside plain decoding of the same run."""
+    """The headline: the fastest drafter against plain decoding of the same run."""
     drafted = [row for row in together(rows) if row["kind"] == "drafter" and row["speed_up"]]
     if not drafted:
         return "No drafter could be held against plain decoding."

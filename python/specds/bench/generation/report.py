@@ -1,4 +1,4 @@
-"""The figures: one row a group of prompts, a mode, a size of batch and a way to generate.
+"""The rows of the report: one for each group of prompts, mode, size of batch and way to generate.
 
 docs/measuring.md lists the fields of a row. Times are seconds; a figure that there is not is null.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
-    """The rows of all cells, each beside the baselines of its group, mode and size of batch."""
+    """The rows of all cells; speed-ups are over the baselines of the same place."""
     return [
         _row(cell, [other for other in cells if other.place == cell.place and other.runs])
         for cell in cells
@@ -67,7 +67,7 @@ def _speed(run: Totals) -> float:
 
 
 def _decode_speed(run: Totals) -> float:
-    """Tokens a second behind the first; that of all where the clock cannot tell them apart."""
+    """Tokens a second after the first token; of all tokens if the clock is too coarse."""
     seconds, num_tokens = run.seconds - run.first_s, run.num_tokens - run.num_rows
     return num_tokens / seconds if seconds > 0 and num_tokens > 0 else _speed(run)
 
@@ -117,7 +117,7 @@ def _outside_forward(stats: GenerationStats) -> float | None:
 
 
 def altered(document: Document) -> list[Row]:
-    """The rows of drafters that changed a greedy text which rounding cannot excuse."""
+    """The rows of drafters that changed a greedy text in a precision where none may change."""
     if document["dtype"] not in ("float32", "float64"):
         return []
     rows = (row for row in document["rows"] if row["kind"] == "drafter")
@@ -125,7 +125,7 @@ def altered(document: Document) -> list[Row]:
 
 
 def sentence(document: Document) -> str:
-    """What was measured on what, for people."""
+    """One sentence on model, machine and versions."""
     threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
     runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
     versions = ", ".join(f"{name} {document[name]}" for name in ("specds", "torch", "transformers"))
@@ -134,7 +134,7 @@ def sentence(document: Document) -> str:
 
 
 def tables(document: Document) -> list[Any]:
-    """All rows for people: a table for each group, mode and size of batch."""
+    """A table for each group, mode and size of batch, and the sentence."""
     rows = document["rows"]
     shown = [
         table(title, chosen, lambda row: way_label(row, rows), FIGURES)
@@ -151,7 +151,7 @@ def title_of(row: Row) -> str:
 
 
 def way_label(row: Row, rows: Sequence[Row]) -> str:
-    """What generated, with its datastore and its budget where there are several."""
+    """The name of a way, with datastore and budget where several ways share the name."""
     return label(row, rows, "datastore", "budget")
 
 

@@ -1,4 +1,4 @@
-"""What is completed: prompts, and the calls that they make."""
+"""Prompts, and how they are cut into calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Request:
     """One prompt.
 
     Attributes:
-        source: The name of the group that it belongs to.
+        source: The group that it belongs to.
         prompt_ids: At least one token.
-        num_tokens: The most tokens to generate.
+        num_tokens: At most this many tokens are generated.
     """
 
     source: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests of one group that are generated in one call."""
+    """Requests of one group, generated in one call."""
 
     requests: tuple[Request, ...]
 
@@ -44,12 +44,12 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """The tokens to generate for each: what the shortest of them asks for."""
+        """Tokens to generate for each row: the minimum over the requests."""
         return min(request.num_tokens for request in self.requests)
 
     @property
     def length(self) -> int:
-        """The most tokens of a sequence, prompt included."""
+        """The length of the longest row, prompt included."""
         return max(len(request.prompt_ids) for request in self.requests) + self.num_tokens
 
 
@@ -67,7 +67,7 @@ def held_out_requests(
 
 
 def batches(requests: Sequence[Request], size: int) -> list[Batch]:
-    """Cuts each group into calls of `size` requests; the last ones that fill none are left out.
+    """Cuts each group into batches of `size` requests; an incomplete last batch is left out.
 
     Single requests keep their order. Larger batches are made of requests of about the same length:
     a batch generates as many tokens as its shortest request asks for.

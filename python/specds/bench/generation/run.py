@@ -1,4 +1,4 @@
-"""The measurement that the command line asks for, from names and paths to rows."""
+"""Runs `specds bench generate`: from options to a document of rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ USUAL_PROMPTS = 12
 
 
 def check(options: GenerateOptions) -> None:
-    """Refuses what cannot be run, before anything is loaded.
+    """Checks the options before anything is loaded.
 
     Raises:
         ValueError: Naming the option.
