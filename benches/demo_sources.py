@@ -62,16 +62,17 @@ def main() -> None:
     options = parser.parse_args()
     with demo(options.prompts) as setup:
         target = Target(setup.model)
-        requests = [Request("demo", ids[0].tolist(), options.new_tokens) for ids in setup.ids()]
+        requests = [Request(ids[0].tolist(), options.new_tokens) for ids in setup.ids()]
         chosen = [*ways(setup, target, options.budget, options.only)]
         for mode in (Mode(name, settings) for name, settings in MODES.items()):
-            cells = [Cell("demo", mode.name, 1, way) for way in chosen]
+            cells = [Cell(mode.name, 1, way) for way in chosen]
             seeds = range(options.seeds if mode.settings["do_sample"] else 1)
             for seed in track(seeds, mode.name, console=Console(stderr=True)):
                 calls = {1: batches(requests, 1)}
                 plan = Plan(target, chosen, [mode], calls, 1, 1000 * seed, warm_memory=True)
                 for cell, measured in zip(cells, measure(plan), strict=True):
-                    cell.merge(measured)
+                    cell.runs += measured.runs
+                    cell.profile = measured.profile
             rows = rows_of(cells)
             if any(row["num_differing"] for row in rows):
                 raise RuntimeError("a drafter changed the text: that must never be")

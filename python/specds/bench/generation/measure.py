@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.transcripts import ALL
 from specds.demo.measure import timed
+from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specds.bench.generation.requests import Batch
     from specds.bench.generation.ways import Target, Way
-    from specds.stats import GenerationStats
 
 
 @dataclass(frozen=True)
@@ -25,69 +25,42 @@ class Mode:
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Sums over one run of all requests of a group.
+@dataclass
+class Run:
+    """One way once over all requests.
 
     Attributes:
-        num_calls: Calls.
-        seconds: Their time, prefill included.
-        first_s: The time of separate calls for the first token alone: prefill and fixed costs.
-        num_tokens: Generated tokens.
-        num_rows: Sequences.
+        seconds: Time of the calls, prefill included.
+        texts: The new tokens of each request.
+        stats: The statistics of our loop; of `model.generate` there are none.
     """
 
-    num_calls: int = 0
     seconds: float = 0.0
-    first_s: float = 0.0
-    num_tokens: int = 0
-    num_rows: int = 0
+    texts: list[list[int]] = field(default_factory=list)
+    stats: GenerationStats = field(default_factory=GenerationStats)
 
-    def __add__(self, other: Totals) -> Totals:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Totals(*(mine + theirs for mine, theirs in pairs))
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second."""
+        return sum(map(len, self.texts)) / self.seconds
 
 
 @dataclass
 class Cell:
-    """One way over one group of requests, in one mode and one size of batch.
+    """One way in one mode and one size of batch.
 
     Attributes:
-        runs: One element a run.
-        stats: Statistics of all timed calls; None for `model.generate`, which has none.
-        profiled: Statistics whose times wait for the device.
-        num_differing: Texts that differ from those of `model.generate`; None if it did not run.
+        runs: What came of each run.
+        profile: A run whose times wait for the device; on a CPU the last of `runs`.
         reason: Why the way could not run; None if it did.
     """
 
-    source: str
     mode: str
     batch: int
     way: Way
-    runs: list[Totals] = field(default_factory=list)
-    stats: GenerationStats | None = None
-    profiled: GenerationStats | None = None
-    num_differing: int | None = None
+    runs: list[Run] = field(default_factory=list)
+    profile: Run | None = None
     reason: str | None = None
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """Cells with the same key are compared with each other."""
-        return self.source, self.mode, self.batch
-
-    def merge(self, other: Cell) -> None:
-        """Adds the figures of another group, run by run."""
-        runs = self.runs or [Totals() for _ in other.runs]
-        self.runs = [mine + theirs for mine, theirs in zip(runs, other.runs, strict=True)]
-        for name in ("stats", "profiled", "num_differing"):
-            setattr(self, name, _sum(getattr(self, name), getattr(other, name)))
-
-
-def _sum(first: Any, second: Any) -> Any:
-    """The sum; the other one where one is None."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
 
 
 @dataclass(frozen=True)
@@ -113,120 +86,79 @@ class Plan:
     warm_memory: bool
 
     @property
+    def has_queue(self) -> bool:
+        """Whether phases can only be timed by waiting for the device, which takes time itself."""
+        return self.target.model.device.type != "cpu"
+
+    @property
     def num_rounds(self) -> int:
         """Rounds of the plan; in a round every way does the same call."""
         calls = sum(len(batches) for batches in self.batches.values())
-        return calls * len(self.modes) * (self.runs + self.profiles)
-
-    @property
-    def profiles(self) -> int:
-        """Additional runs for `Cell.profiled`: 1 on a GPU, where waiting for it takes time."""
-        return int(self.target.model.device.type != "cpu")
-
-    def warming(self, way: Way, batches: Sequence[Batch]) -> list[Batch]:
-        """The calls that a way does before it is timed: the longest and the shortest.
-
-        The longest sizes the static cache, so nothing is compiled again later. Where passes are
-        recorded as CUDA graphs, our loop does all calls, as drafts need passes of many sizes.
-        """
-        ordered = sorted(batches, key=lambda batch: batch.length, reverse=True)
-        return ordered if way.is_ours and self.profiles else [ordered[0], ordered[-1]]
+        return calls * len(self.modes) * (self.runs + self.has_queue)
 
 
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
     """Measures every way in every mode and size of batch.
 
     `progress` is told the mode before each round of calls.
-
-    Returns:
-        A cell for each size of batch, mode, group and way; if there are several groups, also for
-        all of them together.
     """
     cells = []
     for size, batches in plan.batches.items():
         refused = _warm_up(plan, batches)
         for mode in plan.modes:
-            cells += _measure_mode(plan, refused, mode, size, progress)
-    return [*cells, *_together(cells)]
+            found = [Cell(mode.name, size, way, reason=refused.get(way)) for way in plan.ways]
+            running = [cell for cell in found if cell.reason is None]
+            _measure_cells(plan, running, mode.settings, partial(progress, mode.name))
+            cells += found
+    return cells
+
+
+def _measure_cells(
+    plan: Plan, cells: Sequence[Cell], settings: dict[str, Any], progress: Callable[[], None]
+) -> None:
+    """Makes the runs of cells of one mode and one size of batch."""
+    for _ in range(plan.runs):
+        for cell, run in zip(cells, _run(plan, cells, settings, progress), strict=True):
+            cell.runs.append(run)
+            cell.profile = run
+    if plan.has_queue:
+        ours, profiled = [cell for cell in cells if cell.way.is_ours], {**settings, "profile": True}
+        for cell, run in zip(ours, _run(plan, ours, profiled, progress), strict=True):
+            cell.profile = run
 
 
 def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
-    """Lets every way do some calls; returns the ways that fail, with the reason."""
+    """Lets every way do the longest and the shortest call; returns those that fail, and why.
+
+    The longest sizes the static cache, so nothing is compiled again later. Where passes are
+    recorded as CUDA graphs, our loop does all calls, as drafts need passes of many sizes.
+    """
+    ordered = sorted(batches, key=lambda batch: batch.length, reverse=True)
     refused: dict[Way, str] = {}
     for way in plan.ways:
+        chosen = ordered if way.is_ours and plan.has_queue else [ordered[0], ordered[-1]]
         try:
             call = way.start()
-            for mode, batch in product(plan.modes, plan.warming(way, batches)):
-                call(batch, batch.num_tokens, mode.settings)
+            for mode, batch in product(plan.modes, chosen):
+                call(batch, mode.settings)
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
             refused[way] = " ".join(str(error).split()) or type(error).__name__
     return refused
 
 
-def _measure_mode(
-    plan: Plan,
-    refused: dict[Way, str],
-    mode: Mode,
-    size: int,
-    progress: Callable[[str], None],
-) -> list[Cell]:
-    device = plan.target.model.device
-    cells = {
-        (source, way): Cell(source, mode.name, size, way, reason=refused.get(way))
-        for source in dict.fromkeys(batch.source for batch in plan.batches[size])
-        for way in plan.ways
-    }
-    ways = [way for way in plan.ways if way not in refused]
-    for number in range(plan.runs + plan.profiles):
-        is_profile = number >= plan.runs
-        settings = mode.settings | ({"profile": True} if is_profile else {})
-        chosen = [way for way in ways if way.is_ours or not is_profile]
-        calls = [(way, way.start() if plan.warm_memory else None) for way in chosen]
-        for place, batch in enumerate(plan.batches[size]):
-            progress(mode.name)
-            seed = plan.seed + place
-            texts: dict[Way, list[list[int]]] = {}
-            for way, call in calls:
-                given = (batch, batch.num_tokens, settings)
-                result, seconds = timed(seed, device, call or way.start(), *given)
-                cell = cells[batch.source, way]
-                if is_profile:
-                    cell.profiled = _sum(cell.profiled, result.stats)
-                    continue
-                _, first_s = timed(seed, device, way.start(), batch, 1, settings)
-                rows = result.token_ids
-                if number == len(cell.runs):
-                    cell.runs.append(Totals())
-                cell.runs[number] += Totals(1, seconds, first_s, sum(map(len, rows)), len(rows))
-                cell.stats = _sum(cell.stats, result.stats)
-                texts[way] = rows
-            if number == 0:
-                _compare(batch.source, cells, texts)
-    for cell in cells.values():
-        cell.profiled = cell.profiled or cell.stats
-    return list(cells.values())
-
-
-def _compare(
-    source: str,
-    cells: dict[tuple[str, Way], Cell],
-    texts: dict[Way, list[list[int]]],
-) -> None:
-    """Compares the texts of all ways with those of `model.generate`, if it ran."""
-    expected = next((rows for way, rows in texts.items() if way.name == "generate"), None)
-    if expected is not None:
-        for way, rows in texts.items():
-            cell = cells[source, way]
-            number = sum(mine != theirs for mine, theirs in zip(rows, expected, strict=True))
-            cell.num_differing = _sum(cell.num_differing, number)
-
-
-def _together(cells: Sequence[Cell]) -> list[Cell]:
-    """If there are several groups, one more cell for each mode, size and way: all groups."""
-    merged: dict[tuple[int, str, Way], Cell] = {}
-    if len({cell.source for cell in cells}) > 1:
-        for cell in cells:
-            key = (cell.batch, cell.mode, cell.way)
-            together = Cell(ALL, cell.mode, cell.batch, cell.way, reason=cell.reason)
-            merged.setdefault(key, together).merge(cell)
-    return list(merged.values())
+def _run(
+    plan: Plan, cells: Sequence[Cell], settings: dict[str, Any], progress: Callable[[], None]
+) -> list[Run]:
+    """Lets the way of each cell do every call once, call by call."""
+    starts = [cell.way.start for cell in cells]
+    calls = [start() if plan.warm_memory else None for start in starts]
+    runs, device = [Run() for _ in cells], plan.target.model.device
+    for place, batch in enumerate(plan.batches[cells[0].batch] if cells else ()):
+        progress()
+        for start, call, run in zip(starts, calls, runs, strict=True):
+            result, seconds = timed(plan.seed + place, device, call or start(), batch, settings)
+            run.seconds += seconds
+            run.texts += result.token_ids
+            if result.stats is not None:
+                run.stats.merge(result.stats)
+    return runs

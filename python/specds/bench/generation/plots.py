@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from specds.bench.drawing import Style, bars, shares
 from specds.bench.generation.report import CAPTION, FIGURES, NAMES, sentence, title_of, way_label
-from specds.bench.harness import together
 from specds.bench.page import Figure, page_of
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def page(document: Document) -> str:
 
 def _headline(rows: Sequence[Row]) -> str:
     """The headline: the fastest drafter against plain decoding of the same run."""
-    drafted = [row for row in together(rows) if row["kind"] == "drafter" and row["speed_up"]]
+    drafted = [row for row in rows if row["kind"] == "drafter" and row["speed_up"]]
     if not drafted:
         return "No drafter could be held against plain decoding."
     best = max(drafted, key=lambda row: row["speed_up"])

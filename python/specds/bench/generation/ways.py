@@ -52,8 +52,8 @@ class Way:
 
     Attributes:
         name: The baseline or the drafter.
-        start: Starts a run with a new drafter; returns the function that does its calls. A call
-            takes a batch, a maximum of tokens for each prompt, and arguments of `model.generate`.
+        start: Starts a run with a new drafter; returns the function that does its calls, which
+            takes a batch and arguments of `model.generate`.
         is_plain: Whether it makes one token a forward.
         is_ours: Whether it is our loop, which reports its phases.
         budget: Nodes of a draft; None for `model.generate`.
@@ -61,7 +61,7 @@ class Way:
     """
 
     name: str
-    start: Callable[[], Callable[[Batch, int, dict[str, Any]], Result]]
+    start: Callable[[], Callable[[Batch, dict[str, Any]], Result]]
     is_plain: bool = False
     is_ours: bool = False
     budget: int | Literal["auto"] | None = None
@@ -97,11 +97,11 @@ class Target:
 
 def own_calls(
     target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
-) -> Callable[[Batch, int, dict[str, Any]], Result]:
+) -> Callable[[Batch, dict[str, Any]], Result]:
     """Calls of our `generate` with a new drafter."""
     drafter = make()
 
-    def call(batch: Batch, num_tokens: int, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         output = generate(
             target.model,
@@ -110,7 +110,7 @@ def own_calls(
             budget=budget,
             verification=target.verification,
             attention_mask=mask,
-            max_new_tokens=num_tokens,
+            max_new_tokens=batch.num_tokens,
             pad_token_id=0,
             **settings,
         )
@@ -133,11 +133,11 @@ def baseline_way(name: str, target: Target) -> Way:
     }
     run: Any = target.model.generate
 
-    def call(batch: Batch, num_tokens: int, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         given = arguments[name] | settings
         sequences = run(
-            ids, attention_mask=mask, max_new_tokens=num_tokens, pad_token_id=0, **given
+            ids, attention_mask=mask, max_new_tokens=batch.num_tokens, pad_token_id=0, **given
         )
         return Result(target.emitted(sequences, ids.shape[1]))
 
