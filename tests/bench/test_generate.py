@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-import specds
 from html_pages import Page
+from replays import code_answers
 from specds.bench.generation import report
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import altered, rows_of, way_label
@@ -107,18 +107,7 @@ def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(cl
 def files(tmp_path_factory, demo_tokenizer):
     """A folder with a datastore of code and two files of its lines as answers."""
     folder = tmp_path_factory.mktemp("generate")
-    text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
-    (folder / "code.txt").write_text(text)
-    corpus = specds.open_corpus(str(folder / "code.txt"))
-    specds.build_datastore(corpus, demo_tokenizer, folder / "code.specds")
-    ids = demo_tokenizer(text)["input_ids"]
-    for name, places in (("one", (0, 40)), ("two", (200, 300))):
-        rows = [
-            {"prompt_ids": ids[at : at + 25], "completion_ids": ids[at + 25 : at + 45]}
-            for at in places
-        ]
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
+    return code_answers(folder, demo_tokenizer, one=(0, 40), two=(200, 300))
 
 
 @pytest.fixture
