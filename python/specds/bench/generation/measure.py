@@ -32,17 +32,22 @@ class Run:
     Attributes:
         seconds: Time of the calls, prefill included.
         texts: The new tokens of each request.
-        stats: The statistics of our loop; of `model.generate` there are none.
+        calls: The statistics of each call of our loop; of `model.generate` there are none.
     """
 
     seconds: float = 0.0
     texts: list[list[int]] = field(default_factory=list)
-    stats: GenerationStats = field(default_factory=GenerationStats)
+    calls: list[GenerationStats] = field(default_factory=list)
 
     @property
     def tokens_per_s(self) -> float:
         """New tokens a second."""
         return sum(map(len, self.texts)) / self.seconds
+
+    @property
+    def stats(self) -> GenerationStats:
+        """The statistics of all calls together."""
+        return sum(self.calls, GenerationStats())
 
 
 @dataclass
@@ -160,5 +165,5 @@ def _run(
             run.seconds += seconds
             run.texts += result.token_ids
             if result.stats is not None:
-                run.stats.merge(result.stats)
+                run.calls.append(result.stats)
     return runs
