@@ -61,7 +61,7 @@ bench-demo: dev ## every drafter on the demo's model, greedy and sampled; ARGS="
 bench-sources: dev ## the fused drafter's sources on the demo's model: each alone, all, all but one
 	$(BIN)/python benches/demo_sources.py $(ARGS)
 
-bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--prompts 12 --runs 3"
+bench-hierarchy: dev ## HSDDW's rows and retrieval on the demo's three sizes; ARGS="--prompts 12 --seeds 3"
 	$(BIN)/python benches/hierarchy_ablation.py $(ARGS)
 
 bench-overlap: dev ## how long a device waits for the host in a step, on a stand-in; ARGS="--datastore PATH --transcripts FILE --nodes 63 auto --steps 5"

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 # What is kept of a row: first what tells it from all others, then its figures.
 KEYS = {
     "replay": ("transcripts", "drafter", "budget"),
-    "generate": ("transcripts", "mode", "batch", "name", "budget"),
+    "generate": ("mode", "batch", "name", "budget"),
 }
 VALUES = {
     "replay": ("datastore_tokens", "num_requests", "mean_acceptance_length"),
@@ -127,7 +127,7 @@ def keep(path: Path, conditions: str) -> None:
     """Takes the rows of a benchmark's output; older ones of the same kind go."""
     document = json.loads(path.read_text())
     found = [
-        row for row in document["rows"] if row["status"] == "ok" and row["transcripts"] != "all"
+        row for row in document["rows"] if row["status"] == "ok" and row.get("transcripts") != "all"
     ]
     kind = "replay" if "drafter" in found[0] else "generate"
     rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind)}

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from specds import Datastore
+from specds.bench.generation.measure import Cell, Plan, measure
+from specds.bench.generation.requests import Request, batches
+from specds.bench.generation.ways import Target
 from specds.demo.held_out import Prompt, build_stdlib, prompts
 from specds.loading import load_model
 
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.bench.generation.measure import Mode
+    from specds.bench.generation.ways import Way
+    from specds.bench.harness import Row
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,30 @@ def demo(num_prompts: int) -> Iterator[Demo]:
     with tempfile.TemporaryDirectory() as folder:
         path = build_stdlib(tokenizer, Path(folder, "stdlib.specds")).path
         yield Demo(model, tokenizer, prompts(num_prompts), Datastore.open(path))
+
+
+def over_seeds(
+    setup: Demo, ways: Sequence[Way], new_tokens: int, mode: Mode, num_seeds: int
+) -> list[Cell]:
+    """Every way over the prompts, one run a seed; greedy texts need no more than one."""
+    requests = [Request(ids[0].tolist(), new_tokens) for ids in setup.ids()]
+    calls, cells = {1: batches(requests, 1)}, [Cell(mode.name, 1, way) for way in ways]
+    seeds = range(num_seeds if mode.settings["do_sample"] else 1)
+    for seed in track(seeds, mode.name, console=Console(stderr=True)):
+        plan = Plan(Target(setup.model), ways, [mode], calls, 1, 1000 * seed, warm_memory=True)
+        for cell, measured in zip(cells, measure(plan), strict=True):
+            if measured.reason is not None:
+                raise RuntimeError(f"{cell.way.name}: {measured.reason}")
+            cell.runs += measured.runs
+            cell.profile = measured.profile
+    return cells
+
+
+def same_texts(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows, of drafters that changed no text."""
+    if any(row["num_differing"] for row in rows):
+        raise RuntimeError("a drafter changed the text: that must never be")
+    return rows
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:

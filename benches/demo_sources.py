@@ -12,14 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import track
-
-from demo_setup import demo, parser_of, show
+from demo_setup import demo, over_seeds, parser_of, same_texts, show
 from specds import FusedConfig, FusedDrafter
-from specds.bench.generation.measure import Cell, Mode, Plan, measure
+from specds.bench.generation.measure import Mode
 from specds.bench.generation.report import FIGURES, rows_of
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
 from specds.demo.measure import MODES
@@ -44,9 +40,9 @@ def configurations() -> Iterator[tuple[str, FusedConfig]]:
     yield "context, memory, recycled", replace(no_corpus, model_tables=False)
 
 
-def ways(setup: Demo, target: Target, budget: int, only: str) -> Iterator[Way]:
+def ways(setup: Demo, budget: int, only: str) -> Iterator[Way]:
     """`model.generate`, and a drafter of each configuration whose name has `only` in it."""
-    tables = load_tables(setup.model)
+    target, tables = Target(setup.model), load_tables(setup.model)
     yield baseline_way("generate", target)
     for name, config in configurations():
         if only in name:
@@ -61,21 +57,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose names have this in them")
     options = parser.parse_args()
     with demo(options.prompts) as setup:
-        target = Target(setup.model)
-        requests = [Request("demo", ids[0].tolist(), options.new_tokens) for ids in setup.ids()]
-        chosen = [*ways(setup, target, options.budget, options.only)]
-        for mode in (Mode(name, settings) for name, settings in MODES.items()):
-            cells = [Cell("demo", mode.name, 1, way) for way in chosen]
-            seeds = range(options.seeds if mode.settings["do_sample"] else 1)
-            for seed in track(seeds, mode.name, console=Console(stderr=True)):
-                calls = {1: batches(requests, 1)}
-                plan = Plan(target, chosen, [mode], calls, 1, 1000 * seed, warm_memory=True)
-                for cell, measured in zip(cells, measure(plan), strict=True):
-                    cell.merge(measured)
-            rows = rows_of(cells)
-            if any(row["num_differing"] for row in rows):
-                raise RuntimeError("a drafter changed the text: that must never be")
-            show(table(mode.name, rows, name_of, FIGURES))
+        chosen = [*ways(setup, options.budget, options.only)]
+        for name, settings in MODES.items():
+            mode = Mode(name, settings)
+            cells = over_seeds(setup, chosen, options.new_tokens, mode, options.seeds)
+            show(table(name, same_texts(rows_of(cells)), name_of, FIGURES))
 
 
 if __name__ == "__main__":

@@ -41,14 +41,14 @@ class NotAsRecordedError(Exception):
 
 def forced(
     target: Target, make: Callable[[], Drafter], budget: Any
-) -> Callable[[Batch, int, dict[str, Any]], Result]:
+) -> Callable[[Batch, dict[str, Any]], Result]:
     """Our loop, which emits what was recorded."""
     call = own_calls(target, make, budget)
 
-    def forced_call(batch: Batch, num_tokens: int, settings: dict[str, Any]) -> Result:
+    def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
         answers = [request.answer_ids for request in batch.requests]
-        result = call(batch, num_tokens, {**settings, "forced_ids": answers})
-        if result.token_ids != [list(answer[:num_tokens]) for answer in answers]:
+        result = call(batch, {**settings, "forced_ids": answers})
+        if result.token_ids != [list(answer[: batch.num_tokens]) for answer in answers]:
             raise NotAsRecordedError(f"{result.token_ids} emitted for {answers}")
         return result
 
@@ -76,7 +76,7 @@ def measure_forced(
     _, loaded = tokenizer_of(tokenizer, [store])
     target = Target(random_model(shape, device=device, dtype=dtype))
     requests = [
-        Recorded(each.source, each.prompt_ids.tolist(), len(answer), answer)
+        Recorded(each.prompt_ids.tolist(), len(answer), answer)
         for each in read_files(answers, loaded, limit)
         for answer in [tuple(each.completion_ids[:new_tokens].tolist())]
     ]

@@ -1,39 +1,37 @@
 """HSDDW's ablations on the three sizes of the demo's models, and what retrieval adds to them.
 
 Completes held-out prompts with `model.generate` and with each hierarchy in turn, greedy and at
-T = 1; runs are repeated with other seeds. Tokens a forward, sigma (the share of drafted tokens that
+T = 1, which is repeated with other seeds. Tokens a forward, sigma (the share of drafted tokens that
 the target rejects) and eta (target forwards a token) are the paper's; greedy ones are the same on
-every machine. The speed-up is one of processor time, so that what else the machine does counts
-less: the median of the runs, and how far they are apart. Passes of the small and the tiny model are
-those for each target forward, and the last column is the speed-up that they come to where passes
-cost what the paper's table 4 implies of 70B, 7B and 68M, and a pass over a draft no more than one.
-Standard errors are over requests. It takes minutes:
+every machine. The speed-up is the mean of the runs, from least to most. Passes of the small and the
+tiny model are those for each target forward, and the last column is the speed-up that they come to
+where passes cost what the paper's table 4 implies of 70B, 7B and 68M, and a pass over a draft no
+more than one. Standard errors are over requests. It takes minutes:
 
-    make bench-hierarchy ARGS="--prompts 12 --runs 3"
+    make bench-hierarchy ARGS="--prompts 12 --seeds 3"
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
-from demo_setup import demo, parser_of, show, table_of
+from demo_setup import demo, over_seeds, parser_of, same_texts, show, table_of
 from specds import FusedDrafter
-from specds.generation import generate
+from specds.bench.generation.measure import Cell, Mode
+from specds.bench.generation.report import rows_of
+from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from specds import Datastore
+    from demo_setup import Demo
+    from specds.bench.harness import Row
     from specds.drafters import Drafter
     from specds.hierarchy.config import Ablation
 
@@ -48,33 +46,19 @@ PASS_COSTS = {"small": 0.19, "tiny": 0.02}
 COLUMNS = ("tokens", "sigma", "eta", "speed-up", *PASS_COSTS, "at 1 : 0.19 : 0.02")
 
 
-@dataclass(frozen=True)
-class Way:
-    """A drafter, made afresh for each run as some learn, and its budget."""
-
-    make: Callable[[], Drafter]
-    budget: int | Literal["auto"] = 32
-
-
-def ways(datastore: Datastore) -> dict[str, Way]:
+def drafters(setup: Demo) -> dict[str, Callable[[], Drafter]]:
     """The paper's table 2 first."""
     small, tiny = (load_model(f"demo-{size}", device="cpu")[0] for size in ("small", "tiny"))
     both = {"tiny": tiny, "small": small}
 
-    def paper(levels: dict[str, Any], row: Ablation) -> Way:
-        return Way(lambda: HierarchyDrafter(levels, HierarchyConfig.ablation(row)))
+    def paper(levels: dict[str, Any], row: Ablation) -> Callable[[], Drafter]:
+        return partial(HierarchyDrafter, levels, HierarchyConfig.ablation(row))
 
-    def with_retrieval(
-        levels: dict[str, Any], budget: int | Literal["auto"] = 32, **switches: bool
-    ) -> Way:
+    def with_retrieval(levels: dict[str, Any], **switches: bool) -> Callable[[], Drafter]:
         config = HierarchyConfig(**switches)
-        return Way(
-            lambda: HierarchyDrafter({"retrieval": FusedDrafter(datastore), **levels}, config),
-            budget,
+        return lambda: HierarchyDrafter(
+            {"retrieval": FusedDrafter(setup.datastore), **levels}, config
         )
-
-    def fused() -> Drafter:
-        return FusedDrafter(datastore)
 
     return {
         "sd, tiny": paper({"tiny": tiny}, "sd"),
@@ -84,90 +68,72 @@ def ways(datastore: Datastore) -> dict[str, Way]:
         "+ self-verify, tiny": paper({"tiny": tiny}, "self"),
         "+ pre- and self-verify": paper(both, "pre+self"),
         "HSDDW": paper(both, "full"),
-        "fused alone, 8 nodes": Way(fused, 8),
-        "fused alone, 32 nodes": Way(fused, 32),
-        "fused alone, auto": Way(fused, "auto"),
+        "fused alone": partial(FusedDrafter, setup.datastore),
         "fused < small": with_retrieval({"small": small}),
         "fused < tiny < small": with_retrieval(both),
         "fused + tiny, joined": with_retrieval({"tiny": tiny}, beneath=False, joined=True),
         "fused < tiny, joined": with_retrieval({"tiny": tiny}, joined=True),
-        "fused < tiny, joined, auto": with_retrieval({"tiny": tiny}, "auto", joined=True),
         "fused < tiny < small, joined": with_retrieval(both, joined=True),
     }
 
 
+BUDGETS: dict[str, Sequence[int | Literal["auto"]]] = {
+    "fused alone": (8, 32, "auto"),
+    "fused < tiny, joined": (32, "auto"),
+}
+"""Of those that are not measured at 32 nodes alone."""
+
+
+def ways(setup: Demo, only: Sequence[str]) -> Iterator[Way]:
+    """`model.generate`, and each drafter that is chosen at each of its budgets."""
+    target = Target(setup.model)
+    yield baseline_way("generate", target)
+    for name, make in drafters(setup).items():
+        for budget in BUDGETS.get(name, (32,)):
+            shown = f"{name}, {budget}" if name in BUDGETS else name
+            if not only or shown in only:
+                yield Way(shown, partial(own_calls, target, make, budget), is_ours=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="of the sampling")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help="these rows alone")
     parser.add_argument("--mode", choices=list(MODES), help="by default both")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    console = Console(stderr=True)
     with demo(options.prompts) as setup:
-        model, ids = setup.model, setup.ids()
-        chosen = {
-            name: way
-            for name, way in ways(setup.datastore).items()
-            if not options.only or name in options.only
-        }
-        measure(model, ids[0], setup.datastore)
-        for mode in [options.mode] if options.mode else MODES:
-            table = table_of(("",), COLUMNS, mode)
-            for name, way in track(chosen.items(), mode, console=console):
-                arguments = {"max_new_tokens": options.new_tokens, **MODES[mode]}
-                cells = figures(model, ids, way, options.runs, arguments)
-                console.print(f"{mode}, {name}: {'  '.join(cells)}", highlight=False)
-                table.add_row(name, *cells)
+        chosen = [*ways(setup, options.only)]
+        for name in [options.mode] if options.mode else MODES:
+            mode = Mode(name, MODES[name])
+            cells = over_seeds(setup, chosen, options.new_tokens, mode, options.seeds)
+            # Levels sample by their own numbers: of sampled texts the distribution is the same.
+            rows = rows_of(cells) if mode.settings["do_sample"] else same_texts(rows_of(cells))
+            table = table_of(("",), COLUMNS, name)
+            for cell, row in zip(cells[1:], rows[1:], strict=True):
+                table.add_row(cell.way.name, *figures(cell, row))
             show(table, 130)
 
 
-def measure(model: Any, ids: torch.Tensor, datastore: Datastore) -> None:
-    """Has the cost of the target's passes measured before anything is timed."""
-    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 4}
-    generate(model, ids, FusedDrafter(datastore), **arguments)
-
-
-def figures(
-    model: Any,
-    prompts_ids: list[torch.Tensor],
-    way: Way,
-    num_runs: int,
-    settings: dict[str, Any],
-) -> list[str]:
-    """Figures of all runs together; of the speed-up the median and how far runs are apart."""
-    stats: list[GenerationStats] = []
-    speed_ups = []
-    for run in range(num_runs):
-        drafter, plain_s, own_s = way.make(), 0.0, 0.0
-        for number, ids in enumerate(prompts_ids):
-            arguments = {"attention_mask": torch.ones_like(ids), **settings}
-            torch.manual_seed(run * 1000 + number)
-            started = time.process_time()
-            plain = model.generate(ids, **arguments)
-            between = time.process_time()
-            output = generate(model, ids, drafter, budget=way.budget, **arguments)
-            own_s += time.process_time() - between
-            plain_s += between - started
-            stats.append(output.stats)
-            if not settings["do_sample"] and not torch.equal(plain, output.sequences):
-                raise RuntimeError("a hierarchy changed the greedy text: that must never be")
-        speed_ups.append(plain_s / own_s)
-    total = sum(stats, GenerationStats())
+def figures(cell: Cell, row: Row) -> list[str]:
+    """The figures of all runs together."""
+    calls = [stats for run in cell.runs for stats in run.calls]
+    total = sum(calls, GenerationStats())
     passes = {
         name: f"{total.levels[name].num_forwards / total.num_drafts:.1f}"
         for name in PASS_COSTS
         if name in total.levels
     }
-    tokens = [one.num_drafts + one.num_accepted_tokens for one in stats]
+    tokens = [one.num_drafts + one.num_accepted_tokens for one in calls]
+    mean, least, most = (row[f"speed_up_over_generate{end}"] for end in ("", "_min", "_max"))
     return [
-        ratio(tokens, [one.num_drafts for one in stats]),
+        ratio(tokens, [one.num_drafts for one in calls]),
         f"{total.redundancy:.1%}",
         f"{total.target_utilization:.1%}",
-        f"{statistics.median(speed_ups):.2f}x ({min(speed_ups):.2f}-{max(speed_ups):.2f})",
+        f"{mean:.2f}x ({least:.2f}-{most:.2f})",
         *(passes.get(name, "") for name in PASS_COSTS),
-        ratio(tokens, [cost_of(one) for one in stats]),
+        ratio(tokens, [cost_of(one) for one in calls]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where is kept what can be computed again: tables of models, costs of steps."""
+"""The cache folder: files that can be computed again, such as model tables and step costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where tables are kept: ``SPECDS_CACHE``, else ``specds`` in the user's cache folder."""
+    """The folder: ``SPECDS_CACHE``, else ``specds`` in the user's cache folder."""
     own = os.environ.get("SPECDS_CACHE")
     if own:
         return Path(own)
@@ -17,11 +17,11 @@ def cache_folder() -> Path:
 
 
 def read_kept(path: Path, max_bytes: int) -> bytes | None:
-    """The content of a file that was kept; None where there is none that can be trusted.
+    """The content of a cached file; None if there is none that can be trusted.
 
     Args:
-        path: The file. Where other users can write its folder, nothing there is believed.
-        max_bytes: The most bytes that it may have: it is not read where it has more.
+        path: The file. A folder that other users can write is not trusted.
+        max_bytes: A larger file is not read.
     """
     try:
         _check_own(path.parent)
@@ -33,7 +33,7 @@ def read_kept(path: Path, max_bytes: int) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Writes a file of the cache.
+    """Writes a cached file.
 
     Raises:
         OSError: It cannot be written, or other users can write its folder.
@@ -44,7 +44,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file beside and renames it: who reads sees all of it or none.
+    """Writes a temporary file and renames it, so readers see all of it or none.
 
     Raises:
         OSError: It cannot be written; what is at the path stays.

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-import specds
 from html_pages import Page
+from replays import code_answers
 from specds.bench.generation import report
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import altered, rows_of, way_label
@@ -28,23 +28,23 @@ class FakeClock:
 
 
 class FakeWay:
-    """Takes a second to begin and `seconds` a token; later runs take `drift` as long."""
+    """Takes a second to begin and `seconds` a token; the second run takes `drift` as long."""
 
     def __init__(self, clock, seconds, text=(7, 8, 9, 10), drift=2.0):
         self.clock, self.seconds, self.text, self.drift = clock, seconds, text, drift
-        self.whole_calls = 0
+        self.calls = 0
 
     def start(self):
         return self.call
 
-    def call(self, batch, num_tokens, settings):
-        self.whole_calls += num_tokens > 1
+    def call(self, batch, settings):
+        self.calls += 1
         # Two calls warm up, and two requests make a run.
-        pace = self.drift if self.whole_calls > 4 else 1
-        self.clock.now += pace * (1 + self.seconds * (num_tokens - 1))
+        pace = self.drift if self.calls > 4 else 1
+        self.clock.now += pace * (1 + self.seconds * (batch.num_tokens - 1))
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
         stats.prefill_s, stats.forward_s, stats.draft_s, stats.total_s = 1.0, 2.0, 0.5, 4.0
-        return Result([list(self.text[:num_tokens])] * len(batch.requests), stats)
+        return Result([list(self.text)] * len(batch.requests), stats)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def clock(monkeypatch):
 
 def rows_by(model, ways):
     """The rows of two runs over two requests."""
-    calls = {1: batches([Request("a", [1, 2], 4)] * 2, 1)}
+    calls = {1: batches([Request([1, 2], 4)] * 2, 1)}
     return rows_of(measure(Plan(Target(model), ways, [Mode("greedy", GREEDY)], calls, 2, 0, True)))
 
 
@@ -72,10 +72,8 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     fused = rows["fused"]
     assert (fused["num_requests"], fused["num_tokens"]) == (2, 8)
     assert fused["tokens_per_s"] == fused["tokens_per_s_min"] == fused["tokens_per_s_max"] == 1
-    assert (fused["first_token_s"], fused["decode_tokens_per_s"]) == (1, 1)
     # Plain decoding takes 1 + 3 * 2 seconds for 4 tokens, and in the second run twice that.
     assert rows["plain"]["tokens_per_s"] == pytest.approx((4 / 7 + 4 / 14) / 2)
-    assert rows["plain"]["decode_tokens_per_s"] > rows["generate"]["decode_tokens_per_s"]
     # Prompt lookup is faster than plain decoding, and is not plain.
     assert {row["fastest_plain"] for row in rows.values()} == {"plain"}
     names = ("speed_up_min", "speed_up", "speed_up_max")
@@ -95,7 +93,7 @@ def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(cl
         Way("fused", FakeWay(clock, 1, text=(7, 8, 0, 0)).start, is_ours=True),
     ]
     same, other = rows_by(tiny_model[0], ways)
-    assert (same["num_differing"], other["num_differing"]) == (0, 2)
+    assert (same["num_differing"], other["num_differing"]) == (0, 4)
     document = {"dtype": "float32", "rows": [same, other]}
     assert altered(document) == [other]
     assert altered({**document, "dtype": "bfloat16"}) == []
@@ -109,18 +107,7 @@ def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(cl
 def files(tmp_path_factory, demo_tokenizer):
     """A folder with a datastore of code and two files of its lines as answers."""
     folder = tmp_path_factory.mktemp("generate")
-    text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
-    (folder / "code.txt").write_text(text)
-    corpus = specds.open_corpus(str(folder / "code.txt"))
-    specds.build_datastore(corpus, demo_tokenizer, folder / "code.specds")
-    ids = demo_tokenizer(text)["input_ids"]
-    for name, places in (("one", (0, 40)), ("two", (200, 300))):
-        rows = [
-            {"prompt_ids": ids[at : at + 25], "completion_ids": ids[at + 25 : at + 45]}
-            for at in places
-        ]
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
+    return code_answers(folder, demo_tokenizer, one=(0, 40), two=(200, 300))
 
 
 @pytest.fixture
@@ -145,12 +132,12 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
     about = {"model": "demo-tiny", "dtype": "float32", "device": "cpu"}
     assert about.items() <= document.items()
     rows = document["rows"]
-    # Two files and both together, at two sizes of batch, six ways each.
-    assert len(rows) == 3 * 2 * 6
+    # At two sizes of batch, six ways each.
+    assert len(rows) == 2 * 6
     for row in rows:
         assert row.keys() == rows[0].keys()
         if row["status"] == "ok":
-            assert row["num_tokens"] == 6 * row["num_requests"]
+            assert (row["num_requests"], row["num_tokens"]) == (4, 24)
             assert row["speed_up_min"] <= row["speed_up"] <= row["speed_up_max"]
             assert row["num_differing"] == 0
         else:
@@ -192,7 +179,7 @@ def test_what_cannot_be_measured_is_told_in_one_line(command, files, tmp_path):
         ((*tiny, "--transcripts", large, "--tokenizer", tmp_path / "other"), "the model has 4096"),
         ((*one, *tiny, "--runs", "0"), "runs must be at least 1, got 0"),
         ((*one, *tiny, "--batch", "0"), "a batch must hold at least 1 prompt, got 0"),
-        ((*one, *tiny, "--batch", "3"), "make no batch of 3"),
+        ((*one, *tiny, "--batch", "3"), "2 prompts make no batch of 3"),
         ((*one, *tiny, "--drafter", "rest"), "drafter `rest` needs a datastore"),
         ((*one, *tiny, "--baseline", "best"), "no baseline `best`: choose of generate"),
         ((*one, *tiny, "--modes", "best"), "no mode `best`: choose of greedy, sampled"),

@@ -10,6 +10,7 @@ import specds
 from curve import verification_costs
 from forced import measure_forced
 from gpu.__main__ import main
+from replays import code_answers
 from shapes import config_of, random_model
 from specds.bench.replay.measure import Trace, replay
 from specds.bench.transcripts import Transcript, read_transcripts
@@ -38,16 +39,7 @@ def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, demo_tokenizer):
     """A datastore of code, and some of its lines as answers."""
-    folder = tmp_path_factory.mktemp("forced")
-    text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
-    (folder / "code.txt").write_text(text)
-    corpus = specds.open_corpus(str(folder / "code.txt"))
-    specds.build_datastore(corpus, demo_tokenizer, folder / "code.specds")
-    ids = demo_tokenizer(text)["input_ids"]
-    rows = [{"prompt_ids": ids[at : at + 25], "completion_ids": ids[at + 25 : at + 45]}
-            for at in (0, 40)]  # fmt: skip
-    (folder / "one.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
+    return code_answers(tmp_path_factory.mktemp("forced"), demo_tokenizer, one=(0, 40))
 
 
 def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):

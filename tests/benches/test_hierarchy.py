@@ -1,9 +1,15 @@
 """The benchmark of hierarchies: what it makes of counts and costs."""
 
+from functools import partial
+
 import pytest
 
 import hierarchy_ablation as ablation
 from models import GREEDY, prompt, tiny_model
+from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.generation.report import rows_of
+from specds.bench.generation.requests import Request, batches
+from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.stats import GenerationStats, LevelStats
 
@@ -15,11 +21,16 @@ def test_a_request_costs_the_passes_of_its_target_and_of_its_levels():
 
 
 def test_a_row_tells_what_a_hierarchy_came_to():
-    model = tiny_model("llama")
-    small = ablation.Way(lambda: HierarchyDrafter({"small": model}, HierarchyConfig.ablation("sd")))
-    settings = {"max_new_tokens": 12, **GREEDY}
+    target = Target(tiny_model("llama"))
+    make = partial(HierarchyDrafter, {"small": target.model}, HierarchyConfig.ablation("sd"))
+    ways = [
+        baseline_way("generate", target),
+        Way("sd", partial(own_calls, target, make, 32), is_ours=True),
+    ]
+    calls = {1: batches([Request(prompt()[0].tolist(), 12)], 1)}
+    cells = measure(Plan(target, ways, [Mode("greedy", GREEDY)], calls, 1, 0, True))
     tokens, sigma, eta, speed, of_small, of_tiny, at_costs = ablation.figures(
-        model, [prompt()], small, 1, settings
+        cells[1], rows_of(cells)[1]
     )
     # Its own tokens are all accepted: ten and one, then what is left.
     assert tokens.split()[0] == "11.00"

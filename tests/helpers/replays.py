@@ -1,8 +1,11 @@
 """What tests of replays are made of."""
 
+import json
+
 import numpy as np
 from hypothesis import HealthCheck, settings
 
+import specds
 from datastores import build
 from specds.bench.transcripts import Transcript
 
@@ -20,3 +23,19 @@ def build_tiny(path):
     """A datastore of four documents of a hundred tokens below 4."""
     texts = np.random.default_rng(5).integers(4, size=(4, 100)).tolist()
     return build(path, texts, vocab_size=VOCAB_SIZE, separator=SEPARATOR)
+
+
+def code_answers(folder, tokenizer, **places):
+    """A datastore of code in a folder, and files of its lines as answers, from some places on."""
+    text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
+    (folder / "code.txt").write_text(text)
+    corpus = specds.open_corpus(str(folder / "code.txt"))
+    specds.build_datastore(corpus, tokenizer, folder / "code.specds")
+    ids = tokenizer(text)["input_ids"]
+    for name, starts in places.items():
+        rows = [
+            {"prompt_ids": ids[at : at + 25], "completion_ids": ids[at + 25 : at + 45]}
+            for at in starts
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder

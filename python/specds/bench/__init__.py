@@ -1,4 +1,4 @@
-"""How far do drafters get, and how fast is generation with them? What `specds bench` runs.
+"""How many tokens do drafters get accepted, and how fast is generation with them? `specds bench`.
 
 One harness, two engines: `replay` needs recorded answers alone, `generation` runs a model. Read in
 this order: `transcripts` (what is replayed or completed), `engines` (what drafts), `harness` (the

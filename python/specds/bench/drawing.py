@@ -18,12 +18,12 @@ _COLOURS = 8
 
 @dataclass(frozen=True)
 class Style:
-    """Of a line: one colour a drafter, one dash a datastore.
+    """How a line or a bar looks: a colour for each drafter, a dash for each datastore.
 
     Attributes:
-        colour: Which of the page's colours.
-        dash: Which kind of line.
-        variable: The page's name of a colour, instead.
+        colour: Number of one of the page's colours.
+        dash: Number of a dash pattern.
+        variable: A CSS variable of the page that overrides `colour`.
     """
 
     colour: int = 0
@@ -32,13 +32,13 @@ class Style:
 
     @property
     def stroke(self) -> str:
-        """Its attributes."""
+        """SVG attributes of the line."""
         dash = _DASHES[self.dash % len(_DASHES)]
         return f'stroke="{self.fill}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
     @property
     def fill(self) -> str:
-        """Its colour."""
+        """The colour as CSS."""
         return f"var(--{self.variable or f'c{self.colour % _COLOURS}'})"
 
 
@@ -47,7 +47,7 @@ Styles = dict[str, Style]
 
 
 class _Axis:
-    """Maps values to places; from zero where that shows more than it hides."""
+    """Maps values to coordinates; a linear axis starts at zero unless all values are far above."""
 
     def __init__(
         self, values: Iterable[float], start: float, end: float, *, log: bool = False
@@ -90,7 +90,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def shown(value: float) -> str:
-    """A number of an axis: ``0.5``, ``2 k``, ``61 M``."""
+    """The label of a tick: ``0.5``, ``2 k``, ``61 M``."""
     for size, prefix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= size:
             return f"{value / (1000 if prefix == ' k' else size):.3g}{prefix}"
@@ -106,9 +106,9 @@ def lines(
     log_x: bool = False,
     sizes: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """A line through the points of each name, and what it is called.
+    """Draws a line through the points of each name, with a legend.
 
-    `sizes` says how much each point counts, as the area of its mark.
+    The area of a mark grows with the point's number in `sizes`.
     """
     all_x = [x for xs, _ in series.values() for x in xs]
     all_y = [y for _, ys in series.values() for y in ys]
@@ -137,9 +137,9 @@ def bars(
     styles: Styles,
     spread: Mapping[tuple[str, str], tuple[float, float]] | None = None,
 ) -> str:
-    """A bar and its value for each name of each group.
+    """Draws a bar with its value for each name of each group.
 
-    `spread` says from what to what the value went, by group and name.
+    `spread` holds the least and the greatest value by group and name.
     """
     longest = max((value for values in groups.values() for value in values.values()), default=0)
     rows = []
@@ -155,7 +155,7 @@ def bars(
 
 
 def shares(of: Mapping[str, Mapping[str, float]], styles: Styles) -> str:
-    """A bar for each name, in parts that are shares of one."""
+    """Draws a stacked bar for each name; its parts sum to 1."""
     rows = [
         _bar(name, [(share, styles[part], f"{part}: {share:.1%}") for part, share in parts.items()])
         for name, parts in of.items()
@@ -173,7 +173,7 @@ def _bar(name: str, parts: Iterable[tuple[float, Style, str]], told: str = "") -
 
 
 def legend(styles: Styles) -> str:
-    """What the lines are called."""
+    """Draws the legend."""
     entries = (
         '<span><svg viewBox="0 0 32 12" aria-hidden="true">'
         f'<line x1="0" y1="6" x2="32" y2="6" stroke-width="4" {style.stroke}/></svg> '

@@ -1,4 +1,4 @@
-"""What drafts in a benchmark: the drafters of this package by name, and what others enter."""
+"""The drafters of a benchmark by name: those of this package, and entrants from outside."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Engine:
-    """Something that drafts.
+    """A drafter or an entrant, with its datastore.
 
     Attributes:
-        name: Of the drafter or the entrant.
+        name: As it was asked for.
         datastore: What it drafts from; None where it takes none.
         open: Starts it and, where it is an entrant, checks its answers; yields what makes a new
             drafter, which has learned nothing yet. Raises `EngineError`.
@@ -42,14 +42,14 @@ class Engine:
 
 
 class EngineError(RuntimeError):
-    """An engine broke down, and why."""
+    """An engine failed; the message says why."""
 
     status = "failed"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """An engine that others published.
+    """A drafter from outside this package, such as a published rival.
 
     Attributes:
         takes_datastore: Whether it indexes the text of a datastore.
@@ -68,7 +68,7 @@ ENTRANTS: dict[str, Entrant] = {}
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
-    """Refuses what cannot be run, before anything is loaded.
+    """Checks that every drafter exists and gets what it needs, before anything is loaded.
 
     Raises:
         ValueError: A name is unknown, or its drafter needs what is not there.
@@ -95,10 +95,10 @@ def engines_of(
     requests: Sequence[Transcript] = (),
     memory_tokens: int = 0,
 ) -> list[Engine]:
-    """Each name with each datastore, or once where it takes none.
+    """Combines each name with each datastore; a drafter that takes none appears once.
 
-    `requests` are what entrants will be asked. `memory_tokens` of the datastore are in the memory
-    of a new drafter that has one.
+    Entrants check their answers with some of the `requests`. A new drafter with a memory starts
+    with `memory_tokens` of its datastore in it.
     """
     engines = []
     for name in names:

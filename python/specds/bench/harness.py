@@ -1,4 +1,4 @@
-"""What both benchmarks share: what their options name, and how rows are shown.
+"""What both benchmarks share: loading what options name, and showing rows as tables.
 
 A benchmark turns options into a document of plain values: what was measured on what, and `rows`. A
 row is one group of transcripts and one cell: a drafter, a datastore, a budget. Its fields are
@@ -37,7 +37,7 @@ Columns = tuple[tuple[str, str, str], ...]
 """The figures of a table: the field of a row, its title, and the format of its value."""
 
 Progress = Callable[[str, int], None]
-"""Told what runs before each call, and how many calls there are in all."""
+"""Called before each step with what runs next and the total number of steps."""
 
 
 def silent(_name: str, _total: int) -> None:
@@ -56,7 +56,7 @@ def circumstances() -> Document:
 
 
 def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
-    """Opens them and reads them into memory: the first drafts would else wait for the disk."""
+    """Opens datastores and reads them into memory, so that no draft waits for the disk."""
     datastores = [Datastore.open(path) for path in paths]
     for datastore in datastores:
         datastore.warm()
@@ -82,7 +82,7 @@ def tokenizer_of(
 
 
 def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
-    """What drafted, with those of the fields in which rows of the same name differ."""
+    """The name of a row, with those fields in which rows of the same name differ."""
     alike = [other for other in rows if name_of(other) == name_of(row)]
     parts = [name_of(row)]
     for name in fields:
@@ -92,7 +92,7 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
 
 
 def name_of(row: Row) -> str:
-    """What drafted, or a baseline."""
+    """The drafter or the baseline of a row."""
     return str(row.get("drafter") or row["name"])
 
 
@@ -102,7 +102,7 @@ def folder_name(path: str) -> str:
 
 
 def together(rows: Sequence[Row]) -> list[Row]:
-    """The rows of all groups together, where there are several; else of the only one."""
+    """The rows over all groups if there are several groups, else all rows."""
     return [row for row in rows if row["transcripts"] == ALL] or list(rows)
 
 
@@ -120,7 +120,7 @@ class _Figures(Table):
 
 
 def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
-    """Rows for people: the name of each, then its figures, or its status where there are none.
+    """A table for the terminal: the name of each row and its figures, or its status.
 
     The last columns go where not all fit.
     """
@@ -137,10 +137,10 @@ def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: 
 
 
 def shown(value: Any, form: str) -> str:
-    """A figure; nothing where there is none."""
+    """The formatted value; empty for None."""
     return "" if value is None else form.format(value)
 
 
 def reasons(rows: Iterable[Row]) -> list[str]:
-    """Why cells were not measured, each once."""
+    """Why rows could not be measured, each reason once."""
     return list(dict.fromkeys(f"{name_of(row)}: {row['reason']}" for row in rows if row["reason"]))

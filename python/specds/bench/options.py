@@ -1,4 +1,4 @@
-"""What can be measured: a record for each benchmark, whole from the command line to its engine.
+"""The options of each benchmark: one record, passed whole from the command line to `run`.
 
 The command line has an option for each field, with the text that stands here. Nothing is imported
 that takes long.

@@ -1,4 +1,4 @@
-"""The pages of both benchmarks: a headline, plots with captions, an answer told, and a table."""
+"""The HTML page of a benchmark: headline, answers step by step, plots with captions, a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot: its id on the page, its title, what one sees in it, and its HTML."""
+    """A plot: its id on the page, title, caption and HTML."""
 
     name: str
     title: str
@@ -35,9 +35,9 @@ def page_of(
     columns: tuple[Sequence[str], Columns, str],
     stories: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """A page that needs nothing else.
+    """One HTML file that loads nothing else.
 
-    `columns` are those of the table: fields that name a row, figures, and what these mean.
+    `columns` of the table: the fields that name a row, the figures, and a caption.
     """
     plots = "\n".join(
         f'<figure id="{figure.name}"><h2>{escape(figure.title)}</h2>{figure.drawn}'
@@ -64,7 +64,7 @@ def page_of(
 
 
 def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
-    """All rows as a table that can be sorted: texts to the left, what is null left empty."""
+    """A sortable table of all rows; null is an empty cell."""
     texts = {*names, "status", "reason"}
     columns = [
         *((field, field, "{}") for field in names),

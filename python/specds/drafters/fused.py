@@ -1,4 +1,4 @@
-"""The fused drafter: every source in one tree, each by what it has proved to be worth."""
+"""The fused drafter: one tree of all sources, weighted by what each was worth so far."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ class FusedConfig:
         recycled: What the model itself predicted at other nodes, rejected ones included. It takes
             the model's 8 likeliest tokens at every node.
         model_tables: The bigrams of the model's tables.
-        max_nodes: The most nodes of a draft, where who asks for it does not say; by default what
-            `generate` takes.
-        learns: Whether what is accepted changes what the sources are held to be worth.
+        max_nodes: Nodes of a draft for the budget `auto`; by default `generate` chooses.
+        learns: Whether the weights of the sources change with what is accepted.
         effort: How much of its sources a draft reads. Normal accepts 1.5 % more than low and takes
             some tens of microseconds longer. Auto is what pays by the measured time of a step: low
             below 8 ms; normal otherwise, and where no step is measured.

@@ -46,7 +46,7 @@ def read_options(
 
 
 def split_name(text: str) -> tuple[str, list[str]]:
-    """The name of a drafter, and what stands behind its colon, parted by commas or ``+``."""
+    """Splits ``NAME:PART,PART`` or ``NAME:PART+PART`` into the name and its parts."""
     name, _, tail = text.partition(":")
     return name.strip(), [part.strip() for part in re.split("[,+]", tail) if part.strip()]
 
@@ -117,12 +117,12 @@ def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the name of a drafter stands for.
+    """A kind of drafter.
 
     Attributes:
-        make: Makes it of inputs and of the options that are given.
-        options: The values of each option, the usual one first.
-        datastore: Whether it drafts from one where there is one, or nothing without.
+        make: Makes it from inputs and the given options.
+        options: The values of each option, the default first.
+        datastore: Whether it uses a datastore if there is one, or needs it.
         needs_model: Whether it is made of the target model's weights.
     """
 
@@ -197,7 +197,7 @@ def require_inputs(
     memory: bool = False,
     model_tables: bool = False,
 ) -> None:
-    """Checks that a drafter gets what it needs, and nothing that it has no use for, early.
+    """Checks early that a drafter gets what it needs, and nothing that it cannot use.
 
     Raises:
         ValueError: Something that it needs is not there, or it has no use for something.

@@ -58,7 +58,7 @@ class Session(ABC):
 
     @property
     def proposes(self) -> bool:
-        """Whether it samples tokens of distributions of its own, as models that draft do."""
+        """Whether it samples its tokens, as models that draft do, and so has `proposals`."""
         return False
 
     @property
@@ -73,7 +73,7 @@ class Session(ABC):
 
     @property
     def level_stats(self) -> Mapping[str, LevelStats]:
-        """What goes into `GenerationStats.levels`."""
+        """The entries of `GenerationStats.levels`."""
         return {}
 
     @property
@@ -83,7 +83,7 @@ class Session(ABC):
 
     @property
     def elapsed_ns(self) -> int | None:
-        """Nanoseconds of the last call, where the caller's clock would not tell; else None."""
+        """Nanoseconds of the last call if the session measures them itself, else None."""
         return None
 
     @abstractmethod
@@ -149,7 +149,7 @@ class Session(ABC):
         return False
 
     def set_step_time(self, step_seconds: float) -> None:
-        """Takes how long a plain step of the target takes: what a draft may cost depends on it."""
+        """Takes the time of a plain step of the target, on which a draft's effort may depend."""
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
         """Takes what the target predicts, before `observe` tells what it emitted.
@@ -178,7 +178,7 @@ EMPTY_TREE = TokenTree([], [])
 
 
 class Silence(Session):
-    """Drafts nothing: what a request has while its last token is none of the drafter's."""
+    """Drafts nothing: the session of a request while its last token is outside the vocabulary."""
 
     def draft(self, *_: Any, **__: Any) -> TokenTree:
         """As `Session.draft`: an empty tree."""
@@ -196,10 +196,10 @@ for _name in ("proposes", "proposals", "level_stats", "elapsed_ns", "join"):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Shared by requests, one session each.
+    """Opens a session for each request; shared by all of them.
 
-    A drafter may have an attribute `max_nodes`: what it takes the budget `auto` to be, such as the
-    size of a draft that its paper states (see `node_budget`).
+    A drafter may have an attribute `max_nodes`: its number of nodes for the budget `auto`, such as
+    the size of a draft in its paper (see `node_budget`).
     """
 
     @property
@@ -213,7 +213,7 @@ class Drafter(Protocol):
 
 
 class DrafterOf:
-    """A drafter made of another: its drafts, and sessions that differ in something else."""
+    """Base class of drafters that wrap another drafter."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
@@ -230,7 +230,7 @@ class DrafterOf:
 
 
 class SessionOf:
-    """A session made of another: all that it does not do itself, that one does."""
+    """Base class of sessions that wrap another one: what they do not define is the other's."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -243,7 +243,7 @@ Session.register(SessionOf)
 
 
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-    """Gives a session of the core its prompt.
+    """Gives a new session of the core its prompt.
 
     Raises:
         ValueError: The prompt is empty or holds an id outside the vocabulary.
@@ -271,7 +271,7 @@ class CoreDrafter(ABC):
 
 
 def node_budget(drafter: Drafter, budget: int | Literal["auto"]) -> int | Literal["auto"]:
-    """The nodes of a draft: `auto` is the drafter's own number where it names one."""
+    """The budget; `auto` becomes the drafter's `max_nodes` if it has one."""
     own: int | None = getattr(drafter, "max_nodes", None)
     return own if budget == "auto" and own is not None else budget
 

@@ -1,4 +1,4 @@
-"""Who drafted what was emitted: a drafter of which somebody is told, step by step."""
+"""A drafter that reports each step: the draft, what was accepted, and which source drafted it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What came of a draft.
+    """A draft and its outcome.
 
     Attributes:
         tree: What was verified; of no nodes where nothing was.
@@ -38,10 +38,10 @@ class Step:
 
 
 class Watched(DrafterOf):
-    """Drafts what another drafter drafts, and tells what came of each draft.
+    """Wraps a drafter and reports each step.
 
     Args:
-        drafter: Drafts.
+        drafter: The drafter.
         tell: Called with each step, the prefill's included, from the thread that decodes.
     """
 
@@ -55,7 +55,7 @@ class Watched(DrafterOf):
 
 
 class WatchedSession(SessionOf):
-    """A session that tells what came of its drafts."""
+    """A session that reports each step."""
 
     def __init__(self, session: Session, tell: Callable[[Step], Any]) -> None:
         super().__init__(session)
@@ -84,7 +84,7 @@ class WatchedSession(SessionOf):
 
 
 def right_path(tree: TokenTree, truth: Sequence[int] | np.ndarray) -> list[int]:
-    """The nodes of the longest path of a tree that the tokens of `truth` follow."""
+    """The nodes of the longest path of a tree whose tokens are a prefix of `truth`."""
     path: list[int] = []
     node = -1
     # A child comes after its parent, so one pass follows the only path that can be right.

@@ -1,4 +1,4 @@
-"""How every engine opens its drafter, and goes on without drafts where one fails."""
+"""What all adapters share: opening the drafter, and going on without drafts if it fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_drafter(
     tokenizer: str | PreTrainedTokenizerBase | None = None,
     num_ranks: int = 1,
 ) -> EngineDrafter:
-    """Opens the drafter of an engine, and logs what of its configuration cannot be used.
+    """Opens an `EngineDrafter` and logs its warnings.
 
     Arguments and errors are those of `Adapter`.
     """
@@ -50,14 +50,14 @@ def open_drafter(
 
 
 class Adapter:
-    """What the adapters of all engines share: a drafter whose failures never end an engine.
+    """Base class of all adapters: a drafter whose failures never end the engine.
 
     Args:
         options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
             that the model's folder names.
         vocab_size: Of the engine's model.
         tokenizer: The engine's tokenizer, or where it lies; None where there is none.
-        num_ranks: How many processes draft the same.
+        num_ranks: Processes of the engine, which must all draft the same.
 
     Attributes:
         drafter: What drafts.
@@ -86,7 +86,7 @@ class Adapter:
     def guard(
         self, call: Callable[..., _Result], otherwise: Callable[..., _Result]
     ) -> Callable[..., _Result]:
-        """`call`, or `otherwise` of the same arguments where it raises; the first is logged."""
+        """Wraps `call`: if it raises, `otherwise` is called. The first failure is logged."""
 
         @functools.wraps(call)
         def guarded(*args: Any, **kwargs: Any) -> _Result:
@@ -101,9 +101,9 @@ class Adapter:
         return guarded
 
     def begin_draft(self, *, is_decoding: bool = True) -> None:
-        """After `sync`: the engine's step that the last drafts went into is over.
+        """Call after `sync`: the engine's step with the last drafts is over.
 
-        The drafter is told how long it took, but where a prompt was read in it.
+        The drafter learns how long it took, unless the engine read a prompt in it.
         """
         num_opened = self.drafter.stats()["num_opened"]
         if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
@@ -111,5 +111,5 @@ class Adapter:
         self._num_opened = num_opened
 
     def end_draft(self) -> None:
-        """After a draft: the engine's step begins."""
+        """Call after drafting: the engine's step begins."""
         self._ended_at = perf_counter()

@@ -35,7 +35,7 @@ _WORKER = "sglang.srt.speculative.ngram_worker"
 
 
 class Corpus(Adapter):
-    """What SGLang's n-gram worker calls its corpus: it gives trees for the rows of a batch.
+    """Takes the place of the corpus of SGLang's n-gram worker: drafts trees for a batch.
 
     Args:
         options: The configuration of `EngineDrafter`.
@@ -92,7 +92,7 @@ class Corpus(Adapter):
         return token_ids.ravel(), mask.ravel().astype(np.int64)
 
     def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
-        """The tokens that the drafter does not have; all where it cannot go on from what it has."""
+        """The tokens that the drafter does not have yet; all tokens if there is a gap."""
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
@@ -102,7 +102,7 @@ class Corpus(Adapter):
         batch_tokens: Sequence[Sequence[int]],
         total_lens: Sequence[int],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Trees of nothing but the last tokens and children that no draft names."""
+        """Trees without a draft: the last token, filled up with other tokens as children."""
         n = self.num_nodes
         token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
         token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
@@ -111,7 +111,7 @@ class Corpus(Adapter):
         return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
 
     def is_known(self, req_id: str) -> bool:
-        """Whether a request goes on: then its last tokens are enough."""
+        """Whether the drafter has this request, so that its last tokens are enough."""
         return req_id in self._lengths
 
     def observe_logits(self, logits: Any) -> None:
@@ -133,10 +133,10 @@ class Corpus(Adapter):
         self._lengths.clear()
 
     def synchronize(self) -> None:
-        """Waits for nothing: everything is done when a call returns."""
+        """Does nothing: calls are synchronous."""
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
-        """Learns nothing here: the next `batch_get` tells the same."""
+        """Does nothing: the next `batch_get` brings the same tokens."""
 
 
 def corpus_of(server_args: Any, model_config: Any = None) -> Corpus:
@@ -168,7 +168,7 @@ def register() -> None:
 
 
 def _replacement(**arguments: Any) -> Corpus:
-    """Stands where the worker makes its corpus; the server's arguments are global there."""
+    """Replaces the constructor of the worker's corpus; the server's arguments are global there."""
     from sglang.srt.runtime_context import get_server_args
 
     return corpus_of(get_server_args())
@@ -224,7 +224,7 @@ def _worker() -> type:
 
 
 def _telling(sample: Callable[..., Any], tell: Callable[[Any], None]) -> Callable[..., Any]:
-    """SGLang's acceptance, which tells what the target predicts before it accepts."""
+    """Wraps SGLang's acceptance: `tell` gets the target's logits first."""
 
     def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *a: Any, **k: Any) -> Any:
         tell(logits_output.next_token_logits)

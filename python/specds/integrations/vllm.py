@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Proposer(Adapter):
-    """What vLLM makes in each worker and asks for drafts once a step.
+    """vLLM makes one in each worker and asks it for drafts once a step.
 
     Args:
         vllm_config: The engine's; `additional_config["specds"]` is the configuration of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ChainSpeculator(Adapter):
-    """What the runner asks for drafts once a step; `make_speculator` makes one of its type.
+    """The runner asks it for drafts once a step; `make_speculator` makes one of the runner's type.
 
     Args:
         vllm_config: The engine's; `additional_config["specds"]` is the configuration of
@@ -114,7 +114,7 @@ class ChainSpeculator(Adapter):
         return torch.from_numpy(token_ids).to(self.device).where(is_drafted, drafts)
 
     def _news(self, name: str, place: int, total: int) -> Any:
-        """The tokens that the drafter does not have; all where it cannot go on from what it has."""
+        """The tokens that the drafter does not have yet; all tokens if there is a gap."""
         start = self._lengths.get(name, 0)
         tokens = self.req_states.all_token_ids.gpu[place]
         return tokens[start if start < total else 0 : total].cpu().numpy()
@@ -129,7 +129,7 @@ def make_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> 
 
 
 def register() -> None:
-    """Stands in for what makes speculators: what the entry point of the plug-in names."""
+    """Replaces vLLM's factory of speculators; the entry point of the plug-in calls this."""
     try:
         from vllm.v1.worker.gpu import spec_decode
     except ImportError:  # a version without that runner

@@ -1,4 +1,4 @@
-"""The figures: one row a group of prompts, a mode, a size of batch and a way to generate.
+"""The rows of the report: one for each mode, size of batch and way to generate.
 
 docs/measuring.md lists the fields of a row. Times are seconds; a figure that there is not is null.
 """
@@ -10,27 +10,30 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from specds.bench.harness import label, table
+from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from specds.bench.generation.measure import Cell, Totals
+    from specds.bench.generation.measure import Cell
     from specds.bench.harness import Columns, Document, Row
-    from specds.stats import GenerationStats
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
-    """The rows of all cells, each beside the baselines of its group, mode and size of batch."""
-    return [
-        _row(cell, [other for other in cells if other.place == cell.place and other.runs])
-        for cell in cells
-    ]
+    """The rows of all cells; speed-ups are over the baselines of the same mode and batch."""
+    rows = []
+    for _, chosen in groupby(cells, key=lambda cell: (cell.mode, cell.batch)):
+        beside = list(chosen)
+        rows += [_row(cell, [other for other in beside if other.runs]) for cell in beside]
+    return rows
 
 
 def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
+    plain = (other for other in measured if other.way.is_plain)
+    fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
+    generate = next((other for other in measured if other.way.name == "generate"), None)
     return {
-        "transcripts": cell.source,
         "mode": cell.mode,
         "batch": cell.batch,
         "name": way.name,
@@ -39,74 +42,49 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "datastore": None if way.datastore is None else str(way.datastore.path),
         "status": "ok" if cell.reason is None else "refused",
         "reason": cell.reason,
-        **_times(cell, measured),
-        **_drafting(cell),
-    }
-
-
-def _times(cell: Cell, measured: Sequence[Cell]) -> Row:
-    runs = cell.runs
-    plain = (other for other in measured if other.way.is_plain)
-    fastest = max(plain, key=lambda other: mean(map(_speed, other.runs)), default=None)
-    generate = next((other for other in measured if other.way.name == "generate"), None)
-    return {
-        "num_requests": runs[0].num_rows if runs else None,
-        "num_tokens": runs[0].num_tokens if runs else None,
-        **_spread("tokens_per_s", [_speed(run) for run in runs]),
-        "decode_tokens_per_s": _mean([_decode_speed(run) for run in runs]),
-        "first_token_s": _mean([run.first_s / run.num_calls for run in runs]),
+        "num_requests": len(cell.runs[0].texts) if cell.runs else None,
+        "num_tokens": sum(map(len, cell.runs[0].texts)) if cell.runs else None,
+        **_spread("tokens_per_s", _speeds(cell)),
         "fastest_plain": None if fastest is None else fastest.way.name,
-        **_spread("speed_up", _ratios(cell, fastest, _speed)),
-        "decode_speed_up": _mean(_ratios(cell, fastest, _decode_speed)),
-        **_spread("speed_up_over_generate", _ratios(cell, generate, _speed)),
+        **_spread("speed_up", _ratios(cell, fastest)),
+        **_spread("speed_up_over_generate", _ratios(cell, generate)),
+        **_drafting(cell),
+        "num_differing": _num_differing(cell, generate),
     }
 
 
-def _speed(run: Totals) -> float:
-    return run.num_tokens / run.seconds
+def _speeds(cell: Cell) -> list[float]:
+    return [run.tokens_per_s for run in cell.runs]
 
 
-def _decode_speed(run: Totals) -> float:
-    """Tokens a second behind the first; that of all where the clock cannot tell them apart."""
-    seconds, num_tokens = run.seconds - run.first_s, run.num_tokens - run.num_rows
-    return num_tokens / seconds if seconds > 0 and num_tokens > 0 else _speed(run)
-
-
-def _ratios(cell: Cell, other: Cell | None, speed: Callable[[Totals], float]) -> list[float]:
-    pairs = zip(cell.runs, [] if other is None else other.runs, strict=False)
-    return [speed(mine) / speed(theirs) for mine, theirs in pairs]
+def _ratios(cell: Cell, other: Cell | None) -> list[float]:
+    """How many times as fast each run was as that of another cell."""
+    pairs = zip(_speeds(cell), [] if other is None else _speeds(other), strict=False)
+    return [mine / theirs for mine, theirs in pairs]
 
 
 def _spread(name: str, values: Sequence[float]) -> Row:
     return {
-        name: _mean(values),
+        name: mean(values) if values else None,
         f"{name}_min": min(values, default=None),
         f"{name}_max": max(values, default=None),
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return mean(values) if values else None
 
 
 _COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
 
 
 def _drafting(cell: Cell) -> Row:
-    stats, profiled = cell.stats, cell.profiled
-    nodes = None if stats is None else stats.num_draft_tokens / max(stats.num_drafts, 1)
+    if not cell.way.is_ours or cell.profile is None:
+        return dict.fromkeys((*_COUNTS, "nodes_per_draft", "shares", "outside_forward"))
+    stats, profile = sum((run.stats for run in cell.runs), GenerationStats()), cell.profile.stats
+    shares = dict(profile.shares)
     return {
-        **{name: getattr(stats, name, None) for name in _COUNTS},
-        "nodes_per_draft": nodes,
-        "shares": None if profiled is None else _shares(profiled),
-        "outside_forward": None if profiled is None else _outside_forward(profiled),
-        "num_differing": cell.num_differing,
+        **{name: getattr(stats, name) for name in _COUNTS},
+        "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
+        "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
+        "outside_forward": _outside_forward(profile),
     }
-
-
-def _shares(stats: GenerationStats) -> dict[str, float]:
-    shares = dict(stats.shares)
-    return shares | {"rest": max(1 - sum(shares.values()), 0.0)}
 
 
 def _outside_forward(stats: GenerationStats) -> float | None:
@@ -116,8 +94,16 @@ def _outside_forward(stats: GenerationStats) -> float | None:
     return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
 
 
+def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
+    if generate is None or not cell.runs:
+        return None
+    pairs = zip(cell.runs, generate.runs, strict=True)
+    texts = (zip(mine.texts, theirs.texts, strict=True) for mine, theirs in pairs)
+    return sum(one != other for of_run in texts for one, other in of_run)
+
+
 def altered(document: Document) -> list[Row]:
-    """The rows of drafters that changed a greedy text which rounding cannot excuse."""
+    """The rows of drafters that changed a greedy text in a precision where none may change."""
     if document["dtype"] not in ("float32", "float64"):
         return []
     rows = (row for row in document["rows"] if row["kind"] == "drafter")
@@ -125,7 +111,7 @@ def altered(document: Document) -> list[Row]:
 
 
 def sentence(document: Document) -> str:
-    """What was measured on what, for people."""
+    """One sentence on model, machine and versions."""
     threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
     runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
     versions = ", ".join(f"{name} {document[name]}" for name in ("specds", "torch", "transformers"))
@@ -134,7 +120,7 @@ def sentence(document: Document) -> str:
 
 
 def tables(document: Document) -> list[Any]:
-    """All rows for people: a table for each group, mode and size of batch."""
+    """A table for each mode and size of batch, and the sentence."""
     rows = document["rows"]
     shown = [
         table(title, chosen, lambda row: way_label(row, rows), FIGURES)
@@ -145,17 +131,16 @@ def tables(document: Document) -> list[Any]:
 
 
 def title_of(row: Row) -> str:
-    """Its group of prompts, mode and size of batch."""
-    batch = f", batch {row['batch']}" if row["batch"] > 1 else ""
-    return f"{row['transcripts']}, {row['mode']}{batch}"
+    """Its mode and size of batch."""
+    return f"{row['mode']}, batch {row['batch']}" if row["batch"] > 1 else str(row["mode"])
 
 
 def way_label(row: Row, rows: Sequence[Row]) -> str:
-    """What generated, with its datastore and its budget where there are several."""
+    """The name of a way, with datastore and budget where several ways share the name."""
     return label(row, rows, "datastore", "budget")
 
 
-NAMES = ("transcripts", "mode", "name", "datastore", "budget", "batch")
+NAMES = ("mode", "name", "datastore", "budget", "batch")
 FIGURES: Columns = (
     ("tokens_per_s", "/s", "{:.1f}"),
     ("speed_up", "x plain", "{:.2f}"),

@@ -1,9 +1,8 @@
-"""What is completed: prompts, and the calls that they make."""
+"""Prompts, and how they are cut into calls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specds.demo.held_out import prompts
@@ -21,41 +20,34 @@ class Request:
     """One prompt.
 
     Attributes:
-        source: The name of the group that it belongs to.
         prompt_ids: At least one token.
-        num_tokens: The most tokens to generate.
+        num_tokens: At most this many tokens are generated.
     """
 
-    source: str
     prompt_ids: list[int]
     num_tokens: int
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests of one group that are generated in one call."""
+    """Requests that are generated in one call."""
 
     requests: tuple[Request, ...]
 
     @property
-    def source(self) -> str:
-        """The group of its requests."""
-        return self.requests[0].source
-
-    @property
     def num_tokens(self) -> int:
-        """The tokens to generate for each: what the shortest of them asks for."""
+        """Tokens to generate for each row: the minimum over the requests."""
         return min(request.num_tokens for request in self.requests)
 
     @property
     def length(self) -> int:
-        """The most tokens of a sequence, prompt included."""
+        """The length of the longest row, prompt included."""
         return max(len(request.prompt_ids) for request in self.requests) + self.num_tokens
 
 
 def requests_of(transcripts: Iterable[Transcript], num_tokens: int) -> list[Request]:
     """The prompts of recorded answers."""
-    return [Request(each.source, each.prompt_ids.tolist(), num_tokens) for each in transcripts]
+    return [Request(each.prompt_ids.tolist(), num_tokens) for each in transcripts]
 
 
 def held_out_requests(
@@ -63,28 +55,25 @@ def held_out_requests(
 ) -> list[Request]:
     """Prompts of modules that the demo's models and its datastore have not seen."""
     ids = [tokenizer(prompt.text)["input_ids"] for prompt in prompts(count, seed=seed)]
-    return [Request("held-out", prompt_ids, num_tokens) for prompt_ids in ids]
+    return [Request(prompt_ids, num_tokens) for prompt_ids in ids]
 
 
 def batches(requests: Sequence[Request], size: int) -> list[Batch]:
-    """Cuts each group into calls of `size` requests; the last ones that fill none are left out.
+    """Cuts requests into batches of `size`; an incomplete last batch is left out.
 
     Single requests keep their order. Larger batches are made of requests of about the same length:
     a batch generates as many tokens as its shortest request asks for.
 
     Raises:
-        ValueError: A group has too few requests for one call.
+        ValueError: There are too few requests for one batch.
     """
-    made = []
-    for source, members in groupby(requests, key=lambda request: request.source):
-        group = list(members)
-        if size > 1:
-            group.sort(key=lambda request: (request.num_tokens, len(request.prompt_ids)))
-        if len(group) < size:
-            raise ValueError(
-                f"{len(group)} prompts of `{source}` make no batch of {size}: give more prompts, "
-                "or a smaller --batch"
-            )
-        starts = range(0, len(group) - size + 1, size)
-        made += [Batch(tuple(group[start : start + size])) for start in starts]
-    return made
+    if len(requests) < size:
+        raise ValueError(
+            f"{len(requests)} prompts make no batch of {size}: give more prompts, or a smaller "
+            "--batch"
+        )
+    ordered = list(requests)
+    if size > 1:
+        ordered.sort(key=lambda request: (request.num_tokens, len(request.prompt_ids)))
+    starts = range(0, len(ordered) - size + 1, size)
+    return [Batch(tuple(ordered[start : start + size])) for start in starts]

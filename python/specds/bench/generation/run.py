@@ -1,4 +1,4 @@
-"""The measurement that the command line asks for, from names and paths to rows."""
+"""Runs `specds bench generate`: from options to a document of rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ USUAL_PROMPTS = 12
 
 
 def check(options: GenerateOptions) -> None:
-    """Refuses what cannot be run, before anything is loaded.
+    """Checks the options before anything is loaded.
 
     Raises:
         ValueError: Naming the option.
@@ -134,15 +134,14 @@ def _requests(
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
         return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
     known = int(model.config.get_text_config(decoder=True).vocab_size)
-    requests = requests_of(
-        read_files(options.transcripts, tokenizer, options.limit), options.max_new_tokens
-    )
-    for request in requests:
-        if max(request.prompt_ids) >= known:
-            raise ValueError(
-                f"a prompt of `{request.source}` holds token {max(request.prompt_ids)}, the model "
-                f"has {known}: take a model of the same tokenizer"
-            )
+    recorded = read_files(options.transcripts, tokenizer, options.limit)
+    requests = requests_of(recorded, options.max_new_tokens)
+    largest = max(max(request.prompt_ids) for request in requests)
+    if largest >= known:
+        raise ValueError(
+            f"a prompt holds token {largest}, the model has {known}: take a model of the same "
+            "tokenizer"
+        )
     return requests
 
 

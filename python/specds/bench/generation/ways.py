@@ -1,4 +1,4 @@
-"""Who generates: `model.generate` in several ways, and our own loop with each drafter."""
+"""Ways to generate: `model.generate` with several settings, and our loop with each drafter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ prompt.
 
 
 class Result(NamedTuple):
-    """What a call gave: the new tokens of each prompt, and what drafts came to."""
+    """The new tokens of each prompt, and the statistics if our loop ran."""
 
     token_ids: list[list[int]]
     stats: GenerationStats | None = None
@@ -51,17 +51,17 @@ class Way:
     """A way to generate.
 
     Attributes:
-        name: Of the baseline or the drafter.
-        start: Makes what does the calls of one run and has learned nothing yet. A call takes a
-            batch, the most tokens for each prompt, and words of `model.generate`.
+        name: The baseline or the drafter.
+        start: Starts a run with a new drafter; returns the function that does its calls, which
+            takes a batch and arguments of `model.generate`.
         is_plain: Whether it makes one token a forward.
-        is_ours: Whether it is our loop, which knows where its time goes.
-        budget: Nodes of a draft; None where there are none to choose.
+        is_ours: Whether it is our loop, which reports its phases.
+        budget: Nodes of a draft; None for `model.generate`.
         datastore: What it drafts from, if anything.
     """
 
     name: str
-    start: Callable[[], Callable[[Batch, int, dict[str, Any]], Result]]
+    start: Callable[[], Callable[[Batch, dict[str, Any]], Result]]
     is_plain: bool = False
     is_ours: bool = False
     budget: int | Literal["auto"] | None = None
@@ -97,11 +97,11 @@ class Target:
 
 def own_calls(
     target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
-) -> Callable[[Batch, int, dict[str, Any]], Result]:
-    """Calls our `generate` with a new drafter."""
+) -> Callable[[Batch, dict[str, Any]], Result]:
+    """Calls of our `generate` with a new drafter."""
     drafter = make()
 
-    def call(batch: Batch, num_tokens: int, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         output = generate(
             target.model,
@@ -110,7 +110,7 @@ def own_calls(
             budget=budget,
             verification=target.verification,
             attention_mask=mask,
-            max_new_tokens=num_tokens,
+            max_new_tokens=batch.num_tokens,
             pad_token_id=0,
             **settings,
         )
@@ -133,11 +133,11 @@ def baseline_way(name: str, target: Target) -> Way:
     }
     run: Any = target.model.generate
 
-    def call(batch: Batch, num_tokens: int, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         given = arguments[name] | settings
         sequences = run(
-            ids, attention_mask=mask, max_new_tokens=num_tokens, pad_token_id=0, **given
+            ids, attention_mask=mask, max_new_tokens=batch.num_tokens, pad_token_id=0, **given
         )
         return Result(target.emitted(sequences, ids.shape[1]))
 
@@ -152,7 +152,7 @@ def _compilation(device: torch.device) -> CompileConfig:
 
 
 def usual_baselines(device: torch.device) -> list[str]:
-    """All of them; on a CPU without the compiled one, which takes long to start."""
+    """All baselines; on a CPU without `compiled`, which takes minutes to start."""
     return [name for name in BASELINES if name != "compiled" or device.type != "cpu"]
 
 
@@ -164,7 +164,7 @@ def drafter_ways(
     target: Target,
     stack: ExitStack,
 ) -> list[Way]:
-    """Each drafter with each datastore, or once where it takes none, at each budget.
+    """Combines each drafter with each datastore that it takes and with each budget.
 
     `stack` keeps open what the drafters are made of.
     """
@@ -185,7 +185,7 @@ def drafter_ways(
 def _hierarchies(
     name: HierarchyName, own: DrafterInputs, datastores: Sequence[Datastore]
 ) -> list[Engine]:
-    """A hierarchy with the fused drafter of each datastore beneath, or of models alone."""
+    """A hierarchy of models alone, or for each datastore with the fused drafter beneath."""
     if own.model is None or own.tokenizer is None:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
     models = name.load(own.model, own.tokenizer)

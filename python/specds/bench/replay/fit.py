@@ -1,4 +1,4 @@
-"""What do recorded answers teach a fused drafter?"""
+"""Fits the weights of a fused drafter to recorded answers: `specds fit`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class FitReport:
     """What was learned.
 
     Attributes:
-        num_requests: Answers that it was learned from.
+        num_requests: Answers that the weights were fitted to.
         num_tokens: Their tokens.
-        seconds: Time to learn, without the comparison.
-        num_compared_requests: The last of them, a tenth, that the lengths below are of.
-        before: The mean acceptance length that a drafter reaches there that starts from where this
-            one started.
-        after: That of one that starts from what the requests before taught this one.
+        seconds: Time of the fit.
+        num_compared_requests: The last tenth of the answers, on which `before` and `after` are
+            measured.
+        before: The mean acceptance length there with the initial weights.
+        after: The same with weights fitted to the answers before them.
     """
 
     num_requests: int

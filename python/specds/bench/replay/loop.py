@@ -1,4 +1,4 @@
-"""One recorded answer, drafted for from its prompt to its end.
+"""The loop of a replay: one recorded answer, drafted for from its prompt to its end.
 
 Greedy acceptance depends on nothing but the tokens that the target writes. So a recorded answer
 gives the acceptance length of any drafter without a model: draft, compare with what was written,
@@ -31,11 +31,11 @@ class Replayed:
     """One step of a replay.
 
     Attributes:
-        session: Of the request; it observes the step before the next one comes.
-        position: Tokens of the answer before it.
-        step: What came of the draft.
-        draft_ns: Time of the call of `draft`; None where nothing was asked for.
-        observe_ns: Time of the call of `observe`, once that was made.
+        session: The session, which has not observed this step yet.
+        position: Tokens of the answer before this step.
+        step: The draft and what of it was accepted.
+        draft_ns: Time of `draft` in nanoseconds; None if it was not called.
+        observe_ns: Time of `observe`; set before the next step is yielded.
     """
 
     session: Session
@@ -51,7 +51,7 @@ def follow(
     max_nodes: int,
     shape: Shape = "tree",
 ) -> Generator[Replayed, None, None]:
-    """The steps of one answer, by a session that has its prompt; it is finished at the end.
+    """Yields the steps of one answer. The session has its prompt, and is finished at the end.
 
     The last token of an answer is always the target's own: a draft is cut to the tokens left, less
     one, as generation cuts it at `max_length`. So tokens per forward is exact, and no forward is
@@ -89,10 +89,10 @@ def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> To
 
 
 def _elapsed(session: Session, start: int) -> int:
-    """How long a call took that has just returned, in nanoseconds.
+    """Nanoseconds of a call that has just returned.
 
-    Where another process did the work, the session itself measured it. The time of the processor
-    is not asked for: that is a call of the system's, takes 0.6 µs and leaves caches colder.
+    If another process did the work, its session measured the time itself. Processor time is not
+    used: reading it is a system call of 0.6 µs that leaves caches colder.
     """
     elapsed = perf_counter_ns() - start
     own = session.elapsed_ns
@@ -100,11 +100,11 @@ def _elapsed(session: Session, start: int) -> int:
 
 
 def suggestion(transcript: Transcript, position: int) -> list[int]:
-    """The tokens that were drafted before the answer's token at `position`.
+    """The recorded draft for the answer's token at `position`.
 
-    Only how many of them were right is recorded: each other one stands for itself less one, 0 for
-    1, which is wrong in every run alike. A text is an easier judge of these than of a real
-    drafter's, which are plausible.
+    A record says only how many tokens were right. Each wrong one is made from the true token: one
+    less, or 1 for 0, so runs are repeatable. Such tokens are easier to tell from right ones than a
+    real drafter's mistakes.
     """
     if position >= len(transcript.suggested):
         return []
@@ -115,7 +115,7 @@ def suggestion(transcript: Transcript, position: int) -> list[int]:
 
 
 class SuggestedDrafter:
-    """A recorded drafter alone: drafts what is suggested to it, and nothing else."""
+    """A recorded drafter alone: drafts exactly what is suggested to it."""
 
     vocab_size = None
 

@@ -32,22 +32,21 @@ TARGET = "target"
 
 @dataclass
 class Trace:
-    """What came of every draft of one or several answers, one element of a list a draft.
+    """The record of one or several answers; lists have one element for each draft.
 
     Attributes:
-        stats: The counts; their times are those of drafts and observations.
+        stats: Counts, and times of `draft` and `observe`.
         num_requests: Answers replayed.
-        accepted: Tokens accepted of each draft.
-        expected: How many the drafter itself expected to be: the sum of its nodes' probabilities.
-        match_lengths: The context that each draft was made from; empty where the session does not
-            tell.
-        context_lengths: Tokens before each draft, prompt included.
-        requests: Which request of the run each draft was for.
-        samples: How many requests of the same group had been served before it.
-        num_predicted_tokens: Tokens that callers expected; None where no caller did.
-        draft_ns: Time of each call of `draft`.
-        observe_ns: Time of each call of `observe` behind the prompt.
-        sources: How many emitted tokens came from where: what drafted them, or the target.
+        accepted: Accepted tokens.
+        expected: Accepted tokens that the drafter expected: the sum of its probabilities.
+        match_lengths: Tokens of context matched; empty if the session does not report it.
+        context_lengths: Tokens before the draft, prompt included.
+        requests: Number of the request in the run.
+        samples: Requests of the same group that were served before.
+        num_predicted_tokens: Tokens of expected outputs; None if no request had one.
+        draft_ns: Time of `draft`.
+        observe_ns: Time of each `observe` after the prompt.
+        sources: Emitted tokens by the source that drafted them, or the target.
     """
 
     stats: GenerationStats = field(default_factory=GenerationStats)
@@ -95,7 +94,7 @@ _LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is li
 def replay(
     session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
 ) -> Trace:
-    """Drafts for one answer from its prompt, which the session has, to its end."""
+    """Replays one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
         trace.record(replayed, len(transcript.prompt_ids))
@@ -111,14 +110,14 @@ def replay(
 
 @dataclass(frozen=True)
 class Cell:
-    """An engine at a budget.
+    """One engine at one budget.
 
     Attributes:
-        engine: What drafted.
-        budget: The most nodes of a draft.
-        traces: By file of transcripts, and of all together; empty where it was not run.
-        status: ``ok``, or that of the `EngineError` for which it was not run.
-        reason: Why it was not run.
+        engine: The engine.
+        budget: The maximum of nodes of a draft.
+        traces: By file of transcripts, and over all files; empty if the engine failed.
+        status: ``ok``, or the status of the `EngineError`.
+        reason: The message of the `EngineError`.
     """
 
     engine: Engine
@@ -199,7 +198,7 @@ def _session(drafter: Drafter, transcript: Transcript) -> Session:
 
 
 def together(traces: Iterable[Trace]) -> Trace:
-    """One trace of several."""
+    """Merges several traces into one."""
     merged = Trace()
     for trace in traces:
         merged.merge(trace)

@@ -1,4 +1,4 @@
-"""The figures of a replay as one page that needs nothing else."""
+"""The HTML page of `specds bench replay`: one file, no network."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def page(document: Document, stories: Sequence[dict[str, Any]] = ()) -> str:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """What came out: the best drafter, beside the next one of another name."""
+    """The headline: the best drafter against the next best of another name."""
     merged = sorted(together(rows), key=lambda row: -row[_MEAN])
     if not merged:
         return "Nothing could be measured."
@@ -74,7 +74,7 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    """Each plot; of all transcripts together, where there are several."""
+    """The plots; over all transcripts together if there are several files."""
 
     def name(row: Row) -> str:
         return label(row, rows, "datastore")
@@ -177,7 +177,7 @@ def _series(
 
 
 def _frequent(points: Sequence[Row]) -> list[Row]:
-    """Those that a hundredth of the drafts or more are of."""
+    """Points with at least one in a hundred drafts."""
     least = sum(point["num_drafts"] for point in points) / 100
     return [point for point in points if point["num_drafts"] >= least]
 

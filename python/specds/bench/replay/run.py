@@ -1,4 +1,4 @@
-"""The replay that the command line asks for, from names and paths to rows."""
+"""Runs `specds bench replay`: from options to a document of rows."""
 
 from __future__ import annotations
 

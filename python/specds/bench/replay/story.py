@@ -1,4 +1,4 @@
-"""One answer step by step: what was drafted, what of it was accepted, where it is known from."""
+"""One answer step by step as text: the draft, what was accepted, the match in the datastore."""
 
 from __future__ import annotations
 
