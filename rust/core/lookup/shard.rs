@@ -172,15 +172,15 @@ impl Shard {
     /// From the first rank whose suffix is not below `pattern`, which is looked for in `lower`, to the
     /// first one whose suffix is above it, in `upper`.
     ///
-    /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
-    /// processor's caches, and those of one round are made at the same time.
+    /// Splits the ranges in sixteen, not in two, and both at a time: nearly every read misses the
+    /// processor's caches, and those of one round wait at the same time.
     fn bounds(
         &self,
         mut lower: Range<usize>,
         mut upper: Range<usize>,
         pattern: &[u32],
     ) -> Range<usize> {
-        const WAYS: usize = 8;
+        const WAYS: usize = 16;
         let step = |ranks: &Range<usize>| ranks.len().div_ceil(WAYS).max(1);
         let narrow = |ranks: &mut Range<usize>, num_before| {
             let step = step(ranks);
@@ -204,6 +204,8 @@ impl Shard {
                 let started = Instant::now();
                 self.touch(positions, 0);
                 self.disk_latency.note(started.elapsed(), positions.len());
+            } else {
+                self.touch(positions, 0);
             }
             let (of_lower, of_upper) = positions.split_at(num_lower);
             let compare = |position: &&usize| self.tokens.compare(**position, pattern);
