@@ -56,10 +56,10 @@ impl Shard {
 
     fn check_firsts(&self) -> Result<()> {
         let (firsts, _) = self.firsts.payload().as_chunks();
-        let mut firsts = firsts
+        let firsts = firsts
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes) as usize);
-        if firsts.next_back() == Some(self.suffixes.len()) && firsts.is_sorted() {
+        if firsts.clone().next_back() == Some(self.suffixes.len()) && firsts.is_sorted() {
             Ok(())
         } else {
             Err(self
