@@ -22,7 +22,7 @@ use divan::{Bencher, counter::ItemsCount};
 use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::TokenTree;
 use specds::draft::{DraftLimits, Session};
-use specds::lookup::{Datastore, Match};
+use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::MAX_SHARD_TOKENS;
 use tempfile::TempDir;
@@ -336,21 +336,6 @@ fn look_up(bencher: Bencher) {
     bencher
         .with_inputs(|| end(contexts.next().expect("a context")))
         .bench_local_values(|context| BUILT.datastore.lookup(context, 16, 1));
-}
-
-#[divan::bench(args = [64, 256, 1024])]
-fn sample(bencher: Bencher, max_samples: usize) {
-    let lookup = |context| {
-        BUILT
-            .datastore
-            .lookup(end(context), 16, 1)
-            .expect("known tokens")
-    };
-    let matches: Vec<Match> = contexts().into_iter().map(lookup).collect();
-    let mut matches = matches.iter().cycle();
-    bencher
-        .with_inputs(|| matches.next().expect("a match"))
-        .bench_local_values(|found| BUILT.datastore.samples(found, 10, max_samples));
 }
 
 /// The first draft of a session: lookup without a hint, memory not yet allocated.

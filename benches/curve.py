@@ -77,14 +77,13 @@ def verification_costs(
     def step(tree: TokenTree | None) -> None:
         """What a step asks of the device: acceptance too, where that is its part."""
         if isinstance(runner, StaticRunner) and runner.accepts:
-            runner.launch([last], [tree], [()], request)
-            runner.wait()
+            runner.launch([last], [tree], [()], request)()
         else:
-            runner.verify(last, tree)
+            runner.verify_rows([last], [tree])
 
     seconds: dict[int, list[float]] = {size: [] for size in trees}
     try:
-        runner.prefill(torch.from_numpy(token_ids)[None], PREFILL_CHUNK)
+        runner.prefill_rows([torch.from_numpy(token_ids)[None]], PREFILL_CHUNK)
         for repeat in range(REPEATS + 1):
             for size, tree in trees.items():
                 synchronise(model.device)

@@ -7,19 +7,22 @@ disturbs less. `--datastore` and `--tokenizer` are those that `view` would show.
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
 import tempfile
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from specds import Datastore, open_corpus
 from specds.cli.arguments import tokenizer_name
 from specds.loading import load_encoder
-from specds.view.explorer import Explorer
+from specds.view import Explorer, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,13 +82,18 @@ def main() -> None:
             show("demo", [timed(lambda: run("demo"), spent)])
         datastore = Datastore(options.datastore or small)
         encoder = load_encoder(tokenizer_name(options.tokenizer, datastore))
-        explorer = Explorer(datastore, encoder)
-        explorer.explore(TYPED, 32)
-        typed = [TYPED[:end] for end in range(20, len(TYPED))]
-        show(
-            "a keystroke",
-            [timed(lambda t=text: explorer.explore(t, 32), process_time) for text in typed],
-        )
+        with serve(Explorer(datastore, encoder)) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            connection = HTTPConnection(*server.server_address)
+
+            def explore(text: str) -> None:
+                connection.request("POST", "/explore", json.dumps({"text": text, "nodes": 32}))
+                connection.getresponse().read()
+
+            explore(TYPED)
+            typed = [TYPED[:end] for end in range(20, len(TYPED))]
+            show("a keystroke", [timed(lambda t=text: explore(t), process_time) for text in typed])
+            server.shutdown()
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divan::{Bencher, counter::ItemsCount};
+use specds::fused::Memory;
 use specds::memory::History;
-use specds::memory::{Memory, MemoryOptions, Tenant};
+use specds::memory::{MemoryOptions, Tenant};
 
 use crate::{CORPUS, VOCAB_SIZE};
 

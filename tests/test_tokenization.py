@@ -1,7 +1,10 @@
 """Fingerprints and batches of the tokenizers."""
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,12 +113,26 @@ def test_the_light_tokenizer_leaves_conversations_to_transformers(tmp_path):
     assert render([{"role": "user", "content": "hi"}]) == "<user>"
 
 
-@pytest.mark.parametrize("load", [load_encoder, load_tokenizer, load_model])
-def test_unknown_name_is_one_clear_error(load, tmp_path):
-    with pytest.raises(LoadingError, match="no tokenizer"):
+@pytest.mark.parametrize(
+    ("load", "kind"),
+    [(load_encoder, "tokenizer"), (load_tokenizer, "tokenizer"), (load_model, "model")],
+)
+def test_unknown_name_is_one_clear_error(load, kind, tmp_path):
+    with pytest.raises(LoadingError, match=f"no {kind}"):
         load(str(tmp_path / "nowhere"))
 
 
 def test_unknown_dtype_is_refused():
     with pytest.raises(LoadingError, match="no dtype `float3`"):
         load_model("demo-tiny", dtype="float3")
+
+
+def test_a_model_of_the_hub_is_refused_at_once_where_the_hub_cannot_be_reached():
+    """In a process of its own: the client reads its settings once."""
+    code = "from specds.loading import load_model; load_model('org/none')"
+    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert "LoadingError: cannot reach the hub for `org/none`: check the network" in done.stderr
+    assert "Retrying" not in done.stderr

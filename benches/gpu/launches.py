@@ -86,10 +86,10 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
             model = model.eval().to(device)
             runner = StaticRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
-            runner.prefill(torch.arange(PROMPT)[None])
+            runner.prefill_rows([torch.arange(PROMPT)[None]])
             tree = TokenTree(range(WIDTH - 1), [-1] * (WIDTH - 1))
             of_shape, end = runner._filled([0], [tree], [()])
-            inputs, numbers = of_shape.inputs, of_shape.host.numbers.clone()
+            inputs, numbers = of_shape.inputs, of_shape.inputs.numbers.clone()
 
             def compute(runner: Any = runner, inputs: Any = inputs, numbers: Any = numbers) -> Any:
                 inputs.numbers.copy_(numbers)

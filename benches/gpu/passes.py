@@ -53,7 +53,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     runner = StaticRunner(
         model, prompt_length=PROMPT, max_length=FEW_SLOTS, max_nodes=max(options.widths)
     )
-    runner.prefill(torch.arange(PROMPT)[None] % vocab_size)
+    runner.prefill_rows([torch.arange(PROMPT)[None] % vocab_size])
     greedy = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, vocab_size)
     for width in options.widths:
         states = {
@@ -63,7 +63,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
         tree = TokenTree(range(width - 1), range(-1, width - 2)) if width > 1 else None
         host = Inputs.on_host(1, width)
         host.fill([0], [tree], [PROMPT], [()])
-        inputs = Inputs.of(host.numbers.to(device), 1, width)
+        inputs = host.to(device)
         logits = runner._pass(inputs, FEW_SLOTS)
         linear = seconds_of(partial(_all_linear, layers, states), device)
         rate = f"{num_bytes / linear / 1e9:,.0f} GB/s"

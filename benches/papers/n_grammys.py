@@ -99,7 +99,7 @@ def slow_downs(model: PreTrainedModel, context: int) -> dict[tuple[int, int], fl
     sizes = {"prompt_length": context, "max_length": context + 1 + most, "max_nodes": most}
     runner, seconds = PathRows(model, **sizes), defaultdict(list)
     with torch.inference_mode():
-        runner.prefill(tokens, context)
+        runner.prefill_rows([tokens], context)
         for repeat in range(REPEATS + 1):
             for k, w in shapes:
                 nodes = np.arange(k * w)

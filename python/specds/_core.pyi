@@ -1,6 +1,6 @@
 # The types alone: `help(specds.Datastore)` has the documentation, which stands in `rust/py`.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
-from specds.drafters.session import Proposal, RequestRules, Session
-from specds.stats import LevelStats
+from specds.drafters.session import Session
 
 __all__ = [
     "DEFAULT_PRIOR_TOKENS",
@@ -306,14 +305,6 @@ class Memory:
 
 @final
 class DraftSession(Session):
-    @property
-    def proposes(self) -> bool: ...
-    @property
-    def proposals(self) -> Mapping[int, Proposal]: ...
-    @property
-    def level_stats(self) -> Mapping[str, LevelStats]: ...
-    @property
-    def elapsed_ns(self) -> int | None: ...
     def observe(self, token_ids: ArrayLike, num_verified: int | None = None) -> None: ...
     def draft(
         self,
@@ -334,7 +325,6 @@ class DraftSession(Session):
     @property
     def num_predictions(self) -> int: ...
     def observe_predictions(self, tree: TokenTree, predictions: ArrayLike) -> None: ...
-    def join(self, rules: RequestRules) -> None: ...
     @property
     def match_length(self) -> int: ...
     def finish(self) -> None: ...
@@ -347,7 +337,6 @@ class Trigrams:
         *,
         order: int = 3,
         max_words: int = 12,
-        min_count: int = 1,
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> Trigrams: ...
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]: ...
@@ -355,15 +344,7 @@ class Trigrams:
     @property
     def order(self) -> int: ...
     @property
-    def max_words(self) -> int: ...
-    @property
-    def min_count(self) -> int: ...
-    @property
-    def num_prefixes(self) -> int: ...
-    @property
     def vocab_size(self) -> int: ...
-    @property
-    def separator(self) -> int: ...
 
 @final
 class AdaptiveTrigrams:
@@ -381,7 +362,6 @@ def aded_session(
     adaptive: bool = True,
     increment: float = 0.5,
     max_prob: float = 1.0,
-    max_length: int | None = None,
     seed: int = 0,
 ) -> DraftSession: ...
 def rest_session(

@@ -215,14 +215,14 @@ class Decoding:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         runner, choose = self._accepts  # type: ignore[misc]
         most = 0 if self._budget.pauses else max(row.num_predictions for row in rows)
-        runner.launch(
+        wait = runner.launch(
             [row.new[-1] for row in rows],
             trees,
             [row.emitter.forced_ahead for row in rows],
             PassRequest(choose, most, self._limits.known_tokens, self._noise_of(rows, trees)),
         )
         self._catch_up()
-        decided = runner.wait()
+        decided = wait()
         self._watch.lap("forward_s")
         paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
         return paths, [

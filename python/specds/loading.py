@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
+from specds.hub.client import connection_errors, hub, status_of, unreachable
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def load_model(
         if find_spec(package) is None:
             raise ImportError(advice(package))
     device, dtype = resolve_placement(device, dtype)
-    tokenizer = load_tokenizer(name)
+    tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "model", name)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
     model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
@@ -111,6 +113,7 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
             raise ImportError(advice(package))
     loader = getattr(import_module("transformers"), auto_class)
     path = _resolve(name)
+    _require_hub(path)
     try:
         # A download shows how far it is; what lies here is read in a moment.
         with _no_bars() if Path(path).is_dir() else nullcontext():
@@ -120,6 +123,23 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
             raise LoadingError(f"no {kind} `{name}`: there is no such folder") from error
         reason = " ".join(str(error).split())
         raise LoadingError(f"no {kind} `{name}`: {reason}") from error
+
+
+def _require_hub(name: str) -> None:
+    """Refuses at once what only an unreachable hub could have: its client tries half a minute."""
+    if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
+        return
+    if any(isinstance(hub().try_to_load_from_cache(name, file), str) for file in _FILES):
+        return
+    try:
+        hub().model_info(name, timeout=_TIMEOUT_S)
+    except connection_errors() as error:
+        if status_of(error) is None:
+            raise LoadingError(unreachable(name, error)) from error
+
+
+_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
+_TIMEOUT_S = 10.0
 
 
 @contextmanager

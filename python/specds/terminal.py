@@ -72,7 +72,7 @@ class _Rate(ProgressColumn):
             documents = counted(task.fields["documents"], "document")
             shown = f"{documents}, {quantity(tokens)} tokens, {rate}/s"
         elif task.speed and task.fields["unit"]:
-            shown = f"{quantity(task.speed)}{task.fields['unit']}/s"
+            shown = f"{quantity(task.speed, task.fields['unit'])}/s"
         else:
             shown = ""
         return Text(shown, style="progress.data.speed")
@@ -93,7 +93,7 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
         BarColumn(bar_width=16),
         TaskProgressColumn(),
         _Rate(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     bars, started = Progress(*columns, console=err), time.monotonic()
     tasks: dict[str, Any] = {}
@@ -147,13 +147,13 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
 _REFRESH_S = 0.1
 
 
-def quantity(value: float) -> str:
-    """A number with three digits and a decimal prefix: ``12.3 M``."""
+def quantity(value: float, unit: str = "") -> str:
+    """A number with three digits, a decimal prefix and a unit: ``12.3 M``, ``108 B``."""
     for prefix in ("", "k", "M", "G"):
         if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}".rstrip() if prefix else f"{value:.3g}"
+            return f"{value:.3g} {(prefix + unit).strip()}".rstrip()
         value /= 1000
-    return f"{value:.3g} T"
+    return f"{value:.3g} T{unit}"
 
 
 def counted(number: int, what: str) -> str:

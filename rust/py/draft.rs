@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use specds::draft::{self, DraftLimits, Session};
 
 use crate::arrays::{from_zero, integers, rows_of_integers};
@@ -43,10 +42,6 @@ impl DraftSession {
 }
 
 #[pymethods]
-#[expect(
-    clippy::unused_self,
-    reason = "they stand in for methods of Python's sessions"
-)]
 impl DraftSession {
     /// Appends tokens to the context: the prompt first, then what the model emitted.
     ///
@@ -196,35 +191,6 @@ impl DraftSession {
         };
         let tree = draft::TokenTree::new(tokens, parents, probs).map_err(py_err)?;
         self.work(py, |session| session.suggest(tree))
-    }
-
-    /// Whether it samples tokens of distributions of its own.
-    #[getter]
-    fn proposes(&self) -> bool {
-        false
-    }
-
-    /// Nothing, as nothing is sampled.
-    #[getter]
-    fn proposals<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
-        PyDict::new(py)
-    }
-
-    /// Nothing, as there are no levels.
-    #[getter]
-    fn level_stats<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
-        PyDict::new(py)
-    }
-
-    /// None: the caller's clock tells.
-    #[getter]
-    fn elapsed_ns(&self) -> Option<u64> {
-        None
-    }
-
-    /// Does nothing.
-    fn join(&self, rules: &Bound<'_, PyAny>) {
-        let _ = rules;
     }
 
     /// The length of the context suffix that the last draft was made from; 0 without one.

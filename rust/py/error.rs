@@ -19,7 +19,12 @@ pub(crate) fn py_err(error: Error) -> PyErr {
     match error {
         // With its number and path, OSError becomes FileNotFoundError, PermissionError, ...
         Error::Io { path, source } => match source.raw_os_error() {
-            Some(number) => PyOSError::new_err((number, source.to_string(), path)),
+            Some(number) => {
+                // Python writes the number itself, and the path as text.
+                let reason = source.to_string();
+                let reason = reason.split(" (os error").next().map(str::to_owned);
+                PyOSError::new_err((number, reason, path.into_os_string()))
+            }
             None => PyOSError::new_err(message),
         },
         Error::Locked(_) => PyBlockingIOError::new_err(message),

@@ -190,28 +190,22 @@ impl Trigrams {
     ///     datastore: However it is cut into shards.
     ///     order: The tokens of an n-gram, 2 to 4.
     ///     max_words: Keep at most this many words after each prefix, the likeliest: the paper's t.
-    ///     min_count: Leave out n-grams that occur less often.
     ///     progress: As for `DatastoreBuilder.finish`.
     ///
     /// Raises:
     ///     ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
     ///         tokens.
     #[staticmethod]
-    #[pyo3(signature = (datastore, *, order = 3, max_words = 12, min_count = 1, progress = None))]
+    #[pyo3(signature = (datastore, *, order = 3, max_words = 12, progress = None))]
     fn build(
         py: Python<'_>,
         datastore: &Bound<'_, Datastore>,
         order: usize,
         max_words: usize,
-        min_count: u64,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let datastore = &datastore.get().opened()?;
-        let options = TrigramOptions {
-            order,
-            max_words,
-            min_count,
-        };
+        let options = TrigramOptions { order, max_words };
         report_to(py, progress, |report| {
             aded::Trigrams::build(datastore, options, report)
         })
@@ -230,37 +224,13 @@ impl Trigrams {
     /// Tokens of an n-gram.
     #[getter]
     fn order(&self) -> usize {
-        self.0.facts().options.order
-    }
-
-    /// The most words kept after each prefix.
-    #[getter]
-    fn max_words(&self) -> usize {
-        self.0.facts().options.max_words
-    }
-
-    /// N-grams that occur less often are left out.
-    #[getter]
-    fn min_count(&self) -> u64 {
-        self.0.facts().options.min_count
+        self.0.options().order
     }
 
     /// Token ids are below this.
     #[getter]
     fn vocab_size(&self) -> u32 {
-        self.0.facts().vocab_size
-    }
-
-    /// The token that ends each document.
-    #[getter]
-    fn separator(&self) -> u32 {
-        self.0.facts().separator
-    }
-
-    /// The different beginnings of the n-grams, all tokens but the last.
-    #[getter]
-    fn num_prefixes(&self) -> usize {
-        self.0.num_prefixes()
+        self.0.vocab_size()
     }
 
     /// The n-grams that are kept.
@@ -302,7 +272,7 @@ impl AdaptiveTrigrams {
 #[pyfunction]
 #[pyo3(signature = (
     trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
-    adaptive = true, increment = 0.5, max_prob = 1.0, max_length = None, seed = 0
+    adaptive = true, increment = 0.5, max_prob = 1.0, seed = 0
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn aded_session(
@@ -316,7 +286,6 @@ pub(crate) fn aded_session(
     adaptive: bool,
     increment: f32,
     max_prob: f32,
-    max_length: Option<usize>,
     seed: u64,
 ) -> PyResult<DraftSession> {
     let method = match search {
@@ -342,7 +311,6 @@ pub(crate) fn aded_session(
             seed,
         },
         adaptation: adaptive.then_some(adaptation),
-        max_length: max_length.unwrap_or(usize::MAX),
     };
     let trigrams = Arc::clone(&trigrams.get().0);
     DraftSession::new(AdedSession::new(trigrams, config))

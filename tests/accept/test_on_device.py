@@ -114,8 +114,8 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
             runner = StaticRunner(tiny_model("qwen3"), **sizes)
             runner.prefill_rows(prompts)
             if accepts:
-                runner.launch([5] * num_rows, trees, forced, PassRequest(GREEDILY))
-                decided = zip(runner.wait(), paths, strict=True)
+                wait = runner.launch([5] * num_rows, trees, forced, PassRequest(GREEDILY))
+                decided = zip(wait(), paths, strict=True)
                 assert all(decision.nodes[: len(path)] == path for decision, path in decided)
             else:
                 runner.verify_rows([5] * num_rows, trees)

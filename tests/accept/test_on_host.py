@@ -60,7 +60,7 @@ class Scripted:
     def __init__(self, script):
         self.draws, self.weight = iter(script), 1.0
 
-    def __call__(self, _, row):
+    def __call__(self, _, row, __=None):
         token = next(self.draws)
         self.weight *= float(row[token])
         return token

@@ -114,7 +114,7 @@ def best_of_fixed(seconds, *rates):
         tokens = np.mean([sum(rate**depth for depth in range(size + 1)) for rate in rates])
         return costs[size] / tokens
 
-    costs = CostModel(seconds).relative(MOST_NODES)
+    costs = CostModel(seconds).relative
     return min(map(time_of_a_token, range(MOST_NODES + 1)))
 
 
@@ -272,7 +272,7 @@ def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
     # What no size makes worth its while is left out in any case.
     trees_of_all = [Listed(probs).draft(63, None, cost.least_worth) for probs in drafts]
     gains = [tree.probs.tolist() for tree in trees_of_all]
-    expected, _ = best_size(gains, cost.relative(MOST_NODES))
+    expected, _ = best_size(gains, cost.relative)
     verified = max(0 if tree is None else len(tree) for tree in trees)
     assert verified == expected
 

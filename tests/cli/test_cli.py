@@ -237,7 +237,21 @@ BUILD = ["build", "--out", "o"]
             1,
             "no device `foo`: try auto, cpu or cuda",
         ),
-        (["generate", "--model", "./no", "a"], 1, "no tokenizer `./no`: there is no such folder"),
+        (["generate", "--model", "./no", "a"], 1, "no model `./no`: there is no such folder"),
+        (
+            [
+                "build",
+                "--corpus",
+                "stdlib",
+                "--tokenizer",
+                "demo",
+                "--out",
+                "o",
+                "--limit-tokens=0",
+            ],
+            2,
+            "max_tokens must be at least 1, got 0",
+        ),
         (
             ["generate", "--model", "demo", "--prompt", "a", "--verification", "x"],
             2,

@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from specds import build_datastore, open_corpus, terminal
+from specds.bench.harness import table
 from specds.cli import display
 
 TEXTS = st.text(st.sampled_from("[]/=:\\#0bi smile"), min_size=1, max_size=12)
 
 
-def shown(*things):
-    """What a terminal of any width would show of them."""
-    console = Console(width=1000, **terminal._LITERAL)
+def shown(*things, width=1000):
+    """What a terminal would show of them."""
+    console = Console(width=width, **terminal._LITERAL)
     with console.capture() as captured:
         for thing in things:
             console.print(thing, soft_wrap=True)
@@ -38,6 +39,15 @@ def test_brackets_in_data_are_shown(text):
         with terminal.waiting(text):
             pass
     assert captured.get().replace("\n", "").count(text.replace("\n", "")) >= 2
+
+
+def test_a_narrow_terminal_shows_fewer_figures_and_each_whole():
+    figures = table("Replay", "drafter", "nodes", "tokens", "p99")
+    figures.add_row("rest:match=2", "63.5", "2.500", "4170")
+    for width, columns in (80, 3), (32, 2), (24, 1):
+        words = " ".join(shown(figures, width=width).split())
+        assert "rest:match=2 " + " ".join(["63.5", "2.500", "4170"][:columns]) in words
+        assert ("4170" in words) == (columns == 3)
 
 
 @pytest.mark.parametrize("text", ["[/INST]", "[bold]"])

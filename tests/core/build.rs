@@ -10,7 +10,7 @@ use specds::index::Stage;
 use specds::lookup::Datastore;
 use specds::storage::MAX_VOCAB_SIZE;
 
-use crate::{build, options, silent, tempdir};
+use crate::{build, options, refusal, silent, small, tempdir};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder)
@@ -57,9 +57,8 @@ fn a_build_stopped_at_any_point_leaves_the_old_datastore() {
     let mut calls = 0;
     for last in 0.. {
         let options = DatastoreOptions {
-            max_shard_tokens: 4,
             existing: Existing::Replace,
-            ..options(4, 4)
+            ..small(4)
         };
         let mut builder = DatastoreBuilder::create(&path, options).unwrap();
         builder.add_documents(&[3, 3, 3, 3], &[2, 2]).unwrap();
@@ -85,11 +84,7 @@ fn a_build_stopped_at_any_point_leaves_the_old_datastore() {
 #[test]
 fn progress_rises_to_the_total_in_every_stage() {
     let folder = tempdir().unwrap();
-    let options = DatastoreOptions {
-        max_shard_tokens: 5,
-        ..options(4, 4)
-    };
-    let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), small(5)).unwrap();
     builder.add_documents(&[1; 12], &[3, 3, 3, 3]).unwrap();
     let mut heard = Vec::new();
     let mut progress = |stage, done, total| {
@@ -135,9 +130,8 @@ fn overwriting_replaces_a_datastore_under_its_readers_and_nothing_else() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let overwrite = || DatastoreOptions {
-        max_shard_tokens: 4,
         existing: Existing::Replace,
-        ..options(4, 4)
+        ..small(4)
     };
     let old = build(&path("d"), overwrite(), &[vec![1, 2], vec![3, 3]]).unwrap();
     let new = build(&path("d"), overwrite(), &[vec![1, 3], vec![3, 3]]).unwrap();
@@ -167,11 +161,7 @@ fn overwriting_replaces_a_datastore_under_its_readers_and_nothing_else() {
 #[test]
 fn a_refused_call_adds_nothing_and_the_build_goes_on() {
     let folder = tempdir().unwrap();
-    let options = DatastoreOptions {
-        max_shard_tokens: 4,
-        ..options(4, 4)
-    };
-    let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
+    let mut builder = DatastoreBuilder::create(folder.path().join("d"), small(4)).unwrap();
     builder.add_documents(&[1, 2], &[1, 1]).unwrap();
     let rows: [(&[u32], &[usize], &str); 7] = [
         (&[1, 4], &[2], "token 4 is outside the vocabulary of 4"),
@@ -191,11 +181,8 @@ fn a_refused_call_adds_nothing_and_the_build_goes_on() {
         ),
     ];
     for (tokens, lengths, message) in rows {
-        let error = builder
-            .add_documents(tokens, lengths)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(message), "{error}");
+        let refused = refusal(builder.add_documents(tokens, lengths));
+        assert!(refused.contains(message), "{refused}");
         assert_eq!((builder.num_tokens(), builder.num_documents()), (4, 2));
     }
     builder.add_documents(&[3, 1, 3], &[0, 3, 0]).unwrap();
@@ -208,23 +195,16 @@ fn a_refused_call_adds_nothing_and_the_build_goes_on() {
 #[test]
 fn unusable_options_are_refused_by_name() {
     let folder = tempdir().unwrap();
-    let shard = |max_shard_tokens| DatastoreOptions {
-        max_shard_tokens,
-        ..options(4, 4)
-    };
     let rows = [
         ("vocab_size", options(0, 0)),
         ("vocab_size", options(MAX_VOCAB_SIZE + 1, 0)),
         ("separator", options(4, 5)),
-        ("max_shard_tokens", shard(1)),
-        ("max_shard_tokens", shard(1 << 31)),
+        ("max_shard_tokens", small(1)),
+        ("max_shard_tokens", small(1 << 31)),
     ];
     for (argument, options) in rows {
-        let error = DatastoreBuilder::create(folder.path().join("d"), options).unwrap_err();
-        assert!(
-            matches!(error, Error::InvalidArgument { name, .. } if name == argument),
-            "{error}"
-        );
+        let refused = refusal(DatastoreBuilder::create(folder.path().join("d"), options));
+        assert!(refused.starts_with(&format!("`{argument}`")), "{refused}");
     }
     let error = DatastoreBuilder::create("/", options(4, 4)).unwrap_err();
     assert!(matches!(error, Error::Exists(_)));

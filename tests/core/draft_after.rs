@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::Error;
-use specds::draft::{DraftLimits, Session, TokenTree};
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights};
+use specds::draft::{Session, TokenTree};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy as Rows};
@@ -15,7 +15,7 @@ use specds::papers::rest::{RestConfig, RestSession};
 
 use crate::fused::{memory, trigrams, with_tables};
 use crate::oracle::{corpora, shift};
-use crate::{built, options};
+use crate::{built, drafted, options};
 
 /// A session of each kind that adapts to no request, with nothing observed yet.
 fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
@@ -51,7 +51,7 @@ fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
 /// A drafter of a datastore and a memory with a text, and its session.
 fn fused(datastore: &Arc<Datastore>, config: FusedConfig) -> (Arc<FusedDrafter>, FusedSession) {
     let vocab_size = datastore.vocab_size();
-    let memory: Arc<Memory> = memory(vocab_size);
+    let memory = memory(vocab_size);
     let text = shift(&[0, 1, 2, 0, 1, 3, 0, 1, 2], vocab_size);
     memory.insert("", &text).unwrap();
     let (datastore, weights) = (Some(Arc::clone(datastore)), Weights::default());
@@ -68,7 +68,7 @@ fn run(
 ) -> Vec<(TokenTree, usize)> {
     let mut trees = Vec::new();
     for (piece, trials) in pieces {
-        let tree = session.draft(DraftLimits::nodes(12)).unwrap();
+        let tree = drafted(session, 12);
         let length = session.match_length();
         if has_trials {
             for trial in trials {
@@ -105,7 +105,7 @@ proptest! {
             for (session, mut other) in tried.iter_mut().zip(sessions(&datastore)) {
                 other.observe(&context, None).unwrap();
                 other.observe(&trial, None).unwrap();
-                let expected = other.draft(DraftLimits::nodes(max_nodes)).unwrap();
+                let expected = drafted(other.as_mut(), max_nodes);
                 prop_assert_eq!(session.draft_after(&trial, max_nodes).unwrap(), expected);
             }
         }
@@ -147,12 +147,12 @@ fn a_token_outside_the_vocabulary_is_refused_on_trial() {
     let mut num_refused = 0;
     for mut session in sessions(&datastore) {
         session.observe(&[1, 2], None).unwrap();
-        let tree = session.draft(DraftLimits::nodes(4)).unwrap();
+        let tree = drafted(session.as_mut(), 4);
         if let Err(error) = session.draft_after(&[1, 4], 4) {
             assert!(matches!(error, Error::TokenOutOfRange { .. }));
             num_refused += 1;
         }
-        assert_eq!(session.draft(DraftLimits::nodes(4)).unwrap(), tree);
+        assert_eq!(drafted(session.as_mut(), 4), tree);
     }
     assert_eq!(num_refused, 3);
 }

@@ -6,33 +6,14 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use specds::Error;
 use specds::build::DatastoreOptions;
-use specds::build::{CompactOptions, compact, merge};
+use specds::build::{compact, merge};
 use specds::lookup::Datastore;
 use specds::storage::MAX_SHARD_TOKENS;
-use specds::{Error, Result};
 
 use crate::files::read_all;
-use crate::{build, options, silent, tempdir};
-
-fn small(max_shard_tokens: u64) -> DatastoreOptions {
-    DatastoreOptions {
-        max_shard_tokens,
-        ..options(4, 4)
-    }
-}
-
-fn few(max_shard_tokens: u64, drop_duplicates: bool) -> CompactOptions {
-    CompactOptions {
-        max_shard_tokens,
-        max_memory: u64::MAX,
-        drop_duplicates,
-    }
-}
-
-fn to_few(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
-    compact(path, few(max_shard_tokens, drop_duplicates), &mut silent)
-}
+use crate::{build, compacted, few, options, small, tempdir};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -47,13 +28,12 @@ proptest! {
         let folder = tempdir().unwrap();
         let (path, other) = (folder.path().join("d"), folder.path().join("other"));
         build(&path, small(before), &documents).unwrap();
-        let compacted = to_few(&path, after, drop_duplicates).unwrap();
-        compacted.verify().unwrap();
+        compacted(&path, after, drop_duplicates).unwrap().verify().unwrap();
         let options = DatastoreOptions { drop_duplicates, ..small(after) };
         build(&other, options, &documents).unwrap();
         prop_assert_eq!(read_all(&path), read_all(&other));
         let manifest = fs::metadata(path.join("manifest.json")).unwrap().modified().unwrap();
-        to_few(&path, after, false).unwrap();
+        compacted(&path, after, false).unwrap();
         let again = fs::metadata(path.join("manifest.json")).unwrap().modified().unwrap();
         prop_assert_eq!(manifest, again, "what is compact is left alone");
     }
@@ -152,5 +132,8 @@ fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
     let error = stopped.unwrap_err();
     assert!(matches!(error, Error::Stopped));
     assert_eq!(read_all(&path), before);
-    assert_eq!(to_few(&path, 6, false).unwrap().manifest().shards.len(), 2);
+    assert_eq!(
+        compacted(&path, 6, false).unwrap().manifest().shards.len(),
+        2
+    );
 }

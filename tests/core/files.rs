@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use specds::Error;
 use specds::build::DatastoreOptions;
+use specds::draft::Session;
 use specds::lookup::Datastore;
+use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
 use tempfile::TempDir;
 
-use crate::{build, options, tempdir};
+use crate::{build, drafted, options, tempdir};
 
 pub(crate) const HEADER: usize = 64;
 pub(crate) const PAYLOAD: usize = 4096;
@@ -121,20 +124,21 @@ impl Victim {
 }
 
 /// Asks everything there is to ask; nothing may panic, and no drafted token may be unknown.
-pub(crate) fn ask(datastore: &Datastore) {
+pub(crate) fn ask(datastore: Datastore) -> Arc<Datastore> {
+    let datastore = Arc::new(datastore);
     for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
         let found = datastore.lookup(context, 16, 1).unwrap();
         for (token, _) in datastore.continuations(&found, 10) {
             assert!(token < datastore.vocab_size());
         }
-        for continuation in datastore.samples(&found, 10, 100).iter() {
-            assert!(
-                continuation
-                    .iter()
-                    .all(|&token| token < datastore.vocab_size())
-            );
-        }
+        let session = RestSession::new(Arc::clone(&datastore), RestConfig::default());
+        let mut session = session.unwrap();
+        session.observe(context, None).unwrap();
+        let tree = drafted(&mut session, 100);
+        let is_known = |&token: &u32| token < datastore.vocab_size();
+        assert!(tree.token_ids().iter().all(is_known));
     }
+    datastore
 }
 
 #[test]
@@ -177,8 +181,7 @@ fn every_flipped_byte_of_a_payload_is_found_by_verify_and_harmless_before() {
                 victim.with(name, &flipped, |victim| match victim.open() {
                     Err(error) => assert!(matches!(error, Error::Corrupt { .. })),
                     Ok(datastore) => {
-                        ask(&datastore);
-                        let error = datastore.verify().unwrap_err();
+                        let error = ask(datastore).verify().unwrap_err();
                         assert!(matches!(error, Error::Checksum(path) if path.ends_with(name)));
                     }
                 });

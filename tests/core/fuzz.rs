@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, Existing, compact, merge};
-use specds::draft::{DraftLimits, Session};
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
+use specds::draft::Session;
 use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
 use specds::lookup::Datastore;
 use specds::memory::MemoryOptions;
@@ -20,7 +20,7 @@ use crate::files::{PAYLOAD, SECTIONS, Victim, read_all, write_in_place};
 use crate::forgery::{forge, seal};
 use crate::random::Random;
 use crate::snapshot::sealed;
-use crate::{build, options, silent, tempdir};
+use crate::{build, compacted, drafted, options, silent, tempdir};
 
 const VOCAB_SIZE: u32 = 12;
 
@@ -87,7 +87,6 @@ fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
                 .count(),
         );
         datastore.continuations(&found, 10);
-        assert!(datastore.samples(&found, 8, 64).len() <= 64);
         for position in datastore.positions(&found, 3) {
             bounded(datastore.document_at(position).unwrap().tokens.len() as u64);
         }
@@ -113,7 +112,7 @@ fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
     for session in &mut sessions {
         for tokens in text[..24].chunks(8) {
             session.observe(tokens, None).unwrap();
-            let tree = session.draft(DraftLimits::nodes(32)).unwrap();
+            let tree = drafted(session.as_mut(), 32);
             assert!(tree.len() <= 32);
             assert!(tree.token_ids().iter().all(|&token| token < VOCAB_SIZE));
         }
@@ -135,12 +134,7 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
         ..options(VOCAB_SIZE, VOCAB_SIZE)
     };
     let _ = build(path, append, &documents[..2]);
-    let few = CompactOptions {
-        max_shard_tokens: 1 << 20,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
-    };
-    if let Ok(compacted) = compact(path, few, &mut silent) {
+    if let Ok(compacted) = compacted(path, 1 << 20, false) {
         compacted.verify().unwrap();
     }
     let _ = fs::remove_dir_all(beside);
@@ -282,7 +276,7 @@ fn snapshots() {
     let draft = |drafter: &Arc<FusedDrafter>| {
         let mut session = FusedSession::new(Arc::clone(drafter), "ann").unwrap();
         session.observe(&[1, 2, 1], None).unwrap();
-        assert!(session.draft(DraftLimits::nodes(8)).unwrap().len() <= 8);
+        assert!(drafted(&mut session, 8).len() <= 8);
         session.observe(&[2, 1, 2, 3], None).unwrap();
     };
     draft(&drafter(Arc::clone(&memory)));
@@ -326,7 +320,7 @@ fn weights() {
             let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights).unwrap();
             let mut session = FusedSession::new(Arc::new(drafter), "").unwrap();
             session.observe(&text, None).unwrap();
-            assert!(session.draft(DraftLimits::nodes(8)).unwrap().len() <= 8);
+            assert!(drafted(&mut session, 8).len() <= 8);
         }
     }
 }

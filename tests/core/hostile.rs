@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, Existing, compact, merge};
+use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
 use specds::fused::Memory;
 use specds::fused::refit;
 use specds::lookup::Datastore;
@@ -17,7 +17,7 @@ use specds::{Error, Result};
 use tempfile::TempDir;
 
 use crate::files::{PAYLOAD, read_all};
-use crate::{build, options, silent, tempdir};
+use crate::{build, compacted, options, silent, small, tempdir};
 
 fn append() -> DatastoreOptions {
     DatastoreOptions {
@@ -30,22 +30,13 @@ fn append() -> DatastoreOptions {
 fn datastore() -> (TempDir, PathBuf) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("d");
-    let small = DatastoreOptions {
-        max_shard_tokens: 6200,
-        ..options(4, 4)
-    };
     let documents: Vec<Vec<u32>> = (0..600).map(|i| [i % 4, i / 150].repeat(15)).collect();
-    build(&path, small, &documents).unwrap();
+    build(&path, small(6200), &documents).unwrap();
     (folder, path)
 }
 
 fn to_few(path: &Path) -> Result<Datastore> {
-    let few = CompactOptions {
-        max_shard_tokens: MAX_SHARD_TOKENS,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
-    };
-    compact(path, few, &mut silent)
+    compacted(path, MAX_SHARD_TOKENS, false)
 }
 
 /// A file of the second shard.

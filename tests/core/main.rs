@@ -24,11 +24,12 @@ mod snapshot;
 mod suggest;
 mod tenants;
 
+use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use specds::build::{DatastoreBuilder, DatastoreOptions};
-use specds::draft::TokenTree;
+use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, compact};
+use specds::draft::{DraftLimits, Session, TokenTree};
 use specds::fused::{FusedDrafter, FusedSession, Memory, Weights};
 use specds::index::Stage;
 use specds::lookup::{Datastore, Match, StoredDocument};
@@ -73,6 +74,36 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
 fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Datastore {
     let folder = tempdir().unwrap();
     build(&folder.path().join("d"), options, documents).unwrap()
+}
+
+/// Options of a small vocabulary, for shards of at most so many tokens.
+fn small(max_shard_tokens: u64) -> DatastoreOptions {
+    DatastoreOptions {
+        max_shard_tokens,
+        ..options(4, 4)
+    }
+}
+
+/// Rebuilding into as few shards as there can be of at most so many tokens.
+fn few(max_shard_tokens: u64, drop_duplicates: bool) -> CompactOptions {
+    CompactOptions {
+        max_shard_tokens,
+        max_memory: u64::MAX,
+        drop_duplicates,
+    }
+}
+
+fn compacted(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
+    compact(path, few(max_shard_tokens, drop_duplicates), &mut silent)
+}
+
+fn drafted(session: &mut dyn Session, max_nodes: usize) -> TokenTree {
+    session.draft(DraftLimits::nodes(max_nodes)).unwrap()
+}
+
+/// What the error of something refused says.
+fn refusal<T: Debug>(result: Result<T>) -> String {
+    result.unwrap_err().to_string()
 }
 
 fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {

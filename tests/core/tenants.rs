@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{DraftLimits, Session, TokenTree};
+use specds::draft::{Session, TokenTree};
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights};
 use specds::lookup::Datastore;
 use specds::memory::MemoryOptions;
 
 use crate::fused::{build_one, drafter, num_accepted};
 use crate::random::Random;
-use crate::tempdir;
+use crate::{drafted, tempdir};
 
 const VOCAB_SIZE: u32 = 40;
 
@@ -68,7 +68,7 @@ impl Request {
     /// Drafts and verifies once; says whether there is more to write.
     fn step(&mut self) -> bool {
         let rest = &self.text[self.begin..];
-        let tree = self.session.draft(DraftLimits::nodes(16)).unwrap();
+        let tree = drafted(&mut self.session, 16);
         let emitted = rest.len().min(num_accepted(&tree, rest) + 1);
         let ends = |step: usize| {
             step.checked_sub(1)
@@ -312,7 +312,7 @@ fn what_a_tenant_taught_is_counted_saved_and_brought_back() {
     let cost = memory.num_bytes() - without - memory.find("bob").unwrap().num_bytes();
     assert!((50_000..200_000).contains(&cost), "{cost}");
     memory.save(&path).unwrap();
-    let opened: Arc<Memory> = Arc::new(Memory::open(&path, memory.options().clone()).unwrap());
+    let opened = Arc::new(Memory::open(&path, memory.options().clone()).unwrap());
     let resumed = shared(None, &opened);
     let weights = drafter.weights("ann");
     assert!(resumed.weights("ann") == weights && weights != Weights::default());

@@ -28,15 +28,6 @@ def test_answers_are_arrays_and_numbers_of_python(tmp_path):
     assert (document.index, document.start, document.token_ids.tolist()) == (1, 4, [0, 1, 3])
 
 
-def test_a_tree_gives_back_its_arrays():
-    tree = TokenTree([5, 6, 7], [-1, -1, 0], [0.5, 0.25, 0.25])
-    arrays = (tree.token_ids, tree.parents, tree.probs, tree.depths(), tree.mask())
-    assert [array.dtype.name for array in arrays] == ["int64", "int64", "float32", "int64", "bool"]
-    assert tree.depths().tolist() == [1, 1, 2]
-    assert tree.mask().tolist() == [[True, False, False], [False, True, False], [True, False, True]]
-    assert [path.tolist() for path in tree.paths()] == [[1], [0, 2]]
-
-
 @given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
 def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
     """No two nodes have the same token, and each has a parent before it or none."""
@@ -49,10 +40,11 @@ def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
         (tree.up_to_depth(cut // 4), expected.up_to_depth(cut // 4)),
     ):
         assert len(mine) == len(other)
-        for name in ("token_ids", "parents", "probs"):
-            assert getattr(mine, name).tolist() == getattr(other, name).tolist()
-        assert mine.depths().tolist() == other.depths().tolist()
-        assert mine.mask().tolist() == other.mask().tolist()
+        arrays = ("token_ids", "parents", "probs")
+        pairs = [(getattr(mine, name), getattr(other, name)) for name in arrays]
+        pairs += [(mine.depths(), other.depths()), (mine.mask(), other.mask())]
+        for ours, theirs in pairs:
+            assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
         assert [path.tolist() for path in mine.paths()] == [path.tolist() for path in other.paths()]
 
 
@@ -119,16 +111,13 @@ def test_bad_batches_are_refused(tmp_path):
 def test_any_integer_dtype_is_read(tmp_path, dtype):
     store = build(tmp_path / "d", [[1, 2, 3]])
     assert store.lookup(np.array([1, 2], dtype)).length == 2
-    assert (
-        store.lookup(np.array([9, 1, 9, 2], dtype)[1::2] * 0 + np.array([1, 2], dtype)).length == 2
-    )
+    assert store.lookup(np.array([1, 0, 2, 0], dtype)[::2]).length == 2
 
 
-def test_torch_tensors_and_strided_arrays_are_read(tmp_path):
+def test_torch_tensors_are_read(tmp_path):
     torch = pytest.importorskip("torch")
     store = build(tmp_path / "d", [[1, 2, 3]])
     assert store.lookup(torch.tensor([1, 2])).length == 2
-    assert store.lookup(np.array([1, 0, 2, 0])[::2]).length == 2
 
 
 @pytest.mark.parametrize(
@@ -154,19 +143,6 @@ def test_bad_context_is_refused_by_name(tmp_path, context, error, message):
 def test_empty_prompt_is_refused(tmp_path):
     with pytest.raises(ValueError, match="prompt"):
         RestDrafter(build(tmp_path / "d", [[1]])).session([])
-
-
-def test_bad_document_leaves_the_build_as_it_was(tmp_path):
-    with DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4) as builder:
-        builder.add_documents([1, 2], [2])
-        for bad in ([1, 4], [1, -1]):
-            with pytest.raises(ValueError, match=r"4|-1"):
-                builder.add_documents(bad, [2])
-        with pytest.raises(ValueError, match="lengths"):
-            builder.add_documents([1, 2], [3])
-        assert builder.num_tokens == 3
-        store = builder.finish()
-    assert store.lookup([1, 2]).count == 1
 
 
 def test_builder_left_by_an_error_leaves_nothing(tmp_path):
@@ -195,7 +171,7 @@ def test_progress_that_raises_stops_the_build(tmp_path):
 
 
 def test_missing_datastore_is_file_not_found(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*nowhere'"):
         Datastore.open(tmp_path / "nowhere")
 
 

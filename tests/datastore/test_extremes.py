@@ -114,7 +114,7 @@ CALLS |= {
 }
 for name in ("memory_bytes", "max_context", "num_threads"):
     CALLS[f"engine {name}"] = lambda _, x, __, name=name: serve(**{name: x}).draft_chains(4)
-for name in ("depth", "candidates", "max_length", "seed"):
+for name in ("depth", "candidates", "seed"):
     CALLS[f"aded {name}"] = lambda s, x, _, name=name: adapted(s, **{name: x})
 for name in ("max_match", "min_match", "continuation", "max_samples"):
     CALLS[f"rest {name}"] = lambda s, x, _, name=name: draft(rest_session(s, **{name: x}))

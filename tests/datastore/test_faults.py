@@ -105,7 +105,7 @@ def test_a_second_writer_is_refused(tmp_path, job):
         tmp_path / "out", vocab_size=100, separator=100, overwrite=True
     ) as builder:
         builder.add_documents([1], [1])
-        with pytest.raises(BlockingIOError, match="is being written by another process: wait"):
+        with pytest.raises(BlockingIOError, match="is being written, by another"):
             writer.run(job, tmp_path)
     writer.run(job, tmp_path)
 

@@ -9,7 +9,6 @@ import pytest
 from specds import (
     BuildOptions,
     Datastore,
-    FormatError,
     FusedDrafter,
     build_datastore,
     open_corpus,
@@ -53,25 +52,6 @@ def test_a_fused_drafter_starts_from_the_prior_of_its_datastore(folder):
     for given in (NOTHING, fit_weights(None, [list(range(40)) * 2])):
         assert FusedDrafter(datastore, weights=given).weights() == given
         assert fit_weights(datastore, [], weights=given) == given
-
-
-def test_a_damaged_prior_is_an_error_that_says_which_file(folder, tmp_path, run):
-    damaged = tmp_path / "d.specds"
-    damaged.mkdir()
-    for path in (folder / "d.specds").iterdir():
-        (damaged / path.name).symlink_to(path)
-    [prior] = damaged.glob("prior-*.bin")
-    content = prior.read_bytes()
-    prior.unlink()
-    prior.write_bytes(content[:-1] + b"\0")
-    with pytest.raises(FormatError, match=r"prior-.*has changed"):
-        Datastore.open(damaged)
-    code, _, err = run("verify", damaged)
-    assert code == 1
-    assert prior.name in err
-    prior.unlink()
-    with pytest.raises(FileNotFoundError, match="prior-"):
-        Datastore.open(damaged)
 
 
 def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tokenizer, run):

@@ -185,3 +185,8 @@ def test_models_that_see_generate_from_text(make):
     image = {"pixel_values": torch.zeros(1, 3, 28, 28)}
     with pytest.raises(UnsupportedRequestError, match="only tokens are verified"):
         generate(model, ids, random_drafter(), **settings, **image)
+
+
+def test_what_is_no_drafter_is_refused():
+    with pytest.raises(TypeError, match="expected a drafter, a datastore or the path of one"):
+        generate(tiny_model("llama"), prompt(3), 5)

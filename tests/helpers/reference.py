@@ -21,20 +21,6 @@ class TokenTree:
         self.token_ids = np.array(token_ids, dtype=np.int64)
         self.parents = np.array(parents, dtype=np.int64)
         self.probs = np.array(probs, dtype=np.float32)
-        if not len(self.token_ids) == len(self.parents) == len(self.probs):
-            raise ValueError("token_ids, parents and probs differ in length")
-        edges = set()
-        for node in range(len(self)):
-            token, parent, prob = self.token_ids[node], self.parents[node], self.probs[node]
-            if token < 0:
-                raise ValueError(f"token_ids: node {node} has the negative token {token}")
-            if not -1 <= parent < node:
-                raise ValueError(f"parents: node {node} comes before its parent {parent}")
-            if not 0 <= prob <= 1:
-                raise ValueError(f"probs: node {node} has probability {prob}")
-            if (int(parent), int(token)) in edges:
-                raise ValueError(f"token_ids: node {node} repeats a sibling's token {token}")
-            edges.add((int(parent), int(token)))
 
     def __len__(self):
         return len(self.token_ids)

@@ -29,7 +29,7 @@ class Random:
 class Matrix:
     """Words by prefix, as lists of `[token, probability]`: the likeliest first, then by token."""
 
-    def __init__(self, documents, separator, vocab_size, order=3, max_words=12, min_count=1):
+    def __init__(self, documents, separator, vocab_size, order=3, max_words=12):
         self.separator, self.order, self.max_words = separator, order, max_words
         counts = defaultdict(Counter)
         for document in filter(None, documents):
@@ -39,18 +39,18 @@ class Matrix:
                     counts[tuple(prefix)][word] += 1
         self.rows = {}
         for prefix, words in counts.items():
-            # Eq. 1
-            row = [[w, np.float32(c / words.total())] for w, c in words.items() if c >= min_count]
-            if row:
-                self.rows[prefix] = in_order(row)[:max_words]
+            row = [
+                [word, np.float32(count / words.total())] for word, count in words.items()
+            ]  # Eq. 1
+            self.rows[prefix] = in_order(row)[:max_words]
 
     def words(self, prefix):
         return self.rows.get(tuple(prefix), [])[: self.max_words]
 
-    def adjust(self, tokens, num_new, max_length, increment, max_prob):
+    def adjust(self, tokens, num_new, increment, max_prob):
         """Algorithm 2, for the tri-grams that end in one of the last `num_new` tokens."""
         increment, max_prob = np.float32(increment), np.float32(max_prob)
-        start = max(0, len(tokens) - max_length, len(tokens) - num_new - self.order + 1)
+        start = max(0, len(tokens) - num_new - self.order + 1)
         for *prefix, word in windows(tokens[start:], self.order):
             if self.separator in prefix:
                 continue
@@ -172,14 +172,14 @@ def run_greedy(matrix, prefix, depth=4):
 class Session:
     """One request: `observe` learns, `draft` searches."""
 
-    def __init__(self, matrix, search="mcts", learning=None, max_length=math.inf, **arguments):
+    def __init__(self, matrix, search="mcts", learning=None, **arguments):
         self.matrix, self.search, self.arguments = matrix, search, arguments
-        self.learning, self.max_length, self.tokens = learning, max_length, []
+        self.learning, self.tokens = learning, []
 
     def observe(self, tokens):
         self.tokens += tokens
         if self.learning:
-            self.matrix.adjust(self.tokens, len(tokens), self.max_length, **self.learning)
+            self.matrix.adjust(self.tokens, len(tokens), **self.learning)
 
     def draft(self):
         prefix = self.tokens[len(self.tokens) - self.matrix.order + 1 :]

@@ -1,12 +1,12 @@
 """What the equality of texts is worth: each of these breaks one thing, and the text changes."""
 
-import numpy as np
 import pytest
 import torch
 
 from models import GREEDY, SAMPLING, oracle_drafter, plain_generate, tiny_model, tree_generate
 from specds.papers.path_rows import PathRows
-from specds.verify import MaskBuilder, TreeCache, generic
+from specds.verify import MaskBuilder, TreeCache
+from specds.verify.inputs import Inputs
 
 
 def siblings_see_each_other(monkeypatch):
@@ -19,28 +19,32 @@ def siblings_see_each_other(monkeypatch):
 
 
 def positions_count_slots(monkeypatch):
-    of_tree = generic.of_tree
-    monkeypatch.setattr(
-        generic, "of_tree", lambda tree: (of_tree(tree)[0], np.arange(1 + len(tree)))
-    )
+    def fill(inputs, *rows):
+        plain(inputs, *rows)
+        inputs.depths.copy_(torch.arange(inputs.depths.shape[1]))
+
+    plain = Inputs.fill
+    monkeypatch.setattr(Inputs, "fill", fill)
 
 
 def the_wrong_slot_is_kept(monkeypatch):
     commit = TreeCache.commit
-    monkeypatch.setattr(TreeCache, "commit", lambda self, kept: commit(self, [range(len(kept[0]))]))
+    monkeypatch.setattr(
+        TreeCache, "commit", lambda self, kept, _: commit(self, [range(len(kept[0]))])
+    )
 
 
 def rejected_slots_are_kept(monkeypatch):
     commit = TreeCache.commit
     monkeypatch.setattr(
-        TreeCache, "commit", lambda self, kept: commit(self, [range(max(kept[0]) + 1)])
+        TreeCache, "commit", lambda self, kept, _: commit(self, [range(max(kept[0]) + 1)])
     )
 
 
 def the_first_row_is_kept(monkeypatch):
     commit = TreeCache.commit
     monkeypatch.setattr(
-        TreeCache, "commit", lambda self, kept: commit(self, [[i - kept[0][0] for i in kept[0]]])
+        TreeCache, "commit", lambda self, kept, _: commit(self, [[i - kept[0][0] for i in kept[0]]])
     )
 
 

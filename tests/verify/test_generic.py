@@ -10,7 +10,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from models import FAMILIES, VOCAB_SIZE, WINDOW, prompt, random_tree, tiny_model
 from reference import path_to
 from specds.verify import RUNNERS, MaskBuilder, TreeCache
-from specds.verify.masks import of_tree
+from specds.verify.inputs import Inputs
 
 # Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}
@@ -45,18 +45,18 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
     rng = np.random.default_rng(1)
     runner = runner_for(model, verification)
     known = prompt()[0].tolist()
-    first = runner.prefill(torch.tensor([known]))
+    first = runner.prefill_rows([torch.tensor([known])])
     assert first.shape == (1, VOCAB_SIZE)
     worst = float((first - model(torch.tensor([known])).logits[0, -1:]).abs().max())
     known.append(int(rng.integers(VOCAB_SIZE)))
     for num_nodes in (9, 0, 14, 1, 16):
         tree = random_tree(rng, num_nodes)
-        rows = runner.verify(known[-1], tree if num_nodes else None)
+        rows = runner.verify_rows([known[-1]], [tree if num_nodes else None])[0]
         assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
         worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
         # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
         path = path_to(tree, int(rng.integers(-1, num_nodes))) if num_nodes else []
-        runner.commit(path)
+        runner.commit_rows([path])
         known += [*tree.token_ids[path].tolist(), int(rng.integers(VOCAB_SIZE))]
         assert runner.cache.length == len(known) - 1
     assert worst < TOLERANCE[dtype]
@@ -67,11 +67,11 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
 def test_a_rejected_tree_leaves_no_trace(verification):
     model = tiny_model("gemma3")
     runner = runner_for(model, verification)
-    runner.prefill(prompt())
+    runner.prefill_rows([prompt()])
     tree = random_tree(np.random.default_rng(0), 8)
-    rows = runner.verify(3, tree).clone()
-    runner.verify(5, random_tree(np.random.default_rng(1), 16))
-    assert torch.equal(runner.verify(3, tree), rows)
+    rows = runner.verify_rows([3], [tree])[0].clone()
+    runner.verify_rows([5], [random_tree(np.random.default_rng(1), 16)])[0]
+    assert torch.equal(runner.verify_rows([3], [tree])[0], rows)
 
 
 def states(*values, dim=4):
@@ -181,8 +181,10 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     length = 3
     for _ in range(24):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
-        visible, depths = (torch.from_numpy(item)[None] for item in of_tree(tree))
-        built = builder.build(visible, depths, torch.tensor([length]), length + len(tree) + 1)
+        inputs = Inputs.on_host(1, 1 + len(tree))
+        inputs.fill([0], [tree], [length], [()])
+        told = inputs.visible(), inputs.depths, inputs.lengths
+        built = builder.build(*told, length + len(tree) + 1)
         expected = naive_mask(config, tree, length)
         built = built if isinstance(built, dict) else {"only": built}
         assert built.keys() == expected.keys()

@@ -117,12 +117,12 @@ def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model, monkey
         monkeypatch.setattr(recordings, "recorder", lambda _: None)
         plain = StaticRunner(model, **sizes)
         for runner in (recorded, plain):
-            runner.prefill(prompt())
+            runner.prefill_rows([prompt()])
         grow = random_drafter().session([0]).draft
         for _ in range(6):
             tree = grow(16)
             tree = tree if len(tree) else None
-            rows = recorded.verify(5, tree), plain.verify(5, tree)
+            rows = [made.verify_rows([5], [tree])[0] for made in (recorded, plain)]
             assert torch.allclose(*rows, atol=1e-4)
         monkeypatch.undo()
         recorded.close()

@@ -22,7 +22,7 @@ from models import (
 )
 from specds._core import TokenTree
 from specds.verify import StaticRunner, static
-from specds.verify.lean_forward import lean_reason
+from specds.verify.lean_forward import is_lean
 from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
@@ -54,9 +54,9 @@ MODELS = {
 
 def passes(model, *, lean, by_kernels=False):
     """The logits of passes over one row and over two, and the states of what was committed."""
-    assert lean_reason(model) is None
+    assert is_lean(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
-        patch.setattr(static, "lean_reason", lambda _: None if lean else "not asked for")
+        patch.setattr(static, "is_lean", lambda _: lean)
         return _passes(model)
 
 
@@ -72,7 +72,7 @@ def _passes(model):
         for first in [row * runner.cache.capacity]
     ]
     runner.leave(1)
-    logits += [runner.verify(5, None), runner.verify(6, TREE)]
+    logits += [runner.verify_rows([5], [None])[0], runner.verify_rows([6], [TREE])[0]]
     return torch.cat(logits), states
 
 
@@ -159,24 +159,25 @@ def training(module):
 )
 def test_a_part_that_is_not_as_usual_is_refused(change, part):
     model = build("Qwen3Config", FAMILIES["qwen3"][1])
-    assert lean_reason(model) is None
+    assert is_lean(model)
     change(model.get_submodule(part))
-    assert lean_reason(model) is not None
+    assert not is_lean(model)
 
 
 def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
     model = tiny_model("llama")
-    assert lean_reason(model) is None
-    assert "GPTNeoXForCausalLM is of no family" in lean_reason(tiny_model("gpt_neox"))
+    assert is_lean(model)
+    assert not is_lean(tiny_model("gpt_neox"))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert "hooks are registered for all modules" in lean_reason(model)
+    assert not is_lean(model)
     handle.remove()
+    assert is_lean(model)
     with monkeypatch.context() as patched:
         patched.setattr(model, "_tp_size", 2)
-        assert "several devices" in lean_reason(model)
+        assert not is_lean(model)
     computed = modeling_llama.LlamaMLP.forward
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda *args: -computed(*args))
-    assert "a LlamaMLP has hooks or another forward" in lean_reason(model)
+    assert not is_lean(model)
 
 
 def negated(model, part):
@@ -190,7 +191,7 @@ def replaced(model, part):
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "is_lean"),
+    ("part", "change", "stays"),
     [
         ("layers.0.mlp", negated, False),
         ("layers.1.input_layernorm", negated, False),
@@ -200,11 +201,11 @@ def replaced(model, part):
         ("layers.0.self_attn.q_proj", replaced, True),
     ],
 )
-def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, is_lean):
+def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays):
     model = build("LlamaConfig", FAMILIES["llama"][1])
     free = plain_generate(model, **GREEDY)
     change(model.model, part)
-    assert (lean_reason(model) is None) == is_lean
+    assert is_lean(model) == stays
     expected = plain_generate(model, **GREEDY)
     assert expected != free
     output = tree_generate(model, mixed_drafter(expected), verification="fast", **GREEDY)
@@ -213,21 +214,21 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, is_le
 
 def test_every_family_here_has_a_lean_forward():
     for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_mixed", "gemma3"):
-        assert lean_reason(tiny_model(family)) is None
+        assert is_lean(tiny_model(family))
     heads = transformers.AutoModelForSequenceClassification.from_config(
         transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
     )
-    assert lean_reason(heads) is not None
+    assert not is_lean(heads)
     settings = {**FAMILIES["gemma3"][1], "final_logit_softcapping": 3.0}
-    assert "caps its logits" in lean_reason(build("Gemma3TextConfig", settings))
+    assert not is_lean(build("Gemma3TextConfig", settings))
 
 
 @torch.no_grad()
 def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
     runner = StaticRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
-    runner.prefill(prompt(9))
+    runner.prefill_rows([prompt(9)])
     storage = runner.cache.storage
     while runner.cache.storage == storage:
-        assert runner.verify(5, TREE).is_inference()
-        runner.commit([1, 4])
+        assert runner.verify_rows([5], [TREE])[0].is_inference()
+        runner.commit_rows([[1, 4]])
     assert not any(block.is_inference() for block in runner.cache._blocks)

@@ -43,11 +43,11 @@ LONG = 3000
 def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
     model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": num_key_heads})
     fast = runner_class(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=100)
-    fast.prefill(prompt(LONG), 500)
+    fast.prefill_rows([prompt(LONG)], 500)
     tree = rows_tree(num_rows, 3) if num_rows else None
-    fast.verify(5, None)  # makes the angles of all slots
+    fast.verify_rows([5], [None])[0]  # makes the angles of all slots
     with Allocations() as made:
-        fast.verify(5, tree)
+        fast.verify_rows([5], [tree])[0]
     # The largest things are the mask of a pass and of its query heads, next to which a prefix
     # would show; without a draft there is none, but for who is where.
     num_tokens = num_rows * 4 if runner_class is PathRows else num_rows * 3 + 1
@@ -61,7 +61,7 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
 @pytest.mark.parametrize("runner_class", RUNNERS.values())
 def test_acceptance_moves_what_was_accepted_and_nothing_else(runner_class, monkeypatch):
     runner = runner_class(tiny_model("llama"), prompt_length=9, max_length=50, max_nodes=8)
-    runner.prefill(prompt(9))
+    runner.prefill_rows([prompt(9)])
     moved = []
     monkeypatch.setattr(
         TreeCache, "move", lambda _, *places: moved.append([of.tolist() for of in places])
@@ -69,8 +69,8 @@ def test_acceptance_moves_what_was_accepted_and_nothing_else(runner_class, monke
     tree = TokenTree([3, 4, 5, 6, 7], [-1, -1, 1, 2, 2], [0.5] * 5)
     for path, expected in (([1, 2, 4], [[11, 12, 14], [10, 11, 12]]), ([], None), ([0], None)):
         runner.cache.lengths = [9]
-        runner.verify(5, tree)
-        runner.commit(path)
+        runner.verify_rows([5], [tree])[0]
+        runner.commit_rows([path])
         assert moved == ([] if expected is None else [expected])
         moved.clear()
 
@@ -81,18 +81,20 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
     whole = StaticRunner(model, **sizes)
     with Allocations() as all_at_once:
-        expected = whole.prefill(prompt(LONG))
+        expected = whole.prefill_rows([prompt(LONG)])
     monkeypatch.setattr(generic, "_LONG_PROMPT", 1000)
     monkeypatch.setattr(generic, "_CHUNK", 100)
     chunked = StaticRunner(model, **sizes)
     with Allocations() as in_chunks:
-        logits = chunked.prefill(prompt(LONG))
+        logits = chunked.prefill_rows([prompt(LONG)])
     assert torch.allclose(logits, expected, atol=1e-3)
     # What is largest is a mask: of a chunk, and not of the prompt.
     assert max(in_chunks.num_bytes) <= 100 * LONG * 4
     assert max(all_at_once.num_bytes) >= LONG * LONG
     tree = rows_tree(2, 4)
-    assert torch.allclose(chunked.verify(3, tree), whole.verify(3, tree), atol=1e-3)
+    assert torch.allclose(
+        chunked.verify_rows([3], [tree])[0], whole.verify_rows([3], [tree])[0], atol=1e-3
+    )
 
 
 def test_the_packed_model_shares_everything_and_changes_nothing():
@@ -173,8 +175,8 @@ def test_half_precision_is_that_of_the_portable_way_up_to_its_rounding(dtype):
     rows = []
     for runner_class in (StaticRunner, generic.Runner):
         made = runner_class(model, prompt_length=21, max_length=99, max_nodes=8)
-        made.prefill(prompt())
-        rows.append(made.verify(7, tree).float())
+        made.prefill_rows([prompt()])
+        rows.append(made.verify_rows([7], [tree])[0].float())
     # A few units in the last place of the largest logits.
     spread = float(rows[1].abs().max())
     assert float((rows[0] - rows[1]).abs().max()) < 8 * torch.finfo(dtype).eps * spread

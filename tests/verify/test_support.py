@@ -226,7 +226,7 @@ def test_the_self_check_finds_a_window_that_is_not_in_the_mask(monkeypatch, dtyp
     assert not check_model(tiny_model("mistral", dtype)).ok
     assert check_model(tiny_model("llama", dtype)).ok
     # A prompt shorter than the window hides it, which is why the check crosses windows.
-    assert check_model(tiny_model("mistral", dtype), prompt_length=3).ok
+    assert support.tree_error(tiny_model("mistral", dtype), prompt_length=3) < 0.01
 
 
 def test_a_forward_that_fails_is_a_reason():

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from functools import partial
+from statistics import median
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -69,6 +71,17 @@ def test_a_text_is_answered_with_its_match_and_all_drafts(served):
     assert set(found["trees"]["datastore"]["sources"]) == {"datastore"}
     assert set(found["trees"]["the text itself"]["sources"]) <= {"context"}
     assert json.loads(ask(served, "POST", "/explore", '{"text": "", "nodes": 3}')[1])["trees"] == {}
+
+
+def test_a_keystroke_is_answered_at_once(served):
+    asked, seconds = json.dumps({"text": "def add(a", "nodes": 6}), []
+    with closing(http.client.HTTPConnection(*served, timeout=30)) as connection:
+        for _ in range(60):  # the kernel acknowledges the first ones at once
+            started = time.perf_counter()
+            connection.request("POST", "/explore", asked)
+            connection.getresponse().read()
+            seconds.append(time.perf_counter() - started)
+    assert median(seconds[30:]) < 0.03
 
 
 def test_nothing_that_is_typed_is_kept(explorer):

@@ -20,10 +20,7 @@ class Noise:
     row that is at position t, the first emitted token being at 0, takes its row of draw t: so a
     sampled text depends on model, prompts and seed alone, and not on what was drafted.
 
-    Args:
-        num_rows: Rows of the request.
-        vocab_size: Of the model.
-        device: Where scores are processed; its default generator draws.
+    The default generator of the device where scores are processed draws.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:

@@ -42,7 +42,8 @@ class Chooser:
 
     def __init__(self, processors: LogitsProcessorList, *, do_sample: bool) -> None:
         self._processors = processors
-        self._do_sample = do_sample
+        self.is_argmax = not do_sample
+        """Whether the choice has no settings, so that one CUDA graph serves all requests."""
 
     @classmethod
     def of(cls, processors: LogitsProcessorList, *, do_sample: bool) -> Chooser | None:
@@ -50,11 +51,6 @@ class Chooser:
         if not is_rowwise(processors) or (processors and not do_sample):
             return None
         return cls(processors, do_sample=do_sample)
-
-    @property
-    def is_argmax(self) -> bool:
-        """Whether the choice has no settings, so that one CUDA graph serves all requests."""
-        return not self._do_sample
 
     def __call__(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
@@ -100,10 +96,10 @@ def follow(
     """The path along which the choices were drafted, for each row.
 
     Args:
-        token_ids: int64 `(num_rows, width)`; this and the next three as `Inputs` holds them.
-        depths: int64 `(num_rows, width)`.
-        parents: int64 `(num_rows, width)`.
-        visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
+        token_ids: int64 `(num_rows, width)`; this and the next three as `Inputs` has them.
+        depths: Likewise.
+        parents: Likewise.
+        visible: bool `(num_rows, width, width)`.
         choices: int64 `(num_rows, width)`, the target's next token after each place.
 
     Returns:

@@ -49,7 +49,7 @@ class Emitter:
         token_ids: int64 `(1, prompt_length)`, the prompt.
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: Of the emitted tokens, as the `Sampler` keeps them, for the criteria.
+        scores: Those that the `Sampler` keeps, for the criteria.
         forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
@@ -100,8 +100,7 @@ class Emitter:
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
-        if self._forced_ids is not None and len(self.emitted) == len(self._forced_ids):
-            self.finished = True
+        self.finished |= self._forced_ids is not None and not self.forced_ahead
         if self._streamer is not None:
             self._streamer.put(torch.tensor([token]))  # type: ignore[no-untyped-call]
         return token
@@ -128,16 +127,10 @@ class Sampler:
         self._is_rowwise = is_rowwise(logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
-
-    @property
-    def keeps(self) -> bool:
+        self.keeps = keep_scores or keep_logits
         """Whether scores or logits are kept."""
-        return self.scores is not None or self.logits is not None
-
-    @property
-    def is_argmax(self) -> bool:
+        self.is_argmax = not (do_sample or len(logits_processor) or self.keeps)
         """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
-        return not self._do_sample and len(self.logits_processor) == 0 and not self.keeps
 
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row, and not by what the generator would give next."""
@@ -153,8 +146,13 @@ class Sampler:
         # In float32 and on the device of `token_ids`, as transformers does: ties and the random
         # generator are then those of plain decoding.
         copy = self.keeps or not self._is_rowwise
-        row = logits[None].to(token_ids.device, torch.float32, copy=copy)
-        scores = self._processed(token_ids, row)
+        row = scores = logits[None].to(token_ids.device, torch.float32, copy=copy)
+        if self._is_rowwise:
+            # The list asks at each call what arguments a processor takes: 4 times the quotient.
+            for processor in self.logits_processor:
+                scores = processor(token_ids, scores)
+        else:
+            scores = self.logits_processor(token_ids, row)  # type: ignore[arg-type]
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:
@@ -169,14 +167,6 @@ class Sampler:
             noise, number = self._noise
             return draw_by(probs, noise.at(self._num_calls - 1)[number])
         return int(scores.argmax(dim=-1))
-
-    def _processed(self, token_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self._is_rowwise:
-            return self.logits_processor(token_ids, scores)  # type: ignore[arg-type]
-        # The list asks at each call what arguments a processor takes: four times the quotient.
-        for processor in self.logits_processor:
-            scores = processor(token_ids, scores)
-        return scores
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
@@ -209,20 +199,16 @@ def walk(
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
         tree: The draft; None where it is empty.
         emitter: Gets the tokens, and ends the walk where it is finished.
-        choose: Next token given all tokens so far, a row of logits and, where there is one, the
-            proposal.
-        proposals: Tokens that were sampled for the draft, by the node that they follow (-1: the
-            context).
+        choose: The next token by all tokens so far, a row of logits, and a proposal or None.
+        proposals: Those of the draft, by the node that they follow (-1: the context).
 
     Returns:
         The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
-
-    def choice_after(node: int) -> int:
-        row = (emitter.token_ids, logits[node + 1])
-        return choose(*row, proposals[node]) if proposals and node in proposals else choose(*row)
-
-    return _follow(tree, emitter, choice_after)
+    known = proposals or {}
+    return _follow(
+        tree, emitter, lambda node: choose(emitter.token_ids, logits[node + 1], known.get(node))
+    )
 
 
 def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter) -> list[int]:

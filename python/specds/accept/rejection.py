@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,12 +25,9 @@ def draw(probs: torch.Tensor) -> int:
     is_usual = probs.device.type == "cpu" and probs.dtype == torch.float32
     if is_usual and _are_of_uniforms():
         # What `multinomial` computes between its tests, which take longer than all this does.
-        uniforms = _memory.of_size(probs.numel())
-        uniforms.uniform_()
-        token = draw_by_uniforms(probs.flatten().numpy(), _memory.array)
-        if token is not None:
-            return token
-        return draw_by(probs.flatten(), _exponentials(uniforms))
+        uniforms = torch.empty(probs.numel(), dtype=torch.float64).uniform_()
+        token = draw_by_uniforms(probs.flatten().numpy(), uniforms.numpy())
+        return draw_by(probs.flatten(), _exponentials(uniforms)) if token is None else token
     return int(torch.multinomial(probs, num_samples=1))
 
 
@@ -49,25 +45,6 @@ def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
 def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
     """What `exponential_` makes of its random numbers on the CPU, in single precision."""
     return uniforms.neg().log1p_().neg_().float()
-
-
-class _Memory(threading.local):
-    """Memory for random numbers: between two passes of a model an operation takes 25 us longer."""
-
-    def __init__(self) -> None:
-        self.tensor = torch.empty(0, dtype=torch.float64)
-        self.array = self.tensor.numpy()
-
-    def of_size(self, size: int) -> torch.Tensor:
-        if len(self.tensor) != size:
-            # What is made in inference mode could not be written to outside of it.
-            with torch.inference_mode(False):
-                self.tensor = torch.empty(size, dtype=torch.float64)
-            self.array = self.tensor.numpy()
-        return self.tensor
-
-
-_memory = _Memory()
 
 
 @cache

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 
 
@@ -105,11 +106,27 @@ def together(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["transcripts"] == ALL] or list(rows)
 
 
+class _Figures(Table):
+    """A table that shows as many of its columns as fit, each whole."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update_width(1000)
+        kept = self.columns
+        self.columns = kept[:]
+        while self.__rich_measure__(console, unbounded).maximum > options.max_width:
+            self.columns.pop()
+        yield from super().__rich_console__(console, options)
+        self.columns = kept
+
+
 def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
-    """A table for the terminal: the name of each row and its figures, or its status."""
-    made = Table(title=title, title_justify="left", box=SIMPLE)
+    """A table for the terminal: the name of each row and its figures, or its status.
+
+    Where not all columns fit, the last ones are left out.
+    """
+    made = _Figures(title=title, title_justify="left", box=SIMPLE)
     made.pad_edge, made.collapse_padding, made.caption_justify = False, True, "left"
-    made.add_column("", overflow="fold")
+    made.add_column("", no_wrap=True)
     for _, heading, _ in columns:
         made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

@@ -51,14 +51,11 @@ class Budget:
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
-        """Drafts what is to be verified, in one step for all sequences.
+        """What is to be verified, in one step for all sequences; None where that is nothing.
 
         Args:
             sessions: One for each sequence.
             max_depths: How deep a node of each sequence can be and still be emitted.
-
-        Returns:
-            For each sequence a tree, or None where there is nothing to verify.
         """
         most = self._max_nodes
         trees: list[TokenTree | None] = []
@@ -129,10 +126,6 @@ class AutoBudget(Budget):
         self._clock = clock
         self._cost: CostModel | None = None
         self._pauses = not experience.is_time_to_draft()
-        # What was drafted, by row.
-        self._drafts: list[TokenTree] = []
-        # Of each row: one that has fewer is padded.
-        self._num_nodes = 0
         self._learning_s = 0.0
 
     def prepare(self) -> None:
@@ -149,18 +142,21 @@ class AutoBudget(Budget):
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
         """As `Budget.draft`."""
-        self._drafts, self._num_nodes = [], 0
-        trees: list[TokenTree | None] = [None] * len(max_depths)
+        # What was drafted by row, and what of it is verified: of a row that has fewer, pads.
+        self._drafts: list[TokenTree] = []
+        self._num_nodes = 0
         if self._cost is not None and not self._pauses and max(max_depths) > 0:
-            trees = self._draft(self._cost, sessions, max_depths)
+            self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
         self._start = self._clock()
-        return trees
+        size = self._num_nodes
+        trees = (tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts)
+        return [tree if len(tree) else None for tree in trees] or [None] * len(sessions)
 
     def _draft(
         self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
+    ) -> None:
         start, trust = self._clock(), self._experience.trust
         for session in sessions:
             # A draft is worth tokens of its own row, and all rows wait for it.
@@ -170,15 +166,11 @@ class AutoBudget(Budget):
         drafts_and_depths = zip(drafts, max_depths, strict=True)
         self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts_and_depths]
         gains = [trust.gains(tree) for tree in self._drafts]
-        costs = cost.relative(max(map(len, gains)))
-        size, expected = best_size(gains, costs)
-        self._num_nodes = size
-        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
+        self._num_nodes, expected = best_size(gains, cost.relative)
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        profit = 1.0 + expected - costs[size]
+        profit = 1.0 + expected - cost.relative[self._num_nodes]
         self._experience.judge(profit - seconds / cost.seconds(0))
-        return [tree if len(tree) else None for tree in trees]
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
@@ -207,9 +199,7 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
     """How many nodes of each of some trees to verify in one step, the same number of all.
 
     A step that verifies k nodes emits on average g(k) = 1 plus their gains, and costs c(k). The k
-    of the most tokens a second, g(k) / c(k), is taken. A gain could also be compared with the
-    tokens a second of all steps, which is best where one step says nothing of the next; but what is
-    hard to draft comes in runs.
+    of the most tokens a second, g(k) / c(k), is taken.
 
     Args:
         gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.

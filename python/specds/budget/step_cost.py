@@ -1,32 +1,23 @@
 """What does a target step cost, by the number of nodes that it verifies?
 
-It is measured on the running model before its first step. Memory keeps it, where every step refines
-it, and so do files ``costs-FINGERPRINT.json`` in the user's cache, which may be removed.
+It is measured on the running model before its first draft, and every step refines it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from bisect import bisect
-from contextlib import suppress
 from itertools import accumulate
-from operator import mul
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-import transformers
 
 from specds._core import TokenTree
-from specds.cache_folder import cache_folder, keep, read_kept
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
 
     from transformers import PreTrainedModel
@@ -42,14 +33,10 @@ With the last token they fill tiles of 64, as do the other numbers that are reco
 _SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
 # Where time runs out, these have been measured first: a line through the most telling ones.
 _ORDER = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
-_MEASURING_S = 1.0
+_MEASURING_S = 0.3
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
-# Raised where measuring or what passes take changes, so that what was kept before is not used.
-_VERSION = 6
-# No file of costs is longer.
-_MOST_BYTES = 4096
 
 # How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
 # gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
@@ -88,10 +75,6 @@ class CostModel:
         """Seconds of a step that verifies `num_nodes` nodes of each row."""
         return _between(self._least, *self._place(num_nodes))
 
-    def relative(self, most_nodes: int) -> list[float]:
-        """What steps of 0 to `most_nodes` nodes cost, in plain steps: the first is 1."""
-        return self._relative[: 1 + most_nodes]
-
     def _place(self, num_nodes: int) -> tuple[int, float]:
         """After which of the sizes a number of nodes lies, and how far it is to the next."""
         index = bisect(self._sizes, num_nodes, 1, len(self._sizes) - 1) - 1
@@ -117,19 +100,17 @@ class CostModel:
         expected = _between(self._taken, index, share)
         surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
         # In Python, as numpy takes 80 us for this where it has just not been used.
-        below, at, above = (
-            math.exp(surprise * (_SHARED_RATE + _LOCAL_RATE * is_from))
-            for is_from in (0.0, 1.0 - share, 1.0)
-        )
-        factors = [below] * index + [at] + [above] * (len(self._sizes) - 1 - index)
-        self._taken = [*map(mul, self._taken, factors)]
+        for place, taken in enumerate(self._taken):
+            is_from = min(max(place + 1 - index - share, 0.0), 1.0)
+            self._taken[place] = taken * math.exp(surprise * (_SHARED_RATE + _LOCAL_RATE * is_from))
         self._set_least()
 
     def _set_least(self) -> None:
         # Here, as this is done while a device works.
         self._least = [*accumulate(reversed(self._taken), min)][::-1]
         plain = self._least[0]
-        self._relative = [_between(self._least, *place) / plain for place in self._places]
+        self.relative = [_between(self._least, *place) / plain for place in self._places]
+        """What steps of 0 to `MOST_NODES` nodes cost, in plain steps: the first is 1."""
 
 
 def _between(values: list[float], index: int, share: float) -> float:
@@ -138,52 +119,31 @@ def _between(values: list[float], index: int, share: float) -> float:
 
 
 class StepCosts:
-    """The cost models of one runner, by its rows and their length: measured, or known.
+    """The cost models of a runner, by its rows and their length; requests on a model share them.
 
     Args:
         model: The target model.
         runner: Verifies on it; it has a prompt when a cost is asked for.
-        verification: How it does.
-        folder: Where costs are kept; by default the cache of the user.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        runner: Runner,
-        verification: str,
-        folder: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, runner: Runner) -> None:
         self._runner = runner
-        self._verification = verification
         self._most_nodes = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
-        self._folder, self._steps = folder, runner.node_steps
         # What may change between two requests on the same model.
-        self._setting = (verification, str(model.device), model.dtype, torch.get_num_threads())
+        self._setting = type(runner), str(model.device), model.dtype, torch.get_num_threads()
         self._known = _models.setdefault(model, {})
 
     def now(self) -> CostModel:
-        """The costs at the present number and length of rows: at first up to a second or so."""
+        """The costs at the present number and length of rows, which are measured at first."""
         lengths = self._runner.cache.lengths
-        num_rows = _power_of_two(len(lengths))
         length = max(_power_of_two(max(lengths)), _SHORT_CONTEXT)
-        key = (*self._setting, num_rows, length)
+        key = (*self._setting, _power_of_two(len(lengths)), length)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = CostModel(self._measured(num_rows, length), self._steps)
+            steps = self._runner.node_steps
+            seconds = measure(self._pass, self._most_nodes, steps or _ORDER)
+            known = self._known[key] = CostModel(seconds, steps)
         return known
-
-    def _measured(self, num_rows: int, length: int) -> dict[int, float]:
-        key = f"{_fingerprint(self._model)} {self._verification} {num_rows} {length} {self._steps}"
-        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        path = Path(self._folder or cache_folder()) / f"costs-{digest}.json"
-        kept = _read(path)
-        if kept is None:
-            kept = measure(self._pass, self._most_nodes, self._steps or _ORDER)
-            with suppress(OSError):  # it is measured again next time
-                keep(path, json.dumps(kept).encode())
-        return kept
 
     def _pass(self, num_nodes: int) -> None:
         """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
@@ -193,12 +153,12 @@ class StepCosts:
         logits[0][0, 0].item()  # waits for the device
 
 
+_models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
+
+
 def _power_of_two(number: int) -> int:
     """The smallest that is not less than `number`."""
     return 1 << (max(number, 1) - 1).bit_length()
-
-
-_models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
 
 
 def measure(
@@ -209,7 +169,7 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer; each size gets as much of it.
+    Takes 0.3 s, or three passes where these take longer; each size gets as much of it.
 
     Args:
         verify: Verifies this number of nodes, and returns when that is done.
@@ -248,26 +208,3 @@ def measure(
     seconds = {size: min(taken) for size, taken in samples.items()}
     seconds.setdefault(MOST_NODES, seconds[max(seconds)])
     return seconds
-
-
-def _fingerprint(model: PreTrainedModel) -> str:
-    """Everything that the time of a pass depends on, but for the weights' values and the load."""
-    device = model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    others = ("_name_or_path", "transformers_version")
-    config = {k: v for k, v in model.config.to_dict().items() if k not in others}
-    settings = json.dumps(config, sort_keys=True, default=str), model.config._attn_implementation
-    versions = _VERSION, torch.__version__, transformers.__version__
-    where = model.dtype, name, torch.get_num_threads()
-    return " ".join(map(str, (type(model).__name__, *settings, *where, *versions)))
-
-
-def _read(path: Path) -> dict[int, float] | None:
-    """The costs of a file; None where there is none, or one that is damaged."""
-    try:
-        content = json.loads(read_kept(path, _MOST_BYTES) or b"null")
-        kept = {int(size): float(s) for size, s in content.items()}
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    is_whole = {0, MOST_NODES} <= set(kept) <= set(range(MOST_NODES + 1))
-    return kept if is_whole and all(0 < s < float("inf") for s in kept.values()) else None

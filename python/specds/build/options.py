@@ -41,6 +41,12 @@ class BuildOptions:
     ray_address: str | None = None
     command: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("max_documents", "max_tokens"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit}")
+
     def sorting_memory(self) -> int:
         """Bytes that sorting may take; 4 GiB where the system does not say what it has."""
         if self.max_memory is not None:

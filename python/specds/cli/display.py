@@ -52,7 +52,7 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     table.add_row("fingerprint", datastore.tokenizer_fingerprint)
     for name in ("vocab_size", "separator", "num_documents", "num_tokens", "num_shards"):
         table.add_row(name.removeprefix("num_").replace("_", " "), f"{facts[name]:,}")
-    table.add_row("on disk", f"{quantity(datastore.num_bytes)}B")
+    table.add_row("on disk", quantity(datastore.num_bytes, "B"))
     table.add_row("bytes/token", f"{facts['bytes_per_token']:.2f}")
     table.add_row("prior", "yes" if facts["has_prior"] else "none: `specds fit` makes one")
     written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
@@ -82,12 +82,12 @@ def build_table(report: BuildReport) -> Table:
         table.add_row("added documents", f"{report.num_added_documents:,}")
         table.add_row("added tokens", f"{report.num_added_tokens:,}")
     table.add_row("shards", f"{report.num_shards:,}")
-    table.add_row("read", f"{quantity(report.text_bytes)}B")
-    table.add_row("on disk", f"{quantity(report.num_bytes)}B")
+    table.add_row("read", quantity(report.text_bytes, "B"))
+    table.add_row("on disk", quantity(report.num_bytes, "B"))
     table.add_row("bytes/token", f"{report.bytes_per_token:.2f}")
     table.add_row("time", f"{report.tokenise_s:.1f} s tokenise + {report.index_s:.1f} s index")
     table.add_row("tokens/s", quantity(report.tokens_per_s))
-    table.add_row("peak memory", f"{quantity(report.peak_memory_bytes)}B")
+    table.add_row("peak memory", quantity(report.peak_memory_bytes, "B"))
     if report.num_taken_up:
         table.add_row(
             "taken up", f"after {counted(report.num_taken_up, 'document')} of a stopped build"
@@ -108,8 +108,8 @@ def estimate_table(estimate: BuildEstimate) -> Table:
         table.add_row("tokens", quantity(estimate.num_tokens))
         table.add_row("documents", quantity(estimate.num_documents or 0))
     table.add_row("time", duration(estimate.seconds))
-    table.add_row("memory", f"{quantity(estimate.memory_bytes)}B")
-    table.add_row("disk", f"{quantity(estimate.disk_bytes)}B")
+    table.add_row("memory", quantity(estimate.memory_bytes, "B"))
+    table.add_row("disk", quantity(estimate.disk_bytes, "B"))
     table.add_row("shards", f"{estimate.num_shards:,}")
     table.add_row("bytes/token", f"{estimate.bytes_per_token:.2f}")
     table.add_row("tokens/s", quantity(estimate.tokens_per_s))

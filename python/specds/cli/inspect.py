@@ -33,7 +33,7 @@ def verify(datastore: DatastorePath, as_json: Json = False) -> None:
     from specds._core import Datastore
 
     opened = Datastore.open(datastore)
-    with terminal.waiting(f"verifying {terminal.quantity(opened.num_bytes)}B"):
+    with terminal.waiting(f"verifying {terminal.quantity(opened.num_bytes, 'B')}"):
         opened.verify()
     if as_json:
         terminal.print_json({"path": str(opened.path), "ok": True})

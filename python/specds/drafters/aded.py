@@ -33,8 +33,6 @@ class AdedConfig:
         increment: What an observed tri-gram gains, and what a new one begins with. The paper does
             not state it.
         max_prob: No observed tri-gram is likelier. The paper does not state it.
-        max_length: Learn from at most this many tokens at the end of what is observed at a time;
-            all by default. The paper does not state it.
         seed: Of the search's random numbers.
     """
 
@@ -48,7 +46,6 @@ class AdedConfig:
     across_requests: bool = False
     increment: float = 0.5
     max_prob: float = 1.0
-    max_length: int | None = None
     seed: int = 0
 
 

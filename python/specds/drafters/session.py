@@ -188,8 +188,10 @@ class Silence(Session):
         """As `Session.observe`."""
 
 
-# The core's sessions have all of these methods and attributes.
+# The core's sessions have all of these methods and attributes, some as they are here.
 Session.register(DraftSession)
+for _name in ("proposes", "proposals", "level_stats", "elapsed_ns", "join"):
+    setattr(DraftSession, _name, getattr(Session, _name))
 
 
 @runtime_checkable

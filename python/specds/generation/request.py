@@ -30,7 +30,6 @@ from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
-from specds.stats import GenerationStats
 from specds.verify.static import name_of, runner_class
 from specds.verify.support import (
     Verification,
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
         StoppingCriteriaList,
     )
     from transformers.generation.streamers import BaseStreamer
+
+    from specds.stats import GenerationStats
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
@@ -72,6 +73,9 @@ class Options:
         """The options, with a drafter made of what is none yet."""
         if drafter is None or isinstance(drafter, (str, PathLike, Datastore)):
             drafter = FusedDrafter(drafter)
+        if not hasattr(drafter, "session"):
+            kind = type(drafter).__name__
+            raise TypeError(f"expected a drafter, a datastore or the path of one, got {kind}")
         return cls(drafter, **options)
 
     def __post_init__(self) -> None:
@@ -264,49 +268,43 @@ def _decode(
     past: DynamicCache | None,
     generation_config: GenerationConfig,
 ) -> tuple[GenerationStats, DynamicCache | None, dict[int, float] | None]:
-    """Decodes all rows together where the runner can, else one after the other."""
-    stats = GenerationStats()
-    cache = step_seconds = None
+    """Decodes all rows together."""
     num_nodes = node_budget(options.drafter, options.budget)
-    runs = runner_class(verification)
-    for batch in [rows] if runs.takes_rows else [[row] for row in rows]:
-        runner = runs(
-            model,
-            prompt_length=max(row.prompt_ids.shape[1] for row in batch),
-            max_length=limits.max_length,
-            max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
-            num_rows=len(batch),
-        )
-        # A single row that is followed on the host draws one number after the other.
-        if noise is not None and (len(rows) > 1 or runner.accepts):
-            for row in batch:
-                row.sampler.draw_by(noise, row.number)
-        try:
-            clock = clock_of(model.device, options.profile)
-            costs = StepCosts(model, runner, name_of(verification))
-            budget: Budget
-            if num_sharing(model) > 1:
-                budget = SharedBudget(SHARED_NODES if num_nodes == "auto" else num_nodes)
-            elif num_nodes == "auto":
-                budget = AutoBudget(costs.now, experience_of(options.drafter))
-            else:
-                fills_below = 0 if options.stream_every is None else limits.vocab_size
-                budget = Budget(num_nodes, fills_below=fills_below)
-            if past is not None:
-                load(past, runner.cache)
-            chooser = _chooser(rows[0], generation_config)
-            decoding = Decoding(runner, limits, budget, chooser, clock, noise)
-            decoding.run(batch, generation_config.prefill_chunk_size)
-            if past is not None:
-                cache = extend(past, runner.cache)
-            elif generation_config.return_dict_in_generate and len(rows) == 1:
-                cache = runner.cache.committed()
-        finally:
-            runner.close()
-        stats.merge(decoding.stats)
-        stats.reason = runner.reason
-        step_seconds = budget.step_seconds()
-    return stats, cache, step_seconds
+    runner = runner_class(verification)(
+        model,
+        prompt_length=max(row.prompt_ids.shape[1] for row in rows),
+        max_length=limits.max_length,
+        max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
+        num_rows=len(rows),
+    )
+    # A single row that is followed on the host draws one number after the other.
+    if noise is not None and (len(rows) > 1 or runner.accepts):
+        for row in rows:
+            row.sampler.draw_by(noise, row.number)
+    cache = None
+    try:
+        budget: Budget
+        if num_sharing(model) > 1:
+            budget = SharedBudget(SHARED_NODES if num_nodes == "auto" else num_nodes)
+        elif num_nodes == "auto":
+            budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
+        else:
+            fills_below = 0 if options.stream_every is None else limits.vocab_size
+            budget = Budget(num_nodes, fills_below=fills_below)
+        if past is not None:
+            load(past, runner.cache)
+        chooser = _chooser(rows[0], generation_config)
+        clock = clock_of(model.device, options.profile)
+        decoding = Decoding(runner, limits, budget, chooser, clock, noise)
+        decoding.run(rows, generation_config.prefill_chunk_size)
+        if past is not None:
+            cache = extend(past, runner.cache)
+        elif generation_config.return_dict_in_generate and len(rows) == 1:
+            cache = runner.cache.committed()
+    finally:
+        runner.close()
+    decoding.stats.reason = runner.reason
+    return decoding.stats, cache, budget.step_seconds()
 
 
 def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:

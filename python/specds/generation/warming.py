@@ -81,17 +81,15 @@ def warm_up(
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        runs = runner_class(verification)
-        num_together = num_rows if runs.takes_rows else 1
-        runner = runs(
+        runner = runner_class(verification)(
             model,
             prompt_length=max_context,
             max_length=max_context,
             max_nodes=MOST_NODES,
-            num_rows=num_together,
+            num_rows=num_rows,
         )
         try:
-            _rehearse(model, runner, name_of(verification), max_context, requests)
+            _rehearse(model, runner, max_context, requests)
         finally:
             runner.close()
     held = recordings.held(model)
@@ -101,13 +99,12 @@ def warm_up(
 def _rehearse(
     model: PreTrainedModel,
     runner: Runner,
-    verification: str,
     max_context: int,
     requests: Sequence[PassRequest],
 ) -> None:
     lengths = runner.cache.lengths
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
-    costs = StepCosts(model, runner, verification)
+    costs = StepCosts(model, runner)
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # What slots hold that no prompt has filled is zeros, and takes as long.
@@ -118,8 +115,7 @@ def _rehearse(
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None
                 for request in requests:
                     drafts = [tree] * len(lengths)
-                    runner.launch([0] * len(drafts), drafts, [()] * len(drafts), request)
-                    runner.wait()
+                    runner.launch([0] * len(drafts), drafts, [()] * len(drafts), request)()
         if length == max_context:
             return
         length = min(2 * length, max_context)

@@ -11,9 +11,9 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import torch
 
+from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, within
 from specds.hierarchy.draft import Draft, Drawn, Threshold, by_edge, subtree
 from specds.stats import LevelStats
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from specds._core import TokenTree
     from specds.drafters.session import Session
     from specds.hierarchy.text import Text
 
@@ -64,16 +63,20 @@ class CachedModel:
             `i`.
         """
         self._roll_back_to(tokens)
-        missing = list(tokens[len(self._cached) :])
+        self._tree = tree
         # A cache takes a tree only once it knows the shapes of the states.
-        is_too_much = len(missing) > _MOST_WITH_A_TREE or not self._cached
-        if is_too_much and not _is_chain(tree):
-            self._runner.run(missing, None)
-            self._keep(missing, range(len(missing)))
+        if not self._cached or len(tokens) - len(self._cached) > _MOST_WITH_A_TREE:
+            logits = self._runner.prefill_rows([torch.tensor([tokens])])
+            self._cached, self._missing = [*tokens], []
+            if len(tree) == 0:
+                return logits
             self._roll_back_to(tokens)
-            missing = missing[-1:]
-        self._missing, self._tree = missing, tree
-        return self._runner.run(missing, tree if len(tree) else None)
+        self._missing = [*tokens[len(self._cached) :]]
+        # What is new in the text is the beginning of the draft.
+        first, *others = self._missing
+        parents = [*range(-1, len(others) - 1), *(tree.parents + len(others)).tolist()]
+        whole = TokenTree([*others, *tree.token_ids.tolist()], parents)
+        return self._runner.verify_rows([first], [whole if len(whole) else None])[0][len(others) :]
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
@@ -96,11 +99,6 @@ class CachedModel:
             length = next(place for place, (old, new) in enumerate(pairs) if old != new)
         del self._cached[length:]
         self._cache.roll_back(length)
-
-
-def _is_chain(tree: TokenTree) -> bool:
-    """Whether every node follows the one before, so that the model's own causal mask will do."""
-    return bool((tree.parents == np.arange(-1, len(tree) - 1)).all())
 
 
 Answer = TypeVar("Answer")

@@ -29,9 +29,11 @@ class PathRows(Runner):
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        if sizes.get("num_rows", 1) > 1:
+            raise ValueError("the rows of a batch are paths of one prompt: call once per prompt")
         super().__init__(model, **sizes)
         self._packed = packed_model(model)
-        self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
+        self._masks_of_paths = MaskBuilder(self._config, model.dtype, group_size(self._config))
 
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
@@ -44,29 +46,32 @@ class PathRows(Runner):
         width = 1 + max(len(path) for path in paths)
         rows = np.full((len(paths), width), token_id, dtype=np.int64)
         # Where in the pass the token and each node are; of several places the first.
-        self._width, self._places = width, np.zeros(1 + len(tree), dtype=np.int64)
+        self._width, self._places_in_pass = width, np.zeros(1 + len(tree), dtype=np.int64)
         for row in reversed(range(len(paths))):
             path = paths[row]
             rows[row, 1 : 1 + len(path)] = tree.token_ids[path]
-            self._places[1 + path] = row * width + 1 + np.arange(len(path))
+            self._places_in_pass[1 + path] = row * width + 1 + np.arange(len(path))
         logits = self._forward_rows(rows)
-        places = torch.from_numpy(self._places).to(logits.device)
+        places = torch.from_numpy(self._places_in_pass).to(logits.device)
         return [logits.flatten(0, 1).index_select(0, places)]
 
     def _forward_rows(self, rows: np.ndarray) -> torch.Tensor:
         num_rows, width = rows.shape
-        known, depths = self.cache.length, np.arange(width)
-        self.cache.reserve(known + rows.size)
-        self.cache.place(self._count(known, rows.size), known + rows.size)
+        known, end = self.cache.length, self.cache.length + rows.size
+        self.cache.reserve(end)
+        self.cache.place(torch.arange(known, end, device=self._device), end)
         visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
-        mask = self._mask(visible, np.tile(depths, num_rows))
-        positions = np.broadcast_to(known + depths, rows.shape)
-        token_ids, position_ids = torch.from_numpy(np.stack((rows, positions))).to(self._device)
-        return self._forward(token_ids, position_ids, mask, model=self._packed)
+        depths = np.tile(np.arange(width), num_rows)
+        arrays = rows, known + depths.reshape(rows.shape), depths, np.array(known), visible
+        ids, positions, depths_of, length, seen = (
+            torch.from_numpy(array).to(self._device) for array in arrays
+        )
+        mask = self._masks_of_paths.build(seen[None], depths_of[None], length[None], end)
+        return self._forward(ids, positions, mask, model=self._packed)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         if not path:
             return [0]
         # A row that has the whole path.
-        first = int(self._places[1 + path[-1]]) // self._width * self._width
+        first = int(self._places_in_pass[1 + path[-1]]) // self._width * self._width
         return range(first, first + 1 + len(path))

@@ -65,11 +65,10 @@ def attend_packed(
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
     Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
-    model may see the rows as one sequence or as parts that share one prefix; the mask tells which
-    tokens see which.
+    model may see the rows as one sequence or as parts that share one prefix.
 
     Args:
-        module: The model's attention layer.
+        module: The model's attention layer; its `SEEN` may have a `Tree` in place of a mask.
         query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
         key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.

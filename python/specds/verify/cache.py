@@ -78,10 +78,10 @@ class TreeCache(Cache):
         self.row = 0
         self.capacity = round_up(capacity)
         self._num_rows = num_rows
-        # `(members, num_rows * capacity, num_heads, head_dim)`, the members being the keys and
-        # the values of layers, in the order of `_members`.
+        # By shape of a slot, dtype and device, which keys (0) and values (1) of layers have it; and
+        # for each of these the slots, `(members, num_rows * capacity, num_heads, head_dim)`.
+        self._members: dict[Any, list[tuple[int, int]]] = {}
         self._blocks: list[torch.Tensor] = []
-        self._members: list[list[tuple[int, int]]] = []
         # Of each layer its keys and values: where a pass writes, and what it sees.
         self._slots: dict[int, States] = {}
         self._seen: dict[int, States] | None = None
@@ -123,11 +123,11 @@ class TreeCache(Cache):
         """
         capacity, self.row, self._held = round_up(capacity), 0, {}
         self.lengths = [0] * num_rows
-        if any(block.shape[1] < room_for * capacity for block in self._blocks):
+        if self.num_slots < room_for * capacity:
             # Given back first: the old slots and the new ones need not both have room.
-            self._blocks, self._slots, self._seen = [], {}, None
-        elif self._blocks:
-            capacity = self._blocks[0].shape[1] // room_for // SLOT_MULTIPLE * SLOT_MULTIPLE
+            self._blocks, self._slots = [], {}
+        else:
+            capacity = self.num_slots // room_for // SLOT_MULTIPLE * SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
@@ -152,13 +152,14 @@ class TreeCache(Cache):
         Returns:
             What the pass sees of it, `(num_rows, num_heads, end, head_dim)`: views.
         """
+        states = key_states, value_states
         if not self._blocks:
-            self._held[layer_idx] = key_states, value_states
-            return key_states, value_states
-        keys, values = self._slots[layer_idx]
-        keys.index_copy_(0, self._places, key_states.transpose(1, 2).flatten(0, 1))
-        values.index_copy_(0, self._places, value_states.transpose(1, 2).flatten(0, 1))
-        return self.seen(layer_idx) if self._view[2] else (key_states, value_states)
+            self._held[layer_idx] = states
+            return states
+        for slots, new in zip(self._slots[layer_idx], states, strict=True):
+            # The layers of a model may be on several devices.
+            slots.index_copy_(0, self._places.to(slots.device), new.transpose(1, 2).flatten(0, 1))
+        return self.seen(layer_idx) if self._view[2] else states
 
     def slots(self, layer: int) -> States:
         """All slots of a layer, `(num_slots, num_heads, head_dim)`, a row after the other."""
@@ -169,28 +170,33 @@ class TreeCache(Cache):
         if self._seen is None:
             # Of all layers at once, which costs what it costs for one.
             row, num_rows, end = self._view
-            rows = self._num_rows, self.capacity
-            used = (block[:, : self._num_rows * self.capacity] for block in self._blocks)
-            by_row = (of.view(len(of), *rows, *of.shape[2:]) for of in used)
-            seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in by_row)
+            seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in self._by_row())
             self._seen = self._by_layer(seen)
         return self._seen[layer]
 
+    def _by_row(self) -> list[torch.Tensor]:
+        """The blocks as `(members, num_rows, capacity, num_heads, head_dim)`."""
+        rows = self._num_rows, self.capacity
+        used = (block[:, : rows[0] * rows[1]] for block in self._blocks)
+        return [of.view(len(of), *rows, *of.shape[2:]) for of in used]
+
     def _by_layer(self, of_blocks: Iterable[torch.Tensor]) -> dict[int, States]:
         made: dict[tuple[int, int], torch.Tensor] = {}
-        for members, of_block in zip(self._members, of_blocks, strict=True):
+        for members, of_block in zip(self._members.values(), of_blocks, strict=True):
             made |= zip(members, of_block.unbind(), strict=True)
-        return {
-            layer: (made[layer, 0], made[layer, 1]) for layer, which in sorted(made) if which == 0
-        }
+        return {layer: (made[layer, 0], made[layer, 1]) for layer, kind in sorted(made) if not kind}
 
     def settle(self) -> None:
         """Comes after every pass over prompts: allocates what the first one has shown."""
         if self._held:
-            held, self._held = self._held, {}
-            self._allocate(held)
-            for layer, states in held.items():
-                self.update(*states, layer)
+            held, self._held, self._members = self._held, {}, {}
+            for layer, pair in held.items():
+                for kind, of in enumerate(pair):
+                    shape = (of.shape[1], of.shape[-1]), of.dtype, of.device
+                    self._members.setdefault(shape, []).append((layer, kind))
+            self._allocate()
+            for layer, pair in held.items():
+                self.update(*pair, layer)
 
     def write(self, row: int, states: Mapping[int, States]) -> None:
         """Commits states from elsewhere to a row: of each layer `(1, num_heads, num, head_dim)`."""
@@ -209,18 +215,16 @@ class TreeCache(Cache):
 
         Moves what does not lie where it shall, but for `num_moved` of each that were moved already.
         """
-        sources: list[int] = []
-        targets: list[int] = []
+        moves: list[tuple[int, int]] = []
         for row, keep in enumerate(kept):
             start = row * self.capacity + self.lengths[row]
-            for target, source in enumerate(keep[num_moved:], num_moved):
-                if source != target:
-                    sources.append(start + source)
-                    targets.append(start + target)
+            pairs = enumerate(keep[num_moved:], num_moved)
+            places = ((start + source, start + target) for target, source in pairs)
+            moves += [pair for pair in places if pair[0] != pair[1]]
             self.lengths[row] += len(keep)
-        if sources:
+        if moves:
             # torch takes longer to read lists.
-            self.move(*torch.from_numpy(np.array((sources, targets))))
+            self.move(*torch.from_numpy(np.array(moves).T))
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copies states from places to others, int64 `(num_tokens,)`; all are read before."""
@@ -235,9 +239,8 @@ class TreeCache(Cache):
     def copy_row(self, source: int, target: int) -> None:
         """Makes a row what another one is."""
         length = self.lengths[target] = self.lengths[source]
-        first, second = source * self.capacity, target * self.capacity
-        for block in self._blocks:
-            block[:, second : second + length] = block[:, first : first + length]
+        for block in self._by_row():
+            block[:, target, :length] = block[:, source, :length]
 
     def drop_row(self, row: int) -> None:
         """Forgets a row; the last one takes its number."""
@@ -250,42 +253,30 @@ class TreeCache(Cache):
     def committed(self) -> DynamicCache:
         """A copy of the row's committed states in a cache that plain decoding can go on from."""
         cache = DynamicCache()
-        start = self.row * self.capacity
-        for layer, states in self._slots.items():
-            keys, values = (
-                of_slots[None, start : start + self.length].transpose(1, 2) for of_slots in states
-            )
-            cache.update(keys.clone(), values.clone(), layer)
+        kept = slice(self.row * self.capacity, self.row * self.capacity + self.length)
+        for layer, pair in self._slots.items():
+            keys, values = (of[None, kept].transpose(1, 2).clone() for of in pair)
+            cache.update(keys, values, layer)
         return cache
 
     def reserve(self, num_slots: int) -> None:
         """Grows where a row has fewer slots."""
         if num_slots > self.capacity:
-            old, capacity = self._slots, self.capacity
+            old, capacity = self._by_row(), self.capacity
             self.capacity = round_up(max(capacity * 3 // 2, num_slots))
-            self._allocate(old)
-            for layer, states in old.items():
-                for source, target in zip(states, self._slots[layer], strict=True):
-                    for row, length in enumerate(self.lengths):
-                        first, second = row * capacity, row * self.capacity
-                        target[second : second + length] = source[first : first + length]
+            if self._blocks:
+                self._allocate()
+            for source, target in zip(old, self._by_row(), strict=True):
+                target[:, :, :capacity] = source
 
     # What is made in inference mode could only be written to in it.
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _allocate(self, states: Mapping[int, States]) -> None:
-        """Makes blocks, one per shape of layer, for states like these of each layer."""
-        by_shape: dict[Any, list[tuple[int, int]]] = {}
-        for layer, pair in states.items():
-            for which, of_one in enumerate(pair):
-                num_heads = of_one.shape[1]
-                shape = (num_heads, of_one.shape[-1], of_one.dtype, of_one.device)
-                by_shape.setdefault(shape, []).append((layer, which))
+    def _allocate(self) -> None:
         num_slots = self._num_rows * self.capacity
         # Zeros: what lies behind a row is hidden by a mask, under which NaN would show.
         self._blocks = [
-            torch.zeros((len(members), num_slots, *shape[:2]), dtype=shape[2], device=shape[3])
-            for shape, members in by_shape.items()
+            torch.zeros((len(members), num_slots, *shape), dtype=dtype, device=device)
+            for (shape, dtype, device), members in self._members.items()
         ]
-        self._members = [*by_shape.values()]
         self._slots, self._seen = self._by_layer(self._blocks), None

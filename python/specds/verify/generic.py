@@ -1,15 +1,15 @@
-"""How is a tree checked: one forward pass of the target model over the last token and its tree."""
+"""How is a tree checked: one forward pass of the target model over last tokens and their trees."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from specds.verify.cache import TreeCache
-from specds.verify.masks import MaskBuilder, of_tree
+from specds.verify.inputs import Inputs
+from specds.verify.masks import MaskBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.verify.masks import Masks
 
-# Slots allocated ahead of the prompt; requests that run on double the cache when they get there, so
+# Slots allocated ahead of the prompt; requests that run on grow the cache when they get there, so
 # that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024
 # A pass over more tokens of prompts is cut up: what a pass needs beside the cache grows with its
@@ -29,14 +29,10 @@ _CHUNK = 1024
 
 
 class Runner:
-    """The generic path: the target of one request as transformers computes it, masked by a tree.
+    """The generic path: rows of a request as transformers computes them, masked by their trees.
 
-    Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn; `prefill`, `verify` and
-    `commit` are the same for a single row. More rows than one it has only where `takes_rows`.
+    Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn.
     """
-
-    takes_rows: ClassVar[bool] = False
-    """Whether one pass can be of several sequences."""
 
     node_steps: tuple[int, ...] = ()
     """Numbers of nodes that passes have, up to 63; empty where they have any."""
@@ -57,10 +53,11 @@ class Runner:
         self._model = model
         self._config = config
         self._device = model.device
-        takes = inspect.signature(model.forward).parameters
-        self._keeps_logits = "logits_to_keep" in takes
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self._masks = MaskBuilder(config, model.dtype)
+        self._always_masks = self._masks.has_windows
+        self._num_moved = 0
         self.cache = self._make_cache(num_rows)
 
     @property
@@ -70,10 +67,6 @@ class Runner:
 
     def _make_cache(self, num_rows: int) -> TreeCache:
         return TreeCache(self._config.num_hidden_layers, self._slots, num_rows)
-
-    def prefill(self, token_ids: torch.Tensor, chunk_size: int | None = None) -> torch.Tensor:
-        """`prefill_rows` of a single row."""
-        return self.prefill_rows([token_ids], chunk_size)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
@@ -131,7 +124,7 @@ class Runner:
             chunk = token_ids[:, start : start + step]
             known, width = self.cache.length, chunk.shape[1]
             self.cache.reserve(known + width)
-            positions = self._count(known, width)
+            positions = torch.arange(known, known + width, device=self._device)
             end = known + width if known else 0
             self.cache.place(row * self.cache.capacity + positions, end, row)
             logits = self._forward(chunk, positions[None], None, last=1)
@@ -141,28 +134,22 @@ class Runner:
 
     def _prefill_padded(self, prompts: Sequence[torch.Tensor], rows: list[int]) -> torch.Tensor:
         """Runs several prompts through the model, padded on the left as plain decoding has them."""
-        lengths = [prompts[row].shape[1] for row in rows]
-        width, capacity = max(lengths), self.cache.capacity
+        lengths = torch.tensor([[prompts[row].shape[1]] for row in rows], device="cpu")
+        width = int(lengths.max())
         ids = torch.zeros((len(rows), width), dtype=torch.int64, device="cpu")
-        places = torch.empty_like(ids)
-        for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            ids[index, width - length :] = prompts[row][0]
-            # Padding goes behind the prompt, where the row's next pass will write.
-            places[index] = (torch.arange(width, device="cpu") - (width - length)) % width
-            places[index] += row * capacity
-        shown = (
-            torch.arange(width, device="cpu")
-            >= width - torch.tensor(lengths, device="cpu")[:, None]
-        )
-        positions = (shown.cumsum(1) - 1).clamp(min=0)
+        for index, row in enumerate(rows):
+            ids[index, width - prompts[row].shape[1] :] = prompts[row][0]
+        positions = torch.arange(width, device="cpu") - width + lengths
+        # Padding goes behind the prompt, where the row's next pass will write.
+        places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity + positions % width
         ids, places, shown, positions = (
-            part.to(self._device) for part in (ids, places, shown.long(), positions)
+            part.to(self._device) for part in (ids, places, positions >= 0, positions.clamp(min=0))
         )
         self.cache.place(places.flatten(), 0, rows[0])
-        logits = self._forward(ids, positions, shown, last=1)
+        logits = self._forward(ids, positions, shown.long(), last=1)
         self.cache.settle()
-        for row, length in zip(rows, lengths, strict=True):
-            self.cache.lengths[row] = length
+        for row in rows:
+            self.cache.lengths[row] = prompts[row].shape[1]
         return logits[:, -1]
 
     def verify_rows(
@@ -172,66 +159,48 @@ class Runner:
 
         Args:
             token_ids: The last emitted tokens, the only ones whose states are not in the cache.
-            trees: The drafts; None where one is empty: of a single row, that pass is plain
-                decoding, without our mask.
+            trees: The drafts; None where one is empty.
 
         Returns:
             For each row, logits `(1 + num_nodes, vocab_size)`: row 0 after the last token, row
             ``1 + i`` after node `i` of the tree.
         """
-        (tree,) = trees
-        return [self.run(token_ids, tree)]
-
-    def run(self, tokens: Sequence[int], tree: TokenTree | None) -> torch.Tensor:
-        """Runs tokens that are not in the cache, and a tree behind the last of them.
-
-        Returns:
-            Logits `(1 + num_nodes, vocab_size)`, as of `verify_rows`.
-        """
-        known, num_new = self.cache.length, len(tokens)
-        ids, depths, mask = np.array(tokens), np.arange(num_new), None
-        if tree is not None:
-            visible, of_nodes = of_tree(tree)
-            ids = np.concatenate((ids, tree.token_ids))
-            depths = np.concatenate((depths, num_new - 1 + of_nodes[1:]))
-            if (depths != np.arange(len(depths))).any():
-                seen = np.tri(len(depths), dtype=np.bool_)
-                seen[num_new - 1 :, num_new - 1 :] = visible
-                mask = self._mask(seen, depths)
-        end = known + len(ids)
+        width = most_tokens(trees)
+        end = max(self.cache.lengths) + width
         self.cache.reserve(end)
-        self.cache.place(self._count(known, len(ids)), end if known else 0)
-        numbers = torch.from_numpy(np.stack((ids, known + depths))[:, None])
-        token_ids, positions = numbers.to(self._device)
-        num_logits = 1 if tree is None else 1 + len(tree)
-        logits = self._forward(token_ids, positions, mask, last=num_logits)[0, -num_logits:]
-        self.cache.settle()
-        return logits
+        inputs = Inputs.on_host(len(trees), width)
+        inputs.fill(token_ids, trees, self.cache.lengths, [()] * len(trees))
+        return of_rows(self._pass(inputs.to(self._device), end), trees)
 
-    def _mask(self, visible: np.ndarray, depths: np.ndarray) -> Masks:
-        """The mask of a pass of one row, of bool `(width, width)` and int64 `(width,)`."""
-        arrays = visible, depths, np.array([self.cache.length])
-        seen, at, length = (torch.from_numpy(array).to(self._device) for array in arrays)
-        return self._masks.build(seen[None], at[None], length, self.cache.length + len(depths))
+    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
+        """The logits at all places, of a pass that sees `end` slots of each row."""
+        num_rows, width = inputs.token_ids.shape
+        self.cache.place(self._places(inputs).flatten(), end, 0, num_rows)
+        logits = self._logits(inputs, inputs.lengths[:, None] + inputs.depths, end)
+        return logits.view(num_rows, width, -1)
 
-    def _count(self, start: int, number: int) -> torch.Tensor:
-        return torch.arange(start, start + number, device=self._device)
+    def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
+        return self._forward(inputs.token_ids, positions, self._mask(inputs, end))
+
+    def _mask(self, inputs: Inputs, end: int) -> Masks:
+        """None where one token sees all that there is, which attention does faster so."""
+        if inputs.token_ids.numel() == 1 and not self._always_masks:
+            return None
+        return self._masks.build(inputs.visible(), inputs.depths, inputs.lengths, end)
+
+    def _places(self, inputs: Inputs) -> torch.Tensor:
+        """Where the states of a pass go, int64 `(num_rows, width)`: see `TreeCache`."""
+        num_rows, width = inputs.token_ids.shape
+        rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
+        return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         """Keeps, in each row, the states of the last token and of the tree nodes of a path."""
-        self.cache.commit([self._places_of(path) for path in paths])
+        self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         """Where in the last pass of a row the last token and the nodes `path` are, ascending."""
         return [0, *(1 + node for node in path)]
-
-    def verify(self, token_id: int, tree: TokenTree | None) -> torch.Tensor:
-        """`verify_rows` of a single row."""
-        return self.verify_rows([token_id], [tree])[0]
-
-    def commit(self, path: Sequence[int]) -> None:
-        """`commit_rows` of a single row."""
-        self.commit_rows([path])
 
     def leave(self, row: int) -> None:
         """Ends a row; the last one takes its number."""
@@ -246,13 +215,11 @@ class Runner:
         positions: torch.Tensor,
         mask: Masks,
         *,
-        last: int | None = None,
+        last: int = 0,
         model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
-        """The model's logits, of at least the last so many tokens."""
-        kwargs: dict[str, Any] = {}
-        if last is not None and self._keeps_logits:
-            kwargs["logits_to_keep"] = last
+        """The model's logits, of at least the last so many tokens; 0: of all."""
+        kwargs: dict[str, Any] = {"logits_to_keep": last} if last and self._keeps_logits else {}
         output = (model or self._model)(
             input_ids=token_ids,
             attention_mask=mask,
@@ -264,3 +231,13 @@ class Runner:
         )
         logits: torch.Tensor = output.logits
         return logits
+
+
+def most_tokens(trees: Sequence[TokenTree | None]) -> int:
+    """The most tokens of a row that has one of the trees, its last token included."""
+    return 1 + max(0 if tree is None else len(tree) for tree in trees)
+
+
+def of_rows(logits: torch.Tensor, trees: Sequence[TokenTree | None]) -> list[torch.Tensor]:
+    """Of logits `(num_rows, width, vocab_size)` those of the rows' tokens, without padding."""
+    return [row[: most_tokens([tree])] for row, tree in zip(logits, trees, strict=False)]

@@ -38,20 +38,23 @@ class Inputs(NamedTuple):
     numbers: torch.Tensor
 
     @classmethod
-    def of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
-        """Views of `numbers`, which hold nothing yet or the inputs of a pass of this shape."""
+    def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
+        """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
+        size = num_rows * (width * (4 + -(-width // 64)) + 1)
+        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
+        return cls._of(numbers, num_rows, width)
+
+    @classmethod
+    def _of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
         num_tokens = num_rows * width
         tokens, depths, parents, forced = numbers[: 4 * num_tokens].view(4, num_rows, width)
         lengths = numbers[4 * num_tokens :][:num_rows]
         ancestors = numbers[4 * num_tokens + num_rows :].view(num_rows, width, -1)
         return cls(tokens, depths, parents, forced, lengths, ancestors, numbers)
 
-    @classmethod
-    def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
-        """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
-        size = num_rows * (width * (4 + -(-width // 64)) + 1)
-        numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
-        return cls.of(numbers, num_rows, width)
+    def to(self, device: torch.device) -> Inputs:
+        """A copy on a device."""
+        return self._of(self.numbers.to(device, copy=True), *self.token_ids.shape)
 
     def visible(self) -> torch.Tensor:
         """`ancestors` as bool `(num_rows, width, width)`."""

@@ -59,38 +59,35 @@ _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", 
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
-def lean_reason(model: PreTrainedModel) -> str | None:
-    """Why a model has no lean forward; None where it has."""
+def is_lean(model: PreTrainedModel) -> bool:
+    """Whether a `LeanForward` computes what a model does: one of a family here, made as usual."""
     name = type(model).__name__
-    family = name.removesuffix("ForCausalLM")
-    if type(model) is not getattr(_FAMILIES.get(family), name, None):
-        return f"{name} is of no family that is known here"
-    if _has_any_global_hook():  # type: ignore[no-untyped-call]
-        return "hooks are registered for all modules"
-    if getattr(model, "_tp_size", None) is not None:
-        return "it is spread over several devices"
-    if getattr(model.config, "final_logit_softcapping", None) is not None:
-        return "it caps its logits"
-    return _part_reason(_FAMILIES[family], model)
+    family = _FAMILIES.get(name.removesuffix("ForCausalLM"))
+    return (
+        family is not None
+        and type(model) is getattr(family, name)
+        and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        and getattr(model, "_tp_size", None) is None
+        and getattr(model.config, "final_logit_softcapping", None) is None
+        and _is_usual(family, model)
+    )
 
 
-def _part_reason(family: ModuleType, part: torch.nn.Module) -> str | None:
-    """Why a module cannot be computed here, or one in it whose forward is not called."""
-    kind, names = type(part), {*part._modules, *part._parameters}
-    name, inner = kind.__name__, names - _CALLED - _JOINED
-    if kind is torch.nn.ModuleList:
-        inner = names
-    elif kind.__module__ != family.__name__:
-        return f"a {name} is where one of {family.__name__} is expected"
-    elif not inner <= _COMPUTED | {"weight"}:
-        return f"a {name} is not made as usual"
-    # A forward of the class may have been exchanged for all models, by a library of kernels.
-    elif _is_hooked(part) or kind.forward.__module__ != kind.__module__:
-        return f"a {name} has hooks or another forward than its own"
-    if part.training:
-        return f"a {name} is in training mode"
-    parts = (part._modules[of] for of in part._modules if of in inner)
-    return next((why for of in parts if of is not None and (why := _part_reason(family, of))), None)
+def _is_usual(family: ModuleType, part: torch.nn.Module) -> bool:
+    """Whether a module is as the family has it, with all in it whose forward is not called."""
+    kind, inner = type(part), {*part._modules, *part._parameters}
+    is_as_made = kind is torch.nn.ModuleList
+    if not is_as_made:
+        inner -= _CALLED | _JOINED
+        is_as_made = (
+            kind.__module__ == family.__name__
+            and inner <= _COMPUTED | {"weight"}
+            # It may have been exchanged for all models, by a library of kernels.
+            and kind.forward.__module__ == kind.__module__
+            and not _is_hooked(part)
+        )
+    parts = (module for name, module in part._modules.items() if name in inner and module)
+    return is_as_made and not part.training and all(_is_usual(family, of) for of in parts)
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:
@@ -119,49 +116,33 @@ class _Norm(NamedTuple):
         return cls(weight, eps, float(is_offset), function)
 
 
-class _Layer(NamedTuple):
+class _Layer:
     """What a decoder layer computes with; to look it up in modules takes as long as to add."""
 
-    input_norm: _Norm
-    query_key_value: _Parts
-    head_norms: tuple[_Norm, _Norm] | None
-    output: _Function
-    norm_of_attended: _Norm | None
-    mlp_norm: _Norm
-    gate_up: _Parts
-    activation: _Function
-    is_gelu: bool | None
-    down: _Function
-    norm_of_mlp: _Norm | None
-    attention: Any
-    kind: str
-
-    @classmethod
-    def of(cls, layer: Any, kind: str, join: Callable[..., _Parts]) -> _Layer:
+    def __init__(self, layer: Any, kind: str, join: Callable[..., _Parts]) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         norms = {name: _Norm.of(layer._modules[name]) for name in layer._modules if "norm" in name}
-        head_norms = None
+        self.kind = kind
+        self.attention = attention
+        self.input_norm = norms["input_layernorm"]
+        self.query_key_value = join(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.head_norms: tuple[_Norm, _Norm] | None = None
         if attention._modules.keys() >= _HEAD_NORMS:
-            head_norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
+            self.head_norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
+        self.output = _function(attention.o_proj)
         # Of two norms around attention the second is of what it adds.
-        after = norms["post_attention_layernorm"]
-        before_mlp = norms.get("pre_feedforward_layernorm")
-        is_known = type(mlp.act_fn) in _GATES and not _is_hooked(mlp.act_fn)
-        return cls(
-            input_norm=norms["input_layernorm"],
-            query_key_value=join(attention.q_proj, attention.k_proj, attention.v_proj),
-            head_norms=head_norms,
-            output=_function(attention.o_proj),
-            norm_of_attended=None if before_mlp is None else after,
-            mlp_norm=before_mlp or after,
-            gate_up=join(mlp.gate_proj, mlp.up_proj),
-            activation=mlp.act_fn,
-            is_gelu=_GATES[type(mlp.act_fn)] if is_known else None,
-            down=_function(mlp.down_proj),
-            norm_of_mlp=norms.get("post_feedforward_layernorm"),
-            attention=attention,
-            kind=kind,
+        after, before_mlp = (
+            norms["post_attention_layernorm"],
+            norms.get("pre_feedforward_layernorm"),
         )
+        self.norm_of_attended = None if before_mlp is None else after
+        self.mlp_norm = before_mlp or after
+        self.gate_up = join(mlp.gate_proj, mlp.up_proj)
+        self.activation = mlp.act_fn
+        # None for an activation that `layer_operations.gate` does not compute.
+        self.is_gelu = None if _is_hooked(mlp.act_fn) else _GATES.get(type(mlp.act_fn))
+        self.down = _function(mlp.down_proj)
+        self.norm_of_mlp = norms.get("post_feedforward_layernorm")
 
 
 def _function(module: torch.nn.Module) -> _Function:
@@ -187,43 +168,27 @@ def _linear_of_few(
     return (product if bias is None else product + bias)[None]
 
 
-def _apart(*modules: torch.nn.Module) -> _Parts:
-    """Linear layers, or what is in their place, that read the same states."""
-    functions = [_function(module) for module in modules]
-    return lambda states: [function(states) for function in functions]
-
-
 class _Joined:
     """Linear layers that read the same states, as one over a copy of their weights."""
 
     def __init__(self, *layers: torch.nn.Linear) -> None:
         self._layers = layers
         self._sizes = [layer.out_features for layer in layers]
-        self._copied = {name: torch.cat(parts) for name, parts in self._parts()}
-        self.num_bytes = sum(copied.nbytes for copied in self._copied.values())
-
-    def _parts(self) -> list[tuple[str, list[torch.Tensor]]]:
-        names = ("weight",) if self._layers[0].bias is None else ("weight", "bias")
-        return [(name, [getattr(layer, name) for layer in self._layers]) for name in names]
+        names = ("weight",) if layers[0].bias is None else ("weight", "bias")
+        self.copies = {name: torch.cat([getattr(of, name) for of in layers]) for name in names}
 
     def refresh(self) -> None:
         """Copies the weights, which may have changed."""
-        for name, parts in self._parts():
-            torch.cat(parts, out=self._copied[name])
+        for name, copied in self.copies.items():
+            torch.cat([getattr(layer, name) for layer in self._layers], out=copied)
 
     def __call__(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
-        product = torch.nn.functional.linear(states, **self._copied)
+        product = torch.nn.functional.linear(states, **self.copies)
         return torch.split(product, self._sizes, dim=-1)
 
 
-def _may_be_joined(*modules: torch.nn.Module) -> bool:
-    linear = all(type(module) is torch.nn.Linear and not _is_hooked(module) for module in modules)
-    kinds = {(module.weight.dtype, module.bias is None) for module in modules if linear}
-    return len(kinds) == 1
-
-
 class LeanForward:
-    """Computes what the forward of a model without a `lean_reason` does, without its Python.
+    """Computes what the forward of a model that `is_lean` does, without its Python.
 
     Embedding, projections, activations and rotary angles are the model's own modules, whatever they
     are; what is between them is done here. With kernels, for passes of a `Tree`, a layer of linear
@@ -245,18 +210,25 @@ class LeanForward:
         kinds = layer_types(model.config)
         self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
         made = zip(decoder.layers, kinds, strict=True)
-        self._layers = [_Layer.of(layer, kind, self._join) for layer, kind in made]
+        self._layers = [_Layer(layer, kind, self._join) for layer, kind in made]
 
     def _join(self, *modules: Any) -> _Parts:
-        if not (self._joins and _may_be_joined(*modules)):
-            return _apart(*modules)
-        self._joined.append(_Joined(*modules))
-        return self._joined[-1]
+        """Linear layers, or what is in their place, that read the same states."""
+        linear = all(type(of) is torch.nn.Linear and not _is_hooked(of) for of in modules)
+        if (
+            self._joins
+            and linear
+            and len({(of.weight.dtype, of.bias is None) for of in modules}) == 1
+        ):
+            self._joined.append(_Joined(*modules))
+            return self._joined[-1]
+        functions = [_function(module) for module in modules]
+        return lambda states: [function(states) for function in functions]
 
     @property
     def num_copied_bytes(self) -> int:
         """Bytes of the copied weights."""
-        return sum(joined.num_bytes for joined in self._joined)
+        return sum(copied.nbytes for joined in self._joined for copied in joined.copies.values())
 
     def refresh(self) -> None:
         """Comes before each request: takes the weights as they are now."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from specds._core import TokenTree
-
     Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
 # Finite with what is added to it, also in a part of the slots that is hidden altogether.
 _HIDDEN = -1e9
+
+LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+"""The types of layers that a tree can be verified by."""
 
 
 class Sight(NamedTuple):
@@ -34,15 +32,14 @@ class Sight(NamedTuple):
         """Whether it sees all that came before."""
         return self == (None, None)
 
-    def first(self, positions: torch.Tensor) -> torch.Tensor:
-        """The first visible position of each query position, which may be below 0."""
-        if self.window is not None:
-            return positions - self.window + 1
-        return positions - positions % (self.chunk or 2**62)
 
-
-LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-"""The types of layers that a tree can be verified by."""
+def layer_types(config: Any) -> list[str]:
+    """The attention type of each layer of a text configuration."""
+    if hasattr(config, "layer_types"):
+        return list(config.layer_types)
+    has_window = getattr(config, "sliding_window", None) is not None
+    kind = "sliding_attention" if has_window else "full_attention"
+    return [kind] * int(config.num_hidden_layers)
 
 
 def sight_of(layer_type: str, config: Any) -> Sight:
@@ -79,11 +76,8 @@ class MaskBuilder:
         self._hidden = max(torch.finfo(dtype).min, _HIDDEN)
         self._dtype = dtype
         self._group = group
-
-    @property
-    def has_windows(self) -> bool:
+        self.has_windows = not all(sight.is_full for sight in self._sights.values())
         """Whether some layer does not see all that came before."""
-        return not all(sight.is_full for sight in self._sights.values())
 
     def build(
         self, visible: torch.Tensor, depths: torch.Tensor, lengths: torch.Tensor, end: int
@@ -98,8 +92,9 @@ class MaskBuilder:
             lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
             end: Slots that are seen or hidden.
         """
+        of_row = lengths[:, None]
         masks = {
-            kind: self._of_type(sight, visible, lengths[:, None] + depths, lengths, end)
+            kind: self._of_type(sight, visible, of_row + depths, of_row, end)
             for kind, sight in self._sights.items()
         }
         return masks if self._by_layer_type else next(iter(masks.values()))
@@ -114,13 +109,15 @@ class MaskBuilder:
     ) -> torch.Tensor:
         num_rows, width = positions.shape
         slots = torch.arange(end, device=positions.device)
-        of_prefix = (slots < lengths[:, None])[:, None]
+        of_prefix = (slots < lengths)[:, None]
         if not sight.is_full:
-            earliest = sight.first(positions)[:, :, None]
+            earliest = positions[:, :, None] + 1 - (sight.window or 0)
+            if sight.chunk is not None:
+                earliest = (positions - positions % sight.chunk)[:, :, None]
             of_prefix = of_prefix & (slots >= earliest)
             visible = visible & (positions[:, None] >= earliest)
         mask = self._added(of_prefix)[:, None].expand(-1, self._group, width, -1).contiguous()
-        places = lengths[:, None] + slots[:width]
+        places = lengths + slots[:width]
         shape = (num_rows, self._group, width, width)
         of_nodes = self._added(visible)[:, None].expand(shape)
         mask.scatter_(3, places[:, None, None].expand(shape), of_nodes)
@@ -130,22 +127,3 @@ class MaskBuilder:
         """What is added to a product: nothing where it is seen."""
         added = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
         return added.masked_fill_(~seen, self._hidden)
-
-
-def of_tree(tree: TokenTree | None) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which of a root and its tree see which, the root first, and the depth of each."""
-    if tree is None:
-        return np.ones((1, 1), dtype=np.bool_), np.zeros(1, dtype=np.int64)
-    visible = np.zeros((1 + len(tree),) * 2, dtype=np.bool_)
-    visible[:, 0] = True
-    visible[1:, 1:] = tree.mask()
-    return visible, np.concatenate(([0], tree.depths()))
-
-
-def layer_types(config: Any) -> list[str]:
-    """The attention type of each layer of a text configuration."""
-    if hasattr(config, "layer_types"):
-        return list(config.layer_types)
-    if getattr(config, "sliding_window", None) is not None:
-        return ["sliding_attention"] * int(config.num_hidden_layers)
-    return ["full_attention"] * int(config.num_hidden_layers)

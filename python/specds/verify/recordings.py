@@ -88,33 +88,37 @@ class Pass:
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         # The next request may be made outside of an inference mode that this one is made in.
         with torch.inference_mode(False):
-            self.host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
-            self.inputs = self.host
-            if device.type != "cpu" or recorder(device) is not None:
-                numbers = torch.zeros_like(self.host.numbers, device=device)
-                self.inputs = Inputs.of(numbers, num_rows, width)
+            self._host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
+            stays = device.type == "cpu" and recorder(device) is None
+            self.inputs = self._host if stays else self._host.to(device)
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
+
+    def fill(self, *rows: Any) -> None:
+        """As `Inputs.fill`, on the device."""
+        self._host.fill(*rows)
+        if self.inputs is not self._host:
+            self.inputs.numbers.copy_(self._host.numbers, non_blocking=True)
 
 
 class Kept:
     """What the requests of one model hand on: a cache and the passes recorded over it.
 
     Recordings are right for what `fingerprint` has told (`seen`), and for slots that lie where they
-    did (`storage`).
+    did (`_storage`).
     """
 
     def __init__(self, seen: tuple[Any, ...], num_layers: int) -> None:
         self.seen = seen
         self.cache = TreeCache(num_layers, 0)
-        self.storage = self.cache.storage
+        self._storage = self.cache.storage
         # By shape, and the slots that a row has.
         self.passes: dict[tuple[Shape, int], Pass] = {}
         self.records = True
-        self.memory: SharedMemory | None = None
+        self._memory: SharedMemory | None = None
         self.forward: LeanForward | None = None
-        # For `tree_attention`; None where masks are made.
+        # Whether `tree_attention` runs, None where that is not known yet; its memory where it does.
+        self.has_kernels: bool | None = None
         self.scratch: torch.Tensor | None = None
-        self.has_no_kernels = False
         # Why passes are slower than they might be.
         self.reason = ""
 
@@ -125,10 +129,10 @@ class Kept:
 
     def pass_of(self, shape: Shape, device: torch.device) -> Pass:
         """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
-        if self.cache.storage != self.storage:
+        if self.cache.storage != self._storage:
             self.passes.clear()
-            self.memory = None
-            self.storage = self.cache.storage
+            self._memory = None
+            self._storage = self.cache.storage
         key = shape, self.cache.capacity
         if key not in self.passes:
             self.passes[key] = Pass(*shape[:2], device)
@@ -145,10 +149,9 @@ class Kept:
         record = recorder(device)
         if not self.records or record is None:
             return compute()
-        recording = of_shape.recordings.get(told)
-        if recording is None:
+        if told not in of_shape.recordings:
             try:
-                recording = record(compute, self._memory_on(device), device)
+                of_shape.recordings[told] = record(compute, self._memory_on(device), device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
@@ -157,7 +160,7 @@ class Kept:
                 self.records = False
                 self.slow_down(f"passes are not recorded as CUDA graphs: {failure}")
                 return compute()
-            of_shape.recordings[told] = recording
+        recording = of_shape.recordings[told]
         recording.replay()
         return recording.outputs
 
@@ -165,9 +168,9 @@ class Kept:
         """What the next recording shares with those that there are."""
         if device.type != "cuda":
             return None
-        if self.memory is None or not any(made.recordings for made in self.passes.values()):
-            self.memory = SharedMemory(device)
-        return self.memory
+        if self._memory is None or not any(made.recordings for made in self.passes.values()):
+            self._memory = SharedMemory(device)
+        return self._memory
 
 
 # Those that no request uses at present.
@@ -213,7 +216,7 @@ def held(model: PreTrainedModel) -> tuple[int, int, int]:
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     """All that a recorded pass depends on besides its inputs and the values of the weights."""
-    modules = [
+    modules = tuple(
         (
             id(module),
             type(module),
@@ -223,15 +226,14 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
             tuple((name, of) for name, of in vars(module).items() if _is_plain(of)),
         )
         for module in model.modules()
-    ]
-    configs = {id(config): config for config in _configs(model)}
-    settings = [repr(config.__dict__) for config in configs.values()]
+    )
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    settings = tuple(repr(config.__dict__) for config in configs.values())
     tensors = chain(model.parameters(), model.buffers())
-    weights = [(_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors]
+    weights = tuple((_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
     every = torch.nn.modules.module
     hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
-    casts = autocast_dtype(model.device)
-    return tuple(modules), tuple(settings), tuple(weights), hooks, casts
+    return modules, settings, weights, hooks, autocast_dtype(model.device)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -244,10 +246,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
-
-
-def _configs(model: PreTrainedModel) -> list[Any]:
-    return [module.config for module in model.modules() if hasattr(module, "config")]
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
 from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify import recordings
 from specds.verify.attention import Seen, Tree, group_size, packed_model
-from specds.verify.generic import Runner
-from specds.verify.lean_forward import LeanForward, lean_reason
+from specds.verify.generic import Runner, most_tokens, of_rows
+from specds.verify.lean_forward import LeanForward, is_lean
 from specds.verify.masks import MaskBuilder, layer_types, sight_of
 from specds.verify.tree_attention import kernel_reason, make_scratch
 
@@ -58,8 +58,6 @@ class StaticRunner(Runner):
     not depend on lengths. Elsewhere the slots that are seen are rounded up too.
     """
 
-    takes_rows: ClassVar[bool] = True
-
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
@@ -68,12 +66,11 @@ class StaticRunner(Runner):
         super().__init__(model, **sizes)
         # On a CPU not: there the rows that are visited cost less than all of them.
         self.accepts = self._records or self._device.type != "cpu"
-        group = group_size(self._config)
-        self._packed_masks = MaskBuilder(self._config, model.dtype, group)
+        self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
+        # The slots that a recording sees are more than there are.
+        self._always_masks = self._records or self._masks.has_windows
         self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
-        self._compute_logits: Callable[..., torch.Tensor]
-        self._pending: tuple[torch.Tensor, torch.cuda.Event | None, int, int] | None = None
-        self._num_moved = 0
+        self._compute: Callable[..., torch.Tensor]
 
     def _make_cache(self, num_rows: int) -> TreeCache:
         num_layers = self._config.num_hidden_layers
@@ -102,51 +99,44 @@ class StaticRunner(Runner):
         logits = super().prefill_rows(prompts, chunk_size)
         # What heads are like is known now. What recordings use is made to last.
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
-            self._prepare()
+            self._choose()
         return logits
 
-    def _prepare(self) -> None:
-        """Chooses how passes are computed."""
-        kept = self._kept
-        is_new = kept.scratch is None and not kept.has_no_kernels
-        reason = kernel_reason(self._device, self._model.dtype, self.cache.head_sizes)
-        if is_new and reason is None:
-            kept.scratch = make_scratch(self._device)
-        self._choose()
-        if is_new and kept.scratch is not None:
-            self._try_kernels()
-
     def _choose(self) -> None:
+        """Chooses how passes are computed: with kernels, if they do not fail in one."""
         kept = self._kept
-        if lean_reason(self._model) is not None:
-            self._compute_logits = self._by_packed_model()
-            return
+        if kept.has_kernels is None:
+            reason = kernel_reason(self._device, self._model.dtype, self.cache.head_sizes)
+            kept.has_kernels = reason is None
+            if kept.has_kernels:
+                kept.scratch = make_scratch(self._device)
+                self._compute = self._chosen()
+                try:
+                    self._try()
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as failure:
+                    kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
+                    kept.has_kernels, kept.scratch, kept.forward = False, None, None
+        self._compute = self._chosen()
+
+    def _try(self) -> None:
+        """A pass that commits nothing."""
+        num_rows = len(self.cache.lengths)
+        of_shape, end = self._filled([0] * num_rows, [None] * num_rows, [()] * num_rows)
+        self._pass(of_shape.inputs, end)
+
+    def _chosen(self) -> Callable[..., torch.Tensor]:
+        kept = self._kept
+        if not is_lean(self._model):
+            return self._by_packed_model()
         if kept.forward is None:
             kept.forward = LeanForward(self._model, has_kernels=kept.scratch is not None)
         else:
             kept.forward.refresh()
         # Operations that are noted for no gradient cost less: a tenth of a pass of a small model.
         # A recording is written to later on, which what comes of inference mode cannot be.
-        forward = kept.forward
-        self._compute_logits = forward if self._records else torch.inference_mode()(forward)
-
-    def _try_kernels(self) -> None:
-        """Goes on without kernels if they fail in a pass; it commits nothing."""
-        kept, num_rows = self._kept, len(self.cache.lengths)
-        of_shape, end = self._filled([0] * num_rows, [None] * num_rows, [()] * num_rows)
-        try:
-            self._pass(of_shape.inputs, end)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as failure:
-            kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
-            kept.has_no_kernels, kept.scratch, kept.forward = True, None, None
-            self._choose()
-
-    @property
-    def reason(self) -> str:
-        """As `Runner.reason`."""
-        return self._kept.reason
+        return kept.forward if self._records else torch.inference_mode()(kept.forward)
 
     def _by_packed_model(self) -> Callable[..., torch.Tensor]:
         told = Seen()
@@ -161,13 +151,17 @@ class StaticRunner(Runner):
 
         return compute
 
+    @property
+    def reason(self) -> str:
+        """As `Runner.reason`."""
+        return self._kept.reason
+
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> list[torch.Tensor]:
         """As `Runner.verify_rows`."""
-        logits, _ = self._run(token_ids, trees, [()] * len(trees), None)
-        sizes = [1 if tree is None else 1 + len(tree) for tree in trees]
-        return [row[:size] for row, size in zip(logits, sizes, strict=False)]
+        logits, _, _ = self._run(token_ids, trees, [()] * len(trees), None)
+        return of_rows(logits, trees)
 
     def launch(
         self,
@@ -175,28 +169,26 @@ class StaticRunner(Runner):
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
         request: PassRequest,
-    ) -> None:
+    ) -> Callable[[], list[Decision]]:
         """Starts `verify_rows` and the acceptance, and leaves the device to it.
 
         What a row is `forced` to emit, from its next token on, counts whatever is chosen.
+
+        Returns:
+            Waits for the device and returns what came of each row.
         """
-        logits, reported = self._run(token_ids, trees, forced, request)
-        assert reported is not None
+        logits, reported, inputs = self._run(token_ids, trees, forced, request)
+        if reported is None:
+            reported = self._accept(inputs, logits, request)
         on_host = reported.to("cpu", non_blocking=True)
         done = recordings.event(self._device)
-        self._pending = on_host, done, logits.shape[1], len(trees)
 
-    def wait(self) -> list[Decision]:
-        """What came of the pass that was launched, once it is done."""
-        assert self._pending is not None, "nothing was launched"
-        (reported, done, width, num_rows), self._pending = self._pending, None
-        if done is not None:
-            done.synchronize()
-        return decisions(reported.numpy(), width)[:num_rows]
+        def wait() -> list[Decision]:
+            if done is not None:
+                done.synchronize()
+            return decisions(on_host.numpy(), logits.shape[1])[: len(trees)]
 
-    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
-        """As `Runner.commit_rows`; a pass that accepted has moved most of it already."""
-        self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
+        return wait
 
     def _run(
         self,
@@ -204,7 +196,8 @@ class StaticRunner(Runner):
         trees: Sequence[TokenTree | None],
         forced: Sequence[Sequence[int]],
         request: PassRequest | None,
-    ) -> Outputs:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, Inputs]:
+        """The logits of a pass, what it reports where its recording accepts too, its inputs."""
         self._num_moved = 0 if request is None else 1 + _MOVED
         of_shape, end = self._filled(token_ids, trees, forced)
         inputs = of_shape.inputs
@@ -217,10 +210,7 @@ class StaticRunner(Runner):
 
         # Greedy choices are the same for all requests, whoever makes them.
         told = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
-        logits, reported = self._kept.outputs(of_shape, told, compute, self._device)
-        if request is not None and reported is None:
-            reported = self._accept(inputs, logits, request)
-        return logits, reported
+        return *self._kept.outputs(of_shape, told, compute, self._device), inputs
 
     def _filled(
         self,
@@ -229,8 +219,8 @@ class StaticRunner(Runner):
         forced: Sequence[Sequence[int]],
     ) -> tuple[Pass, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
-        kept, lengths, num_rows = self._kept, self.cache.lengths, len(trees)
-        width = max(1 if tree is None else 1 + len(tree) for tree in trees)
+        kept, lengths = self._kept, self.cache.lengths
+        num_rows, width = len(trees), most_tokens(trees)
         if self._records:
             num_rows = 1 << (num_rows - 1).bit_length()
             width = max(1 + min(bucket(width - 1, NODES, 64), self._most_nodes), width)
@@ -242,9 +232,7 @@ class StaticRunner(Runner):
         if kept.scratch is not None:
             end = self.cache.capacity
         of_shape = kept.pass_of((num_rows, width, end if self._records else 0), self._device)
-        of_shape.host.fill(token_ids, trees, lengths, forced)
-        if of_shape.inputs is not of_shape.host:
-            of_shape.inputs.numbers.copy_(of_shape.host.numbers, non_blocking=True)
+        of_shape.fill(token_ids, trees, lengths, forced)
         return of_shape, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
@@ -262,27 +250,14 @@ class StaticRunner(Runner):
         places, moved = self._places(inputs), slice(1, 1 + _MOVED)
         self.cache.move(places.gather(1, path[:, moved]).flatten(), places[:, moved].flatten())
 
-    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
-        num_rows, width = inputs.token_ids.shape
-        self.cache.place(self._places(inputs).flatten(), end, 0, num_rows)
-        positions = inputs.lengths[:, None] + inputs.depths
-        seen: Masks | Tree = None
+    def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
+        seen: Masks | Tree
         if self._kept.scratch is not None:
             told = inputs.lengths, positions, inputs.ancestors
             seen = Tree(*told, self._sights, self._kept.scratch)
-        # A single token sees all that there is, which attention does faster without a mask.
-        elif num_rows * width > 1 or self._records or self._packed_masks.has_windows:
-            visible = inputs.visible()
-            seen = self._packed_masks.build(visible, inputs.depths, inputs.lengths, end)
-        ids = inputs.token_ids.view(1, -1)
-        logits = self._compute_logits(ids, positions.view(1, -1), seen, self.cache)
-        return logits.view(num_rows, width, -1)
-
-    def _places(self, inputs: Inputs) -> torch.Tensor:
-        """Where the states of a pass go, int64 `(num_rows, width)`: see `TreeCache`."""
-        num_rows, width = inputs.token_ids.shape
-        rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
-        return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
+        else:
+            seen = self._mask(inputs, end)
+        return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 
 RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}

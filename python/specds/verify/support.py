@@ -24,12 +24,9 @@ from specds.verify.static import AUTO, RUNNERS, name_of, runner_class
 from specds.verify.tree_attention import kernel_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from transformers import PreTrainedModel
-
-MIN_TRANSFORMERS = (5, 17)
-"""Oldest release whose cache and mask interfaces this package uses."""
 
 _ATTENTION = {"sdpa", "eager"}
 # Scaling that depends on the largest position of a pass, which a tree's deepest node would decide.
@@ -59,19 +56,20 @@ class Support:
 Verification = str | type[Runner]
 """How drafts are verified: a name in `specds.verify.RUNNERS`, or a class like these."""
 
+# What the numeric check of a model found, by how drafts are verified, and what was warned of.
+_checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
-def check_model(
-    model: PreTrainedModel, prompt_length: int | None = None, *, verification: Verification = "tree"
-) -> Support:
+
+def check_model(model: PreTrainedModel, *, verification: Verification = "tree") -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
     The logits of one pass over eight nodes are compared with plain passes over the tree's paths,
-    which use neither our cache nor our masks: three forward passes over some twenty tokens.
+    which use neither our cache nor our masks: three forward passes over some twenty tokens, or as
+    many as cross the model's windows of at most 512 tokens.
 
     Args:
         model: The model to check.
-        prompt_length: Tokens before the tree. By default 12, or as many as cross the model's
-            windows of at most 512 tokens.
         verification: How drafts are verified.
 
     Raises:
@@ -83,8 +81,11 @@ def check_model(
     if reasons:
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
+    sights = (sight_of(kind, config) for kind in {*layer_types(config)})
+    windows = [sight.window or sight.chunk or 0 for sight in sights]
+    prompt_length = max([12, *(window + 3 for window in windows if 0 < window <= 512)])
     try:
-        error = tree_error(model, prompt_length or _prompt_length(config), verification)
+        error = tree_error(model, prompt_length, verification)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
@@ -105,11 +106,6 @@ def _resolution(dtype: torch.dtype) -> float:
         return 2.0**-10  # TensorFloat-32 keeps ten bits
     # Norms and rotary angles are float32 in most models, whatever the dtype.
     return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
-
-
-# What the numeric check of a model found, by how drafts are verified, and whether it was warned of.
-_checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
-_warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
 
 def require_support(
@@ -172,56 +168,63 @@ def require_verification(
 
 
 def require_transformers(version: str = transformers.__version__) -> None:
-    """Refuses a transformers release older than `MIN_TRANSFORMERS`.
+    """Refuses a release of transformers that lacks the interfaces which this package uses.
 
     Raises:
         ImportError: Naming the version found and the way out.
     """
-    if tuple(int(part) for part in version.split(".")[:2]) < MIN_TRANSFORMERS:
-        needed = ".".join(map(str, MIN_TRANSFORMERS))
+    if tuple(int(part) for part in version.split(".")[:2]) < (5, 17):
         raise ImportError(
-            f"specds needs transformers {needed} or newer, found {version}: "
-            f"run `pip install 'transformers>={needed}'`"
+            f"specds needs transformers 5.17 or newer, found {version}: "
+            "run `pip install 'transformers>=5.17'`"
         )
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
     """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
-    return [
+    reasons = [
         *_state_reasons(model, config),
         *_training_reasons(model, config),
         *_process_reasons(model, verification),
         *_position_reasons(model, config),
-        *_attention_reasons(config, verification),
-        *(_packing_reasons(model, config, verification) if verification != "tree" else ()),
     ]
-
-
-def _state_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    reasons = []
-    if model.config.is_encoder_decoder:
-        reasons.append("it is an encoder-decoder model")
-    others = sorted({*layer_types(config)} - LAYER_TYPES)
-    if others:
-        reasons.append(f"layers of type {', '.join(others)} are no plain attention over a KV cache")
-    elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
-        reasons.append("its recurrent state cannot drop a rejected branch")
+    # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
+    if config._attn_implementation not in _ATTENTION and verification != "fast":
+        reasons.append(
+            f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
+            "`attn_implementation='sdpa'` or 'eager'"
+        )
+    if verification != "tree":
+        packing = packing_reasons(model)
+        has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
+        if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
+            packing.append("its attention caps logits")
+        reasons += [f"{reason}: use verification='tree'" for reason in packing]
     return reasons
 
 
-def _training_reasons(model: PreTrainedModel, config: Any) -> list[str]:
+def _state_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+    if model.config.is_encoder_decoder:
+        yield "it is an encoder-decoder model"
+    others = sorted({*layer_types(config)} - LAYER_TYPES)
+    if others:
+        yield f"layers of type {', '.join(others)} are no plain attention over a KV cache"
+    elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
+        yield "its recurrent state cannot drop a rejected branch"
+
+
+def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
     if not model.training:
-        return []
+        return
     settings = {**vars(model.config), **vars(config)}
     random = {name for name in settings if "drop" in name or "jitter" in name}
     active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
     if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
-        return ["it is in training mode, where dropout is random: call `model.eval()`"]
-    if any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
-        return ["it is in training mode with gradient checkpointing, which keeps no KV cache"]
-    return []
+        yield "it is in training mode, where dropout is random: call `model.eval()`"
+    elif any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
 
 
 def num_sharing(model: PreTrainedModel) -> int:
@@ -229,73 +232,39 @@ def num_sharing(model: PreTrainedModel) -> int:
     return getattr(model, "_tp_size", None) or 1
 
 
-def _process_reasons(model: PreTrainedModel, verification: Verification) -> list[str]:
+def _process_reasons(model: PreTrainedModel, verification: Verification) -> Iterator[str]:
     """Why the processes that share a model may not draft, each by its own clock."""
     if not torch.distributed.is_available():
-        return []
+        return
     num = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if num_sharing(model) > 1 and verification != "tree":
-        return ["its tensors are spread over processes: use verification='tree'"]
-    if num_sharing(model) not in (1, num):
-        return ["its tensors are spread over some processes, and drafts are shared by all"]
     shards: Any = is_deepspeed_zero3_enabled
-    if num > 1 and (is_fsdp_managed_module(model) or shards()):
-        return ["its weights are spread over processes, which must run the same passes"]
-    return []
+    if num_sharing(model) > 1 and verification != "tree":
+        yield "its tensors are spread over processes: use verification='tree'"
+    elif num_sharing(model) not in (1, num):
+        yield "its tensors are spread over some processes, and drafts are shared by all"
+    elif num > 1 and (is_fsdp_managed_module(model) or shards()):
+        yield "its weights are spread over processes, which must run the same passes"
 
 
-def _position_reasons(model: PreTrainedModel, config: Any) -> list[str]:
-    reasons = []
+def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     nested = getattr(config, "attn_config", None)  # of mpt
     has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
     if has_alibi or config.model_type == "bloom":
-        reasons.append("its alibi biases count cache slots, not positions in the tree")
+        yield "its alibi biases count cache slots, not positions in the tree"
     elif "position_ids" not in inspect.signature(model.forward).parameters:
-        reasons.append("its forward takes no `position_ids`")
-    for scaling in _rope_parameters(config):
+        yield "its forward takes no `position_ids`"
+    if getattr(config, "attn_temperature_tuning", False):
+        yield "it scales queries by cache slots, not positions in the tree"
+    if "local" in getattr(config, "attention_layers", ()):
+        yield "its local attention counts cache slots, not positions in the tree"
+    # One dictionary, or one per layer type.
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
         rope_type = scaling.get("rope_type")
         if rope_type in _ROPE_BY_LENGTH:
-            reasons.append(f"rope type {rope_type} depends on the length of the deepest branch")
+            yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
-            reasons.append("its rotary positions have several dimensions (mrope)")
-    return reasons
-
-
-def _attention_reasons(config: Any, verification: Verification) -> list[str]:
-    reasons = []
-    implementation = config._attn_implementation
-    # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
-    if implementation not in _ATTENTION and verification != "fast":
-        reasons.append(
-            f"attention {implementation!r} takes no tree mask: load the model with "
-            "`attn_implementation='sdpa'` or 'eager'"
-        )
-    if getattr(config, "attn_temperature_tuning", False):
-        reasons.append("it scales queries by cache slots, not positions in the tree")
-    if "local" in getattr(config, "attention_layers", ()):
-        reasons.append("its local attention counts cache slots, not positions in the tree")
-    return reasons
-
-
-def _packing_reasons(model: PreTrainedModel, config: Any, verification: Verification) -> list[str]:
-    reasons = packing_reasons(model)
-    has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
-    if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
-        reasons.append("its attention caps logits")
-    return [f"{reason}: use verification='tree'" for reason in reasons]
-
-
-def _rope_parameters(config: Any) -> list[dict[str, Any]]:
-    """The rope settings of a configuration: one dictionary, or one per layer type."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    return nested or [parameters]
-
-
-def _prompt_length(config: Any) -> int:
-    sights = (sight_of(kind, config) for kind in {*layer_types(config)})
-    windows = [sight.window or sight.chunk or 0 for sight in sights]
-    return max([12, *(window + 3 for window in windows if 0 < window <= 512)])
+            yield "its rotary positions have several dimensions (mrope)"
 
 
 # Three branches of three nodes, two of which part after their first. The nodes of a branch stand
@@ -321,8 +290,8 @@ def tree_error(
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
     try:
-        runner.prefill(torch.from_numpy(known[None, :-1]))
-        rows = runner.verify(int(known[-1]), tree).clone()
+        runner.prefill_rows([torch.from_numpy(known[None, :-1])])
+        rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
     finally:
         runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()

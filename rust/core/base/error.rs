@@ -123,7 +123,9 @@ pub enum Error {
     },
 
     /// Another process builds, adds to, merges or compacts the same datastore.
-    #[error("{0} is being written by another process: wait until it has ended")]
+    #[error(
+        "{0} is being written, by another process or by a builder of this one: wait until it has ended"
+    )]
     Locked(PathBuf),
 
     /// The datastores, or a datastore and what is to be added, or a memory and its reader, are not of

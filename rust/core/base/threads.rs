@@ -7,11 +7,9 @@ use rayon::prelude::*;
 
 use crate::base::error::{Error, Result};
 
-/// Does the work on every item and gives the results in order, in parallel by at least `min_len`
-/// items each; those of one thread are done here.
+/// Does the work on every item, each thread at least `min_len` of them; gives the results in order.
 ///
-/// A forked process has rayon's pool, but none of its threads, and would wait for them forever: there
-/// the work is done one item after the other.
+/// A forked process has rayon's pool but none of its threads: it does the work itself.
 pub(crate) fn in_parallel<T: Send, R: Send>(
     items: &mut [T],
     min_len: usize,

@@ -3,47 +3,26 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::error::{Error, Result};
 use crate::build::admission::Admission;
 use crate::build::checks::{check_documents, check_target, split_documents};
 use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
-use crate::build::finished_shard::{FinishedShard, move_shard};
-use crate::build::index_workers::{Event, IndexWorkers, Job};
+use crate::build::index_workers::{IndexWorkers, Job};
 use crate::build::options::DatastoreOptions;
 use crate::build::staging::Staging;
-use crate::index::write::Stage;
+use crate::index::write::{Progress, Stage};
 use crate::lookup::datastore::Datastore;
-use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, folder_name};
+use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;
 
-/// Builds a datastore: takes documents, streams their tokens to disk, and indexes each shard in the
-/// background once its text is complete.
+/// Takes documents, streams their tokens to disk, and indexes each shard in the background once its
+/// text is complete.
 ///
-/// Everything is written beside the target, in `.NAME.build`, and published in one step: a build
-/// that fails, is dropped or killed leaves the old datastore, or none. With a
-/// [`plan`](DatastoreOptions::plan), the next build of the same plan goes on from there: it says by
-/// [`num_given`](Self::num_given) how many documents it need not be given again.
-///
-/// # Examples
-///
-/// ```
-/// # fn main() -> specds::Result<()> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let path = folder.path().join("example");
-/// use std::ops::ControlFlow;
-/// use specds::build::{DatastoreBuilder, DatastoreOptions};
-///
-/// let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
-/// builder.add_documents(&[1, 2, 3, 1, 2, 4], &[3, 3])?;
-/// let datastore = builder.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
-///
-/// let found = datastore.lookup(&[9, 1, 2], 16, 1)?;
-/// assert_eq!((found.length, found.count()), (2, 2));
-/// assert_eq!(datastore.continuations(&found, 10), [(3, 1), (4, 1)]);
-/// # Ok(())
-/// # }
-/// ```
+/// Everything is written beside the target and published in one step: a build that fails or is killed
+/// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the
+/// same plan goes on after the first [`num_given`](Self::num_given) documents.
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
     /// The manifest of the datastore that is added to.
@@ -54,6 +33,8 @@ pub struct DatastoreBuilder {
     indexer: Option<IndexWorkers>,
     shards: Vec<BuiltShard>,
     current: Option<DocumentLog>,
+    /// The tokens of shards that a killed build had completed.
+    num_taken_up: u64,
     admission: Admission,
     has_failed: bool,
 }
@@ -61,24 +42,12 @@ pub struct DatastoreBuilder {
 /// A shard whose text is complete; `entry` is there once its index is.
 struct BuiltShard {
     num_tokens: u64,
-    num_given: u64,
-    /// The tokens that are sorted, and those whose positions are written.
-    num_sorted: u64,
-    num_written: u64,
     entry: Option<ShardEntry>,
 }
 
 impl DatastoreBuilder {
     /// Starts a build of the datastore at `path`, whose parent folder must exist, or goes on with
     /// one that was killed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Exists`] where something is at `path` and may not be,
-    /// [`Error::NotADatastore`] where it may be, but is not a datastore,
-    /// [`Error::OtherTokenizer`] where that datastore is to be added to and is of another
-    /// tokenizer, [`Error::Locked`] where another process builds there,
-    /// [`Error::InvalidArgument`] for options out of their bounds, [`Error::Io`].
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
@@ -89,10 +58,7 @@ impl DatastoreBuilder {
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(
-                options.num_threads(limit),
-                options.index(),
-            )?),
+            indexer: Some(IndexWorkers::new(options.num_threads(limit))?),
             admission: Admission::default(),
             options,
             old,
@@ -100,6 +66,7 @@ impl DatastoreBuilder {
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
+            num_taken_up: 0,
             has_failed: false,
         };
         // What is there already is a duplicate.
@@ -117,21 +84,15 @@ impl DatastoreBuilder {
         Ok(builder)
     }
 
-    /// Adds documents: their tokens one after the other, and the number of tokens of each. The
-    /// separator is added after each; a document without tokens is skipped, and one that came
-    /// before where duplicates are dropped. Writes to disk; O(tokens).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`], [`Error::TooManyTokens`] where a document does not fit into a
-    /// shard, [`Error::InvalidArgument`] where `lengths` do not add up: then nothing was added, and
-    /// the build can go on. [`Error::Io`], [`Error::OutOfMemory`]: then it cannot.
+    /// Adds documents: their tokens one after the other, and the number of tokens of each; empty ones
+    /// are skipped. What is refused adds nothing, and the build can go on; after an error of the disk,
+    /// it cannot. O(tokens).
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
-        while let Some(event) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
-            self.note(event?)?;
+        while let Some(indexed) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
+            self.note(indexed?);
         }
         for document in split_documents(tokens, lengths) {
             if self.admission.admit(document, &self.options) {
@@ -170,10 +131,6 @@ impl DatastoreBuilder {
     }
 
     /// Where the build writes, and where its caller may note what is to be removed with the rest.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BuildFailed`].
     pub fn staging_folder(&self) -> Result<&Path> {
         Ok(self.staging()?.path())
     }
@@ -186,16 +143,11 @@ impl DatastoreBuilder {
         }
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens) time. It
-    /// has no prior yet: [`fit_missing`](crate::fused::fit_missing) gives it one.
+    /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, which
+    /// [`fit_missing`](crate::fused::fit_missing) gives it. O(tokens).
     ///
-    /// `progress` is called with a stage, how much of it is done, and how much it is in all;
-    /// breaking from it stops the build.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::EmptyCorpus`], [`Error::OutOfMemory`], [`Error::Exists`], [`Error::Stopped`],
-    /// [`Error::BuildFailed`], [`Error::Io`]. Without a plan, nothing is left of the build then.
+    /// `progress` hears a stage, how much of it is done, and how much it is in all; breaking from it
+    /// stops the build. Where it fails without a plan, nothing is left of the build.
     pub fn finish(
         mut self,
         progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
@@ -214,6 +166,7 @@ impl DatastoreBuilder {
         }
         let target = self.staging()?.target().to_owned();
         check_target(&target, &self.options)?;
+        self.gather()?;
         let staging = self.staging.take().ok_or(Error::BuildFailed)?;
         if has_changed {
             staging.publish(manifest)?;
@@ -270,7 +223,7 @@ impl DatastoreBuilder {
         };
         let index = self.shards.len();
         let (folder, text, checkpoint) = text.finish()?;
-        self.push(&checkpoint, None)?;
+        self.push(checkpoint.num_tokens, None)?;
         if let Some(indexer) = &self.indexer {
             indexer.add(Job {
                 index,
@@ -281,85 +234,54 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    fn push(&mut self, checkpoint: &Checkpoint, entry: Option<ShardEntry>) -> Result<()> {
+    fn push(&mut self, num_tokens: u64, entry: Option<ShardEntry>) -> Result<()> {
         let num_old = self.old.as_ref().map_or(0, |old| old.shards.len());
         if num_old + self.shards.len() == MAX_SHARDS {
             let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
             return Err(Error::invalid("max_shard_tokens", reason));
         }
-        let num_done = entry.as_ref().map_or(0, |_| checkpoint.num_tokens);
-        self.shards.push(BuiltShard {
-            num_tokens: checkpoint.num_tokens,
-            num_given: checkpoint.num_given,
-            num_sorted: num_done,
-            num_written: num_done,
-            entry,
-        });
+        self.shards.push(BuiltShard { num_tokens, entry });
         Ok(())
     }
 
-    /// Moves an indexed shard to the complete ones.
-    fn complete(&mut self, index: usize, shard: ShardEntry) -> Result<()> {
-        let (built, staging) = (&self.shards[index], self.staging()?);
-        let folder = staging.shards().join(folder_name(&shard.id));
-        let completed = FinishedShard {
-            num_given: built.num_given,
-            shard,
-        };
-        completed.write(staging, index)?;
-        move_shard(&staging.workplace(index), &folder)?;
-        self.shards[index].entry = Some(completed.shard);
-        Ok(())
-    }
-
-    /// Takes a complete shard as the next one.
-    fn take(&mut self, completed: FinishedShard, folder: &Path) -> Result<()> {
-        let FinishedShard { num_given, shard } = completed;
-        let text = Checkpoint {
-            num_tokens: shard.num_tokens,
-            num_documents: shard.num_documents,
-            num_given,
-            is_complete: true,
-        };
-        self.admission.take_up(&text, folder, &self.options)?;
-        self.push(&text, Some(shard))
+    fn note(&mut self, (index, shard): (usize, ShardEntry)) {
+        self.shards[index].entry = Some(shard);
     }
 
     fn index_shards(&mut self, report: &mut Report) -> Result<()> {
         let mut indexer = self.indexer.take().ok_or(Error::BuildFailed)?;
         indexer.close();
         loop {
-            self.report(report)?;
+            self.report(indexer.progress(), report)?;
             if self.shards.iter().all(|shard| shard.entry.is_some()) {
                 return Ok(());
             }
-            if let Some(event) = indexer.recv()? {
-                self.note(event)?;
+            if let Some(indexed) = indexer.recv()? {
+                self.note(indexed);
             }
         }
     }
 
-    fn note(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Progress { index, stage, done } => {
-                let shard = &mut self.shards[index];
-                match stage {
-                    Stage::Sort => shard.num_sorted = done,
-                    _ => shard.num_written = done,
-                }
-                Ok(())
-            }
-            Event::Indexed { index, shard } => self.complete(index, shard),
+    /// Puts the complete shards where they are published from. They stay where they were written too,
+    /// so that a build which is killed meanwhile is taken up.
+    fn gather(&self) -> Result<()> {
+        let staging = self.staging()?;
+        for index in 0..self.shards.len() {
+            let from = staging.workplace(index);
+            let shard = ShardManifest::read_sealed(&from).ok_or(Error::BuildFailed)?;
+            shard.link(&from, &shard.entry().folder(&staging.shards()))?;
         }
+        Ok(())
     }
 
-    fn report(&self, report: &mut Report) -> Result<()> {
-        let sum = |count: fn(&BuiltShard) -> u64| self.shards.iter().map(count).sum();
-        let num_tokens = sum(|shard| shard.num_tokens);
-        report(Stage::Sort, sum(|shard| shard.num_sorted), num_tokens)?;
-        report(Stage::Write, sum(|shard| shard.num_written), num_tokens)?;
-        let num_complete = sum(|shard| shard.entry.is_some().into());
-        report(Stage::Sync, num_complete, self.shards.len() as u64)
+    fn report(&self, progress: &Progress, report: &mut Report) -> Result<()> {
+        let num_tokens = self.shards.iter().map(|shard| shard.num_tokens).sum();
+        let done = |counter: &AtomicU64| self.num_taken_up + counter.load(Ordering::Relaxed);
+        report(Stage::Sort, done(&progress.num_sorted), num_tokens)?;
+        report(Stage::Write, done(&progress.num_written), num_tokens)?;
+        let is_complete = |shard: &&BuiltShard| shard.entry.is_some();
+        let num_complete = self.shards.iter().filter(is_complete).count();
+        report(Stage::Sync, num_complete as u64, self.shards.len() as u64)
     }
 
     fn manifest(&self) -> Manifest {
@@ -391,22 +313,22 @@ impl DatastoreBuilder {
     fn go_on(&mut self) -> Result<()> {
         self.has_failed = true;
         loop {
-            let index = self.shards.len();
-            let staging = self.staging()?;
-            let folder = staging.workplace(index);
-            if let Some((completed, place)) = FinishedShard::recover(staging, index)? {
-                self.take(completed, &place)?;
-            } else if let Some(checkpoint) = Checkpoint::read(&folder) {
-                let text = DocumentLog::open(&folder, &self.options, Some(checkpoint))?;
-                (self.admission).take_up(&checkpoint, &folder, &self.options)?;
-                self.current = Some(text);
-                if !checkpoint.is_complete {
-                    break;
-                }
-                self.complete_text()?;
-            } else {
+            let folder = self.staging()?.workplace(self.shards.len());
+            let Some(checkpoint) = Checkpoint::read(&folder) else {
+                break;
+            };
+            (self.admission).take_up(&checkpoint, &folder, &self.options)?;
+            if let Some(sealed) = ShardManifest::read_sealed(&folder) {
+                self.num_taken_up += checkpoint.num_tokens;
+                self.push(checkpoint.num_tokens, Some(sealed.entry()))?;
+                continue;
+            }
+            let text = DocumentLog::open(&folder, &self.options, Some(checkpoint))?;
+            self.current = Some(text);
+            if !checkpoint.is_complete {
                 break;
             }
+            self.complete_text()?;
         }
         self.has_failed = false;
         Ok(())
@@ -418,7 +340,7 @@ impl Drop for DatastoreBuilder {
         // The threads end first: they write where there may soon be nothing.
         self.indexer = None;
         if let Some(staging) = self.staging.take()
-            && !(self.options.plan.is_some() && FinishedShard::has_begun(&staging))
+            && !(self.options.plan.is_some() && Checkpoint::read(&staging.workplace(0)).is_some())
         {
             staging.remove();
         }

@@ -1,7 +1,7 @@
 //! How do the documents of a shard come to the disk, and what of them outlives a kill?
 
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -44,20 +44,12 @@ impl Checkpoint {
     fn write(self, folder: &Path) -> Result<()> {
         write_note(&Self::path(folder), &self)
     }
-
-    /// Removes the checkpoint, if it is there: nothing more is written once the shard is complete.
-    pub(crate) fn remove(folder: &Path) -> Result<()> {
-        let path = Self::path(folder);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path)(error)),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Streams the documents of a shard to disk.
 pub(crate) struct DocumentLog {
     folder: PathBuf,
+    vocab_size: u32,
     separator: u32,
     width: TokenWidth,
     /// Whether a build may go on from here after a kill: only then there are checkpoints.
@@ -86,6 +78,7 @@ impl DocumentLog {
         };
         Ok(Self {
             folder: folder.to_owned(),
+            vocab_size: options.vocab_size,
             separator: options.separator,
             width,
             is_kept: options.plan.is_some(),
@@ -141,6 +134,8 @@ impl DocumentLog {
             ..
         } = self.written;
         let text = ShardText {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
             tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
             documents: self.documents.finish(64, num_documents)?,
         };

@@ -1,7 +1,7 @@
 //! Who sorts the complete shards while others are still being read?
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
-use crate::index::write::{IndexOptions, ShardText, Stage, write_index};
+use crate::index::write::{Progress, ShardText, write_index};
 use crate::storage::manifest::ShardEntry;
 
 /// A shard whose text is complete, in a folder of its own.
@@ -19,34 +19,22 @@ pub(crate) struct Job {
     pub(crate) text: ShardText,
 }
 
-/// What a worker says.
-pub(crate) enum Event {
-    /// How many tokens of a shard a stage has done.
-    Progress {
-        index: usize,
-        stage: Stage,
-        done: u64,
-    },
-    /// The index of a shard is complete and on the disk.
-    Indexed { index: usize, shard: ShardEntry },
-}
+/// Which shard's index is complete and on the disk, and what it is.
+type Indexed = Result<(usize, ShardEntry)>;
 
-/// Threads that build the indexes of shards, as many as memory and cores allow.
-///
-/// Dropping it waits until they have ended: a sort cannot be interrupted, but nothing is written after
-/// it.
+/// Threads that build the indexes of shards. Dropping them waits until they have ended: a sort cannot be
+/// interrupted.
 pub(crate) struct IndexWorkers {
     pool: ThreadPool,
-    options: IndexOptions,
+    progress: Arc<Progress>,
     /// Cloned for each job: once all are gone, nothing more comes.
-    sender: Option<Sender<Result<Event>>>,
+    sender: Option<Sender<Indexed>>,
     /// The mutex makes builders shareable; it is never locked.
-    events: Mutex<Receiver<Result<Event>>>,
-    is_stopped: Arc<AtomicBool>,
+    indexed: Mutex<Receiver<Indexed>>,
 }
 
 impl IndexWorkers {
-    pub(crate) fn new(num_threads: usize, options: IndexOptions) -> Result<Self> {
+    pub(crate) fn new(num_threads: usize) -> Result<Self> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|_| "specds-index".to_owned())
@@ -54,13 +42,12 @@ impl IndexWorkers {
             .panic_handler(drop)
             .build();
         let failed = |error| Error::invalid("threads", format!("cannot be started: {error}"));
-        let (sender, events) = channel();
+        let (sender, indexed) = channel();
         Ok(Self {
             pool: pool.map_err(failed)?,
-            options,
             sender: Some(sender),
-            events: Mutex::new(events),
-            is_stopped: Arc::default(),
+            progress: Arc::default(),
+            indexed: Mutex::new(indexed),
         })
     }
 
@@ -68,14 +55,14 @@ impl IndexWorkers {
         let Some(sender) = self.sender.clone() else {
             return;
         };
-        let (options, is_stopped) = (self.options.clone(), Arc::clone(&self.is_stopped));
+        let progress = Arc::clone(&self.progress);
         self.pool.spawn(move || {
-            let event = index(job, &options, |progress| {
-                let is_received = sender.send(Ok(progress)).is_ok();
-                is_received && !is_stopped.load(Ordering::Relaxed)
-            });
-            let _ = sender.send(event);
+            let _ = sender.send(index(job, &progress));
         });
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// No more shards will come.
@@ -83,23 +70,22 @@ impl IndexWorkers {
         self.sender = None;
     }
 
-    /// What a worker has said, without waiting.
-    pub(crate) fn poll(&mut self) -> Option<Result<Event>> {
-        self.events().try_recv().ok()
+    /// A shard that is complete, if there is one.
+    pub(crate) fn poll(&mut self) -> Option<Indexed> {
+        self.indexed().try_recv().ok()
     }
 
-    /// What a worker says next: nothing within a tenth of a second, or an error where no worker is
-    /// left to say anything.
-    pub(crate) fn recv(&mut self) -> Result<Option<Event>> {
-        match self.events().recv_timeout(Duration::from_millis(100)) {
-            Ok(event) => event.map(Some),
+    /// The next complete shard: nothing within a tenth of a second, or an error where no worker is left.
+    pub(crate) fn recv(&mut self) -> Result<Option<(usize, ShardEntry)>> {
+        match self.indexed().recv_timeout(Duration::from_millis(100)) {
+            Ok(indexed) => indexed.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Error::BuildFailed),
         }
     }
 
-    fn events(&mut self) -> &mut Receiver<Result<Event>> {
-        self.events
+    fn indexed(&mut self) -> &mut Receiver<Indexed> {
+        self.indexed
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,26 +93,14 @@ impl IndexWorkers {
 
 impl Drop for IndexWorkers {
     fn drop(&mut self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
+        self.progress.is_stopped.store(true, Ordering::Relaxed);
         self.close();
-        while self.events().recv().is_ok() {}
+        while self.indexed().recv().is_ok() {}
     }
 }
 
-/// Indexes a shard, for as long as `report` says so.
-fn index(job: Job, options: &IndexOptions, report: impl Fn(Event) -> bool) -> Result<Event> {
-    let Job {
-        index,
-        folder,
-        text,
-    } = job;
-    let mut progress = |stage, done| {
-        let is_wanted = report(Event::Progress { index, stage, done });
-        is_wanted.then_some(()).ok_or(Error::Stopped)
-    };
-    progress(Stage::Sort, 0)?;
-    let manifest = write_index(&folder, text, options, &mut progress)?;
-    manifest.seal(&folder)?;
-    let shard = manifest.entry();
-    Ok(Event::Indexed { index, shard })
+fn index(job: Job, progress: &Progress) -> Indexed {
+    let manifest = write_index(&job.folder, job.text, progress)?;
+    manifest.seal(&job.folder)?;
+    Ok((job.index, manifest.entry()))
 }

@@ -14,17 +14,8 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 use crate::storage::token_array::TokenWidth;
 
-/// Joins datastores of one tokenizer: the new one at `path` has all their shards, in order. A shard
-/// that several of them have counts once; documents are not compared. Files are linked where the
-/// file system can, and copied elsewhere. The new one has no prior: see
-/// [`fit_missing`](crate::fused::fit_missing).
-///
-/// # Errors
-///
-/// [`Error::OtherTokenizer`] with the first that does not fit the first one; those of opening a
-/// datastore; [`Error::Exists`], [`Error::NotADatastore`] and [`Error::Locked`] as with
-/// [`DatastoreBuilder::create`]; [`Error::InvalidArgument`] without sources or where they have too
-/// many shards; [`Error::Io`].
+/// Joins datastores of one tokenizer: the new one at `path` has all their shards, each once, in order.
+/// Documents are not compared. Files are linked where the file system can. It has no prior yet.
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -100,15 +91,9 @@ pub struct CompactOptions {
     pub drop_duplicates: bool,
 }
 
-/// Rebuilds the shards of the datastore at `path` into as few as the options allow: it is then what
-/// one build of all its documents would have made. Nothing is done where that is what it is
-/// already. Who has it open goes on with the old shards; a rebuild that was killed is taken up by
-/// the next one. What is rebuilt has no prior: see [`fit_missing`](crate::fused::fit_missing).
-///
-/// # Errors
-///
-/// Those of opening a datastore and of building one. The old datastore is left, or the new one is
-/// there.
+/// Rebuilds the datastore at `path` into as few shards as the options allow: what one build of all its
+/// documents would have made, without a prior. Readers go on with the old shards; the next call takes
+/// up one that was killed.
 pub fn compact(
     path: impl AsRef<Path>,
     options: CompactOptions,

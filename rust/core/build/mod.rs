@@ -6,7 +6,6 @@ mod admission;
 pub(crate) mod builder;
 pub(crate) mod checks;
 pub(crate) mod document_log;
-pub(crate) mod finished_shard;
 mod index_workers;
 pub(crate) mod merge;
 pub(crate) mod options;

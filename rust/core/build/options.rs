@@ -5,7 +5,6 @@ use std::thread;
 use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
 use crate::index::suffix_array::{self, most_tokens};
-use crate::index::write::IndexOptions;
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 
@@ -125,14 +124,5 @@ impl DatastoreOptions {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let in_memory = self.max_memory / suffix_array::memory(limit, self.width());
         usize::try_from(in_memory).unwrap_or(cores).clamp(1, cores)
-    }
-
-    /// How a shard is indexed.
-    pub(crate) fn index(&self) -> IndexOptions {
-        IndexOptions {
-            vocab_size: self.vocab_size,
-            separator: self.separator,
-            width: self.width(),
-        }
     }
 }

@@ -1,13 +1,9 @@
 //! Where does a datastore grow before it is one?
 //!
-//! Beside the target `NAME` lies `.NAME.build` for as long as a datastore is written: a lock, the plan,
-//! shards that are being written, notes of those that are complete, and in `datastore` the latter
-//! themselves. `docs/FORMAT.md` lists the files.
-//!
-//! All of it is on the target's file system, so that publishing is a matter of renames: of the whole
-//! folder where nothing is at the target, else of the shards and then of the manifest. Shards never
-//! change and a manifest is replaced in one step; so there is a complete datastore at all times, and
-//! who has the old one open goes on undisturbed.
+//! Beside the target `NAME` lies `.NAME.build` while a datastore is written; `docs/FORMAT.md` lists its
+//! files. Publishing renames: the whole folder where nothing is at the target, else the shards and then
+//! the manifest. Shards never change and the manifest is replaced in one step, so readers always find a
+//! complete datastore.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};
@@ -106,21 +102,14 @@ impl Staging {
         &self.folder
     }
 
-    /// Where complete shards lie.
+    /// Where shards lie that are about to be published.
     pub(crate) fn shards(&self) -> PathBuf {
         self.folder.join("datastore")
     }
 
-    /// Where the shard of this id lies: here, or at the target where publishing has begun.
-    pub(crate) fn find(&self, id: &str) -> Option<PathBuf> {
-        let places = [self.shards(), self.target.clone()];
-        let mut folders = places.iter().map(|place| place.join(folder_name(id)));
-        folders.find(|folder| folder.is_dir())
-    }
-
-    /// Makes the datastore of `manifest`, whose shards lie here or at the target and whose prior
-    /// lies here, the one at the target, in one step; then removes what only the old one had, and
-    /// this folder.
+    /// Makes the datastore of `manifest`, whose shards and prior lie in [`shards`](Self::shards) or at
+    /// the target, the one at the target, in one step; then removes what only the old one had, and this
+    /// folder.
     pub(crate) fn publish(self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);

@@ -1,7 +1,6 @@
 //! What is a draft, and what does a session promise that drafts?
 //!
-//! With it stand what both sides of a verification need: the likeliest tokens of a row of scores,
-//! samples of a row of probabilities, and the memory of a pass. It imports `base`.
+//! Beside them: top-k, multinomial draws, and how a verification lies in memory. It imports `base`.
 
 pub(crate) mod multinomial;
 pub(crate) mod packed_pass;

@@ -3,16 +3,15 @@
 /// The tokens that are looked at together: few of them may be chosen once some were seen.
 const BLOCK: usize = 64;
 
-/// Rates that are nearer to each other than this, relatively, are not told apart: the last bits of a
-/// logarithm depend on who computes it.
+/// Rates that differ less than this, relatively, are not told apart: the last bits of a logarithm depend
+/// on who computes it.
 const TIE: f32 = 1e-6;
 
-/// The first of exponential times whose rates are the probabilities, as `torch.multinomial` draws: the
-/// largest p / t with t = -ln(1 - u), u uniform in 0..1. `probs` need not sum to one. O(tokens), but
-/// hardly a logarithm for most of them.
+/// What `torch.multinomial` draws given its uniform numbers u: the token of the largest p / -ln(1 - u).
+/// `probs` need not sum to one. O(tokens), with few logarithms.
 ///
-/// `None` where two are too close to each other to tell, and where nothing can be drawn: a probability
-/// is infinite, or none is above 0.
+/// `None` where the two largest are too close to tell apart, a probability is infinite, or none is
+/// above 0.
 #[must_use]
 pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
     let mut race = Race::default();

@@ -21,10 +21,6 @@ pub struct PassRow<'a> {
 /// Writes rows of `width` places each into `numbers`, as `specds.verify.inputs.Inputs` reads them: the
 /// tokens of all rows, their depths, parents and forced tokens, the lengths of the rows, and which places
 /// of its row each place sees, as bits. What is left is padding: it sees itself and nobody sees it. O(numbers).
-///
-/// # Errors
-///
-/// [`Error::InvalidArgument`] where `numbers` are no whole rows, or do not hold these.
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
     let size = width.saturating_mul(4 + words).saturating_add(1);
@@ -99,10 +95,6 @@ pub struct Outcome<'a> {
 }
 
 /// Reads what `specds.accept.on_device.report` tells of a row of `width` places.
-///
-/// # Errors
-///
-/// [`Error::InvalidArgument`] where it is no such report.
 pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
     let split = || {
         let (&count, rest) = reported.split_first()?;

@@ -54,43 +54,23 @@ impl DraftLimits {
 
 /// One request that is drafted for, from whatever source.
 pub trait Session: Send {
-    /// Appends tokens to the context: the prompt, then what the target model emitted. O(tokens).
-    ///
-    /// # Arguments
-    ///
-    /// * `num_verified`: How many nodes of the last draft, the first ones, the target model verified;
-    ///   `None` for all. Drafters that learn from what is rejected need it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange) where a token is not in
-    /// the vocabulary; the context is then as it was.
+    /// Appends tokens to the context: the prompt, then what the target model emitted, which verified
+    /// the first `num_verified` nodes of the last draft, or all of them. Where a token is not in the
+    /// vocabulary, the context stays as it was. O(tokens).
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()>;
 
     /// Drafts the likeliest continuations of the context, the likeliest first, so that a prefix of the
     /// tree is the best smaller tree. A node's probability is that of its whole path. Empty where
     /// nothing matches.
-    ///
-    /// # Errors
-    ///
-    /// The sessions of this crate do not fail: what a damaged datastore gives is a worse draft.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
-    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, as a model does that drafts
-    /// further than it was verified. The session stays as it is and learns nothing.
-    ///
-    /// What has adapted to the request so far, tri-grams, does not adapt to these tokens.
-    ///
-    /// # Errors
-    ///
-    /// As [`observe`](Self::observe).
+    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, but learns nothing of them.
+    /// The session stays as it is.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
-    /// Tells how long a step of the target model takes without a draft, in seconds: what a draft may
-    /// cost depends on it. The default ignores it.
-    fn set_step_time(&mut self, step_seconds: f64) {
-        let _ = step_seconds;
-    }
+    /// Tells how long a step of the target model takes without a draft, in seconds: a draft may cost a
+    /// share of that. The default ignores it.
+    fn set_step_time(&mut self, _step_seconds: f64) {}
 
     /// How many of the target model's likeliest tokens at each verified node the session uses; 0 for
     /// none.
@@ -101,32 +81,19 @@ pub trait Session: Send {
     /// Takes what the target model itself predicted where it verified a draft, before the emitted
     /// tokens are observed: its `k` likeliest tokens after the context, then after each node of the
     /// tree. The default ignores it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) unless there are `k` for
-    /// each, and [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange) where a token
-    /// is not in the vocabulary.
     fn observe_predictions(
         &mut self,
-        tree: &TokenTree,
-        predictions: &[u32],
-        k: usize,
+        _tree: &TokenTree,
+        _predictions: &[u32],
+        _k: usize,
     ) -> Result<()> {
-        let _ = (tree, predictions, k);
         Ok(())
     }
 
     /// Suggests what follows the context, from outside; a node's probability is that of its token
     /// after its parent. It replaces an earlier suggestion, and stays while the text follows it.
     /// Tells whether the session uses suggestions: the default does not.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) where it has too many
-    /// nodes, [`Error::TokenOutOfRange`](crate::base::error::Error::TokenOutOfRange).
-    fn suggest(&mut self, tree: TokenTree) -> Result<bool> {
-        let _ = tree;
+    fn suggest(&mut self, _tree: TokenTree) -> Result<bool> {
         Ok(false)
     }
 
@@ -138,13 +105,19 @@ pub trait Session: Send {
     fn finish(&mut self) {}
 }
 
+/// What a copy of a session drafts once it has observed these tokens.
+pub(crate) fn draft_after<S: Session + Clone>(
+    session: &S,
+    tokens: &[u32],
+    max_nodes: usize,
+) -> Result<TokenTree> {
+    let mut trial = session.clone();
+    trial.observe(tokens, None)?;
+    trial.draft(DraftLimits::nodes(max_nodes))
+}
+
 /// Drafts for every session within its limits as [`Session::draft`] does, on at most `num_threads` threads of the global
 /// pool, or all of them. The trees do not depend on the number.
-///
-/// # Errors
-///
-/// As [`Session::draft`], for the first session that has one;
-/// [`Error::InvalidArgument`](crate::base::error::Error::InvalidArgument) where `num_threads` is 0.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

@@ -64,11 +64,6 @@ impl TokenTree {
     /// Makes a tree of its arrays, one element a node: the token, the index of the parent (-1: the
     /// last accepted token), the estimated probability that the target model emits the whole path
     /// to the node. All nodes are of [`Source::Other`]. Costs O(n log n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the lengths differ, a parent is below -1 or not before its
-    /// child, two children of a node have the same token, or a probability is not in `0.0..=1.0`.
     pub fn new(token_ids: Vec<u32>, parents: Vec<i32>, probs: Vec<f32>) -> Result<Self> {
         if parents.len() != token_ids.len() {
             return Err(unequal("parents", parents.len(), token_ids.len()));
@@ -197,10 +192,6 @@ impl TokenTree {
     /// What a target model accepts that chooses one token after the last accepted one, the first of
     /// `predictions`, and one after each node, in their order: the nodes of the path of its choices, and
     /// the tokens to emit, which are theirs and the model's own after the last of them. O(n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless there is one prediction more than nodes.
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
         let (found, expected) = (predictions.len(), self.len() + 1);
         if found != expected {

@@ -1,8 +1,9 @@
 //! What is written beside the tokens of a shard, and from what?
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{
@@ -10,16 +11,10 @@ use crate::storage::section::{
 };
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// What the tokens of an index are.
-#[derive(Debug, Clone)]
-pub(crate) struct IndexOptions {
-    pub(crate) vocab_size: u32,
-    pub(crate) separator: u32,
-    pub(crate) width: TokenWidth,
-}
-
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
+    pub(crate) vocab_size: u32,
+    pub(crate) separator: u32,
     pub(crate) tokens: SectionManifest,
     pub(crate) documents: SectionManifest,
 }
@@ -52,32 +47,54 @@ impl Stage {
     }
 }
 
-/// How many positions are written between two reports.
+/// How far the threads of a build are, in tokens, and whether they are to stop.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) num_sorted: AtomicU64,
+    pub(crate) num_written: AtomicU64,
+    pub(crate) is_stopped: AtomicBool,
+}
+
+impl Progress {
+    fn add(&self, counter: &AtomicU64, num_tokens: usize) -> Result<()> {
+        counter.fetch_add(num_tokens as u64, Ordering::Relaxed);
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        Ok(())
+    }
+}
+
+/// How many positions are written between two looks at whether to stop.
 const CHUNK: usize = 1 << 16;
 
-/// Sorts the suffixes of a shard and writes its other sections. O(n). `progress` hears how many of
-/// the shard's tokens are done, and stops the work with an error.
+/// Sorts the suffixes of a shard and writes its other sections. O(n).
 pub(crate) fn write_index(
     folder: &Path,
     text: ShardText,
-    options: &IndexOptions,
-    progress: &mut dyn FnMut(Stage, u64) -> Result<()>,
+    progress: &Progress,
 ) -> Result<ShardManifest> {
     let ShardText {
+        vocab_size,
+        separator,
         tokens: text,
         documents,
     } = text;
-    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, options.width);
-    let firsts = suffix_array::firsts(&tokens, options.vocab_size)?;
+    let width = TokenWidth::of(vocab_size, separator);
+    progress.check()?;
+    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, width);
+    let firsts = suffix_array::firsts(&tokens, vocab_size)?;
     let positions = suffix_array::sort(&tokens)?;
-    progress(Stage::Sort, text.count)?;
+    progress.add(&progress.num_sorted, positions.len())?;
     let bits = position_bits(text.count);
     let mut packer = Packer::new(SectionWriter::create(folder, Kind::Suffixes)?, bits);
-    let mut num_written = 0;
     for positions in bytemuck::cast_slice::<i32, u32>(&positions).chunks(CHUNK) {
         packer.add(positions)?;
-        num_written += positions.len() as u64;
-        progress(Stage::Write, num_written)?;
+        progress.add(&progress.num_written, positions.len())?;
     }
     drop(positions);
     let suffixes = packer.finish()?;
@@ -86,13 +103,13 @@ pub(crate) fn write_index(
     let section = Section::reopen(folder, Kind::Suffixes, &suffixes)?;
     let order = Suffixes::new(section, &suffixes);
     let keys = suffix_array::keys(&order, &tokens);
-    let keys = write(folder, Kind::Keys, &keys, options.width.bits())?;
+    let keys = write(folder, Kind::Keys, &keys, width.bits())?;
 
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
-        vocab_size: options.vocab_size,
-        separator: options.separator,
+        vocab_size,
+        separator,
         tokens: text,
         suffixes,
         firsts,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// What followed a match: rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
-pub struct Samples {
+pub(crate) struct Samples {
     pub(crate) tokens: Vec<u32>,
     pub(crate) rows: Vec<Row>,
     /// Where the rows of a shard begin in it, while they are collected.
@@ -29,18 +29,7 @@ impl Samples {
         }
     }
 
-    /// The number of rows.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The rows.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
     }
 

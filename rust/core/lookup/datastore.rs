@@ -8,11 +8,10 @@ use std::sync::OnceLock;
 use crate::base::checks::{check_match_lengths, check_tokens};
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
-use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::AllNextTokens;
 use crate::lookup::shard::Shard;
-use crate::lookup::shards::{Shards, StoredDocument};
+use crate::lookup::shards::{Before, Shards, StoredDocument};
 use crate::storage::manifest::Manifest;
 
 /// A thread searches for at least as many patterns.
@@ -20,12 +19,9 @@ const MIN_IN_PARALLEL: usize = 64;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
-/// It is built by a [`DatastoreBuilder`](crate::build::DatastoreBuilder), never changes, and can be shared
-/// by threads (in an [`Arc`](std::sync::Arc)) and by processes (they map the same files).
-///
-/// Damaged files are found by [`open`](Self::open) as far as it looks, by [`verify`](Self::verify)
-/// completely; missed damage can give a bad draft, nothing worse. The files must not be truncated
-/// while they are mapped: as with every mapped file, the system then ends the process.
+/// It never changes; threads and processes share it. [`open`](Self::open) checks headers, only
+/// [`verify`](Self::verify) every byte: damage that is missed can give a bad draft, nothing worse. Do
+/// not truncate the files while they are mapped: the system would end the process.
 #[derive(Debug)]
 pub struct Datastore {
     path: PathBuf,
@@ -39,11 +35,6 @@ pub struct Datastore {
 impl Datastore {
     /// Opens the datastore at `path`. Reads headers and small tables, not the corpus: O(vocabulary)
     /// a shard, whatever the number of tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotADatastore`], [`Error::Version`], or one of the variants that say which file is
-    /// missing, truncated, changed, corrupt or from elsewhere.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
@@ -76,24 +67,13 @@ impl Datastore {
         })
     }
 
-    /// Checks every byte against its checksum, and every section against the tokens: what passes is
-    /// exactly what a build of the same corpus gives, up to the prior, of which the bytes are
-    /// checked when it is opened. O(n) time, 4 bytes of memory a token of the
-    /// largest shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Checksum`] or [`Error::Corrupt`] with the first file that is damaged.
+    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes
+    /// of memory a token of the largest shard.
     pub fn verify(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
-    /// Checks every byte against its checksum: nothing is damaged, though a liar can make checksums
-    /// right for an index that contradicts the tokens. O(n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Checksum`] with the first file that is damaged.
+    /// Checks every byte against its checksum: finds damage, but no forgery. O(n).
     pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
@@ -151,14 +131,7 @@ impl Datastore {
 
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
     /// a document. No match contains the separator: the context counts from its last separator on.
-    ///
-    /// What occurs, occurs with all that is shorter; so this takes O(log `max_match`) searches of
-    /// O(log n) comparisons in each shard, and O(context) to check it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where the context has a token outside the vocabulary,
-    /// [`Error::InvalidArgument`] where it is empty, and unless `1 <= min_match <= max_match`.
+    /// O(log `max_match` · log n) a shard.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {
@@ -172,24 +145,6 @@ impl Datastore {
         self.shards
             .find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
-    }
-
-    /// What followed the match in the corpus, up to `length` tokens each: a continuation ends with
-    /// the separator, which is left out where it is not in the vocabulary.
-    ///
-    /// All of them where the match occurs at most `max_samples` times. Otherwise `max_samples` at an
-    /// even stride through the match's occurrences, one shard after the other, in each in lexicographic
-    /// order: of `n` occurrences, number `floor((2 i + 1) n / (2 max_samples))` for each `i`, the middle
-    /// of each of `max_samples` equal parts. So each shard has its share of the samples; which
-    /// occurrences they are depends on how the corpus is cut into shards.
-    ///
-    /// O(samples · (`length` + log samples)).
-    pub fn samples(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
-        let mut samples = Samples::default();
-        self.shards
-            .read_samples(found, length, max_samples, &[], &mut samples);
-        samples.sort();
-        samples
     }
 
     /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
@@ -208,10 +163,6 @@ impl Datastore {
 
     /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, and
     /// everywhere where it is empty. O(log n) comparisons in each shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where the pattern has a token outside the vocabulary.
     pub fn find(&self, pattern: &[u32]) -> Result<Match> {
         self.check_tokens(pattern)?;
         let mut found = Match::default();
@@ -228,10 +179,6 @@ impl Datastore {
     }
 
     /// How often each of these patterns occurs, by several threads: the counts of [`find`](Self::find).
-    ///
-    /// # Errors
-    ///
-    /// As of [`find`](Self::find).
     pub fn count_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<u64>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let count = |pattern: &mut &[u32]| Ok(self.find(pattern)?.count());
@@ -268,80 +215,55 @@ impl Datastore {
     /// O(`limit`) memory.
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
-        let mut num_before = 0;
-        for (shard, ranks) in self.shards.iter().zip(&found.ranges) {
+        for ((before, shard), ranks) in self.shards.with_starts().zip(&found.ranges) {
             let positions = ranks.clone().map(|rank| shard.position(rank));
             let positions = positions.filter(|&position| position < shard.num_tokens());
-            let firsts = smallest(positions, limit - all.len());
-            all.extend(
-                firsts
-                    .into_iter()
-                    .map(|position| num_before + position as u64),
-            );
-            num_before += shard.num_tokens() as u64;
+            let firsts = smallest(positions, limit - all.len()).into_iter();
+            all.extend(firsts.map(|position| before.num_tokens + position as u64));
         }
         all
     }
 
     /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
     /// document before it. O(log documents) and the document's length.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the corpus is not that long.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
-        let place = |shard: &Shard, in_shard| {
-            (in_shard < shard.num_tokens()).then(|| shard.document(in_shard).0)
+        let in_shard = |(before, shard): (Before, &Shard)| {
+            let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
+            (position < shard.num_tokens()).then(|| shard.document(position).0)
         };
-        let tokens = |before: &StoredDocument| position - before.start;
-        self.document_where(tokens, place)
+        self.find_document(in_shard)
             .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
     }
 
     /// Document number `index` of the corpus, from 0 on. O(shards) and the document's length.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where there are not that many.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
-        let place =
-            |shard: &Shard, in_shard| (in_shard < shard.num_documents()).then_some(in_shard);
-        let documents = |before: &StoredDocument| index - before.index;
-        self.document_where(documents, place)
+        let in_shard = |(before, shard): (Before, &Shard)| {
+            let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
+            (index < shard.num_documents()).then_some(index)
+        };
+        self.find_document(in_shard)
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
-    /// The first document that `place` finds: it is told a shard, and how much of what `left` counts
-    /// lies after the shards before it.
-    fn document_where(
+    /// The document of the first shard for which `in_shard` gives its number there.
+    fn find_document(
         &self,
-        left: impl Fn(&StoredDocument) -> u64,
-        place: impl Fn(&Shard, usize) -> Option<usize>,
+        in_shard: impl Fn((Before, &Shard)) -> Option<usize>,
     ) -> Option<StoredDocument> {
-        let mut before = StoredDocument::default();
-        for shard in self.shards.iter() {
-            let in_shard = usize::try_from(left(&before)).unwrap_or(usize::MAX);
-            if let Some(index) = place(shard, in_shard) {
-                let positions = shard.document_range(index);
-                return Some(StoredDocument {
-                    index: before.index + index as u64,
-                    start: before.start + positions.start as u64,
-                    tokens: shard.tokens(positions),
-                });
-            }
-            before.index += shard.num_documents() as u64;
-            before.start += shard.num_tokens() as u64;
-        }
-        None
+        self.shards.with_starts().find_map(|(before, shard)| {
+            let index = in_shard((before, shard))?;
+            let positions = shard.document_range(index);
+            Some(StoredDocument {
+                index: before.num_documents + index as u64,
+                start: before.num_tokens + positions.start as u64,
+                tokens: shard.tokens(positions),
+            })
+        })
     }
 
     /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
     /// the disk, and looks up what follows each single token, which every draft asks for: some 200
     /// bytes for each. O(n).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] where the system refuses.
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
         self.next_tokens().fill(&self.shards);

@@ -20,11 +20,10 @@ const COLD: u32 = 2 * SCORE_OF_SLOW;
 /// The highest score, and the score before anything was read.
 const MAX_SCORE: u32 = 2 * COLD;
 
-/// How often reads of samples were so slow of late that they waited for a disk.
+/// Whether recent reads waited for a disk.
 ///
-/// Where they do wait, it pays to ask for all pages of a step before reading the first of them: the
-/// disk then fetches them at the same time. In memory, asking would cost more than reading. It is a
-/// matter of time alone: what is read does not depend on it.
+/// If so, a lookup asks for all pages of a step before it reads the first, and the disk fetches them
+/// together; in memory, asking costs more than reading. It changes times, never answers.
 #[derive(Debug)]
 pub(crate) struct DiskLatency {
     slow_score: AtomicU32,

@@ -28,7 +28,7 @@ impl Holdout {
         }
     }
 
-    /// How often the match occurs elsewhere, and the [samples](crate::lookup::Datastore::samples) that
+    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) that
     /// a datastore of the same shards without the document would give of it; `None` where it occurs
     /// too often to be checked.
     pub(crate) fn samples_elsewhere(
@@ -43,16 +43,15 @@ impl Holdout {
             return None;
         }
         let (mut tokens, mut rows) = (Vec::new(), Vec::new());
-        let mut num_before = 0;
-        for (shard, ranks) in shards.iter().zip(&found.ranges) {
+        for ((before_shard, shard), ranks) in shards.with_starts().zip(&found.ranges) {
             let positions: Vec<usize> = ranks.clone().map(|rank| shard.position(rank)).collect();
             shard.touch(&positions, found.length);
             for position in positions {
-                if !self.positions.contains(&(num_before + position as u64)) {
+                let in_corpus = before_shard.num_tokens + position as u64;
+                if !self.positions.contains(&in_corpus) {
                     rows.push(shard.row(position, found.length, length, before, &mut tokens));
                 }
             }
-            num_before += shard.num_tokens() as u64;
         }
         let num_elsewhere = rows.len() as u64;
         let sampled = EvenSample::new(num_elsewhere, max_samples as u64).occurrences();

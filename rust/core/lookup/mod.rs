@@ -12,7 +12,6 @@ mod scores;
 pub(crate) mod shard;
 pub(crate) mod shards;
 
-pub use continuations::Samples;
 pub use datastore::Datastore;
 pub use matches::Match;
 pub use shards::StoredDocument;

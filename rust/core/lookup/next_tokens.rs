@@ -104,35 +104,7 @@ fn count(num_matches: u64, samples: &Samples) -> NextTokens {
     counts.truncate(MAX_TOKENS);
     NextTokens {
         num_matches: num_matches as f32,
-        num_samples: samples.len() as f32,
+        num_samples: samples.rows.len() as f32,
         counts: counts.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ops::ControlFlow;
-
-    use super::AllNextTokens;
-    use crate::build::builder::DatastoreBuilder;
-    use crate::build::options::DatastoreOptions;
-
-    #[test]
-    fn all_of_them_are_there_once_they_were_filled_and_the_separator_has_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = DatastoreOptions::new(5, 4);
-        let mut builder = DatastoreBuilder::create(folder.path().join("d"), options).unwrap();
-        builder.add_documents(&[0, 1, 0, 2, 0, 1], &[6]).unwrap();
-        let datastore = builder
-            .finish(&mut |_, _, _| ControlFlow::Continue(()))
-            .unwrap();
-        let next_tokens = AllNextTokens::new(datastore.shards());
-        assert_eq!(*next_tokens.frequencies, [1, 0, 0, 0, 0]);
-        assert!(next_tokens.of_tokens.iter().all(|of| of.get().is_none()));
-        next_tokens.fill(datastore.shards());
-        let counts = |token: usize| &*next_tokens.of_tokens[token].get().unwrap().counts;
-        assert_eq!(counts(0), [(1, 2.0), (2, 1.0)]);
-        assert_eq!(counts(1), [(0, 1.0), (4, 1.0)]);
-        assert_eq!([counts(3), counts(4)], [&[]; 2]);
     }
 }

@@ -17,10 +17,6 @@ impl Datastore {
     /// context. The end of a document is the separator, whether or not that is in the vocabulary.
     ///
     /// O(log `max_match` · log n) a token.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is neither of the vocabulary nor the separator.
     pub fn infinity_gram(&self, tokens: &[u32], max_match: usize) -> Result<Vec<(f64, usize)>> {
         self.check_text(tokens)?;
         let everywhere = self.find(&[])?;
@@ -55,11 +51,6 @@ impl Datastore {
     /// equally likely. Only what follows the last separator is context.
     ///
     /// O(`max_match` · log n) a token, by several threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] as of [`infinity_gram`](Self::infinity_gram),
-    /// [`Error::InvalidArgument`] unless `concentration` is finite and above 0.
     pub fn score(&self, tokens: &[u32], max_match: usize, concentration: f64) -> Result<Vec<f64>> {
         self.check_text(tokens)?;
         if !(concentration.is_finite() && concentration > 0.0) {

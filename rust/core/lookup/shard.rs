@@ -12,7 +12,7 @@ use crate::index::suffix_array::{self, Suffixes};
 use crate::lookup::continuations::Row;
 use crate::lookup::disk_latency::DiskLatency;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
-use crate::storage::section::{Access, KEY_LEN, KEY_STRIDE, Kind, Section};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Kind, Section};
 use crate::storage::token_array::Tokens;
 
 /// One shard of a datastore: its tokens and the order of their suffixes.
@@ -50,7 +50,7 @@ impl Shard {
             disk_latency: DiskLatency::default(),
         };
         shard.check_firsts()?;
-        shard.advise(Access::Random)?;
+        shard.advise_random(true)?;
         Ok(shard)
     }
 
@@ -68,9 +68,9 @@ impl Shard {
         }
     }
 
-    fn advise(&self, access: Access) -> Result<()> {
-        self.tokens.section().advise(access)?;
-        self.suffixes.section().advise(access)
+    fn advise_random(&self, is_random: bool) -> Result<()> {
+        self.tokens.section().advise_random(is_random)?;
+        self.suffixes.section().advise_random(is_random)
     }
 
     /// Whether every byte is what was written and every section follows from the tokens. O(n) time,
@@ -91,9 +91,9 @@ impl Shard {
     }
 
     fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        self.advise(Access::Sequential)?;
+        self.advise_random(false)?;
         let result = read(self);
-        self.advise(Access::Random)?;
+        self.advise_random(true)?;
         result
     }
 
@@ -169,11 +169,11 @@ impl Shard {
         }
     }
 
-    /// From the first rank whose suffix is not below `pattern`, which is looked for in `lower`, to the
-    /// first one whose suffix is above it, in `upper`.
+    /// The ranks of the suffixes that begin with `pattern`: their first lies in `lower`, the one after
+    /// their last in `upper`.
     ///
-    /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
-    /// processor's caches, and those of one round are made at the same time.
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the processor's
+    /// caches, and those of one round overlap.
     fn bounds(
         &self,
         mut lower: Range<usize>,

@@ -18,8 +18,16 @@ pub(crate) struct Shards {
     separator: u32,
 }
 
+/// What comes before a shard in the corpus.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    pub(crate) num_documents: u64,
+    /// Separators included.
+    pub(crate) num_tokens: u64,
+}
+
 /// A document of the corpus.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDocument {
     /// How many documents come before it.
     pub index: u64,
@@ -43,6 +51,16 @@ impl Shards {
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Shard> {
         self.list.iter()
+    }
+
+    /// Each shard with what comes before it.
+    pub(crate) fn with_starts(&self) -> impl Iterator<Item = (Before, &Shard)> {
+        self.iter().scan(Before::default(), |next, shard| {
+            let before = *next;
+            next.num_documents += shard.num_documents() as u64;
+            next.num_tokens += shard.num_tokens() as u64;
+            Some((before, shard))
+        })
     }
 
     /// Tokens are below this.
@@ -131,12 +149,13 @@ impl Shards {
         found.length = pattern.len();
     }
 
-    /// As [`Datastore::samples`](crate::lookup::Datastore::samples), into memory that is there: rows
-    /// that share a beginning stand together, but a row that is the beginning of another one may stand
-    /// after it. Each row tells how many tokens before the match equal the last ones of `before`.
+    /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
+    /// tokens each, into `samples`. A row ends with the separator, or before one that is no token.
     ///
-    /// All positions come before all tokens, so that the processor waits for many at a time: nearly
-    /// every read misses its caches.
+    /// The sample goes through the shards in order, so each has its share. Rows that share a beginning
+    /// stand together. Each row tells how many tokens before the match equal the last ones of `before`.
+    ///
+    /// Positions are read before tokens: nearly every read misses the caches, and so they overlap.
     pub(crate) fn read_samples(
         &self,
         found: &Match,

@@ -1,7 +1,7 @@
 //! Which of a tenant's texts are of requests of one group?
 //!
-//! Samples of one prompt, turns of one conversation, edits of one file: such requests repeat each other
-//! more than any others. A group has a name, or is found by how prompts begin.
+//! Samples of one prompt, turns of one conversation, edits of one file repeat each other most. A group
+//! has a name, or is found by how its prompts begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -22,6 +22,12 @@ pub struct History {
     of_pairs: Postings,
 }
 
+impl AsRef<[u32]> for History {
+    fn as_ref(&self) -> &[u32] {
+        &self.tokens
+    }
+}
+
 /// Where tokens are below this, the last place of each is listed while a whole text is filed.
 const MAX_LISTED: usize = 1 << 24;
 

@@ -2,7 +2,6 @@
 //!
 //! It imports `base`, `storage` and `lookup`.
 
-mod grouped;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod postings;

@@ -25,9 +25,8 @@ const FREE: u32 = u32::MAX;
 
 /// The places of each key; keys lie elsewhere.
 ///
-/// Places lie side by side in runs, each of which tells the one before it: one wait for memory reads
-/// many places. A list in which each place told the one before it would wait for each. A key that came
-/// once has no run, and one that came seldom has short ones.
+/// Places lie side by side in runs, linked backwards, so one cache miss reads many of them. A key that
+/// came once has no run; the first runs of a key are short.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Postings {
     heads: SlotTable,
@@ -74,12 +73,12 @@ impl Postings {
         self.heads.file(slot, key, head.number(), number.is_none());
     }
 
-    /// The postings of all these places, as if they had been [added](Self::add) in ascending order, in a
-    /// fraction of the time: the places of a key are brought together first, so runs are written in
-    /// order. O(n log n); beside, it takes 2 bytes a place and 16 a key.
+    /// The postings of all these places, as if each had been [added](Self::add), in a fraction of the
+    /// time: sorted by key first, so runs are written in order. O(n log n), and 2 bytes a place and 16 a
+    /// key of memory meanwhile.
     ///
-    /// `keys` has each place, below `most`, with its key in as few bits as the place leaves of 64;
-    /// `widened` gives the key itself.
+    /// `keys` has each place, below `most`, with its key packed so that both fit 64 bits; `widened`
+    /// unpacks a key.
     pub(crate) fn of_all(
         keys: &(impl Iterator<Item = (u32, u64)> + Clone),
         widened: impl Fn(u64) -> u64,
@@ -155,11 +154,9 @@ impl Postings {
         only.map(|place| place as usize).into_iter().chain(of_runs)
     }
 
-    /// Brings what is read to add places to these keys into the cache, and gives a place of each,
-    /// likely; any number where it has none.
+    /// Prefetches what adding places to these keys will read, and guesses a place of each key.
     ///
-    /// Without a branch, which would wait for what it depends on: so these reads wait for memory at the
-    /// same time, which those of one key after another do not.
+    /// It has no branch that would wait for a read, so the cache misses of all keys overlap.
     pub(crate) fn touch(
         &self,
         keys: impl Iterator<Item = u64> + Clone,

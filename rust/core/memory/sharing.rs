@@ -26,16 +26,17 @@ impl<L: Learned> Memory<L> {
         self.find(tenant).map(copied).unwrap_or_default()
     }
 
-    /// Removes the texts that a datastore has, each between two separators whole in a document of it.
-    /// Tells how many these are. O(log tokens of the datastore) a text; readers go on, but while what is
-    /// left is put in order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OtherTokenizer`] where the datastore is of another vocabulary, or known to be of another
-    /// tokenizer; nothing is removed.
+    /// Removes the texts of which a datastore has every part between separators, and says how many these
+    /// are. Refuses a datastore of another vocabulary, or known to be of another tokenizer. Readers go on,
+    /// but while a tenant's remaining texts are indexed. O(log tokens of the datastore) a text.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
-        self.check_datastore(datastore)?;
+        let theirs = datastore.manifest().tokenizer_fingerprint.as_str();
+        let ours = self.options().tokenizer.as_str();
+        let is_known = !theirs.is_empty() && !ours.is_empty();
+        let tokenizer = if is_known { theirs } else { ours };
+        let (path, vocab_size) = (datastore.path(), datastore.vocab_size());
+        self.options()
+            .check_tokenizer(path, vocab_size, tokenizer)?;
         let mut num_removed = 0;
         for tenant in self.tenants() {
             let hashes = tenant.read().texts.hashes();
@@ -52,31 +53,11 @@ impl<L: Learned> Memory<L> {
         }
         Ok(num_removed)
     }
-
-    fn check_datastore(&self, datastore: &Datastore) -> Result<()> {
-        let (theirs, ours) = (
-            &datastore.manifest().tokenizer_fingerprint,
-            &self.options().tokenizer,
-        );
-        let reason = if datastore.vocab_size() != self.options().vocab_size {
-            let (theirs, ours) = (datastore.vocab_size(), self.options().vocab_size);
-            format!("its vocabulary has {theirs} tokens, not {ours}")
-        } else if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
-            format!("`{theirs}`, not `{ours}`")
-        } else {
-            return Ok(());
-        };
-        Err(Error::OtherTokenizer {
-            path: datastore.path().to_owned(),
-            reason,
-        })
-    }
 }
 
-/// Keeps a memory and a file alike from time to time, in a thread: takes in what other processes have
-/// written there, and writes all of it. Who is killed meanwhile leaves the file as it was. Where the
-/// datastore beside the memory was replaced, it is opened anew, and the texts that it has leave the
-/// memory. Ends, after a last time, when it is dropped.
+/// A thread that merges a memory with a file now and then, so that several processes share it. Where the
+/// datastore beside the memory was replaced, it opens the new one and removes the texts that this has.
+/// Dropping it merges once more and ends the thread.
 #[derive(Debug)]
 pub struct Sharing {
     stop: Option<Sender<()>>,
@@ -93,10 +74,7 @@ struct State {
 impl Sharing {
     /// Shares a memory by the file at `path`, now and again after each `interval`.
     ///
-    /// # Errors
-    ///
-    /// Those of [`Memory::merge_into`], where the first time fails: then nothing is shared, and what is
-    /// at `path` stays. [`Error::InvalidArgument`] where the system starts no thread.
+    /// Where the first time fails, nothing is shared, and what is at `path` stays.
     pub fn start<L: Learned + 'static>(
         memory: Arc<Memory<L>>,
         path: PathBuf,

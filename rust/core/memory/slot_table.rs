@@ -7,11 +7,11 @@ use std::sync::LazyLock;
 /// What grows has room for one part in this many more than it holds.
 const PARTS: usize = 24;
 
-/// A hash table of 4 bytes a slot that stores no keys: each entry is a number, and `key_of`, which
-/// callers give, tells the key that is filed under that number.
+/// A hash table of numbers, 4 bytes a slot, without keys: `key_of`, which callers give, looks up the key
+/// of a number.
 ///
-/// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above
-/// them are some of the key's hash, so that a probe seldom has to look at a key.
+/// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above them
+/// are part of the key's hash, so that probing seldom looks up a key.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct SlotTable {
     slots: Vec<u32>,
@@ -170,10 +170,8 @@ pub(crate) fn bits_of(number: usize) -> u32 {
     usize::BITS - number.leading_zeros()
 }
 
-/// Spreads the bits of a key.
-///
-/// Not alike in two processes, since texts come from strangers: nobody can choose keys that collide.
-/// What is found does not depend on it.
+/// A hash of a key, seeded anew in each process: texts come from strangers, who must not be able to
+/// choose keys that collide.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 fn spread(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));

@@ -1,8 +1,7 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, little-endian, and means something only as a whole: a header of 32 bytes,
-//! with the length and a checksum of all the others, the tokenizer, and the tenants. It is written and
-//! read piece by piece. `docs/FORMAT.md` says what each byte means.
+//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. It is written
+//! and read piece by piece. `docs/FORMAT.md` has every byte.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,14 +17,12 @@ use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
 use crate::memory::groups::Groups;
 use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant, Texts, Unindexed, hash};
+use crate::memory::tenant::{Learned, Tenant, Texts, hash};
 use crate::storage::files::{hidden, lock, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 const MAGIC: [u8; 8] = *b"SPECDS\0M";
-/// Version 2 is read too: it has no groups.
 const VERSION: u32 = 3;
-const OLDEST_VERSION: u32 = 2;
 const HEADER_LEN: usize = 32;
 const LENGTH: Range<usize> = 16..24;
 const CHECKSUM: Range<usize> = 24..32;
@@ -35,28 +32,16 @@ const MAX_USE: u64 = 1 << 63;
 const BLOCK: usize = 1 << 16;
 
 impl<L: Learned> Memory<L> {
-    /// Writes all texts, and what they taught, to a file. Others read meanwhile. What is at `path` is
-    /// replaced in one step, once the new file is on the disk: it is written beside, as `.NAME.new`,
-    /// which a later call takes over from one that was killed. Other calls for that path are waited for.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] where the file cannot be written; what is at `path` stays.
-    /// [`Error::InvalidArgument`] where `path` has no file name.
+    /// Writes all texts, and what they taught, to a file, while others read. The file at `path` is
+    /// replaced in one step once the new one, `.NAME.new` beside it, is on the disk; where that fails, it
+    /// stays. Waits for other calls for that path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |_, _| Ok(()))
     }
 
-    /// As [`save`](Self::save), once what others have written there since this memory was opened or saved
-    /// is in it, but for tenants that were forgotten since: of several processes, none loses what another
-    /// has kept. Of a tenant whom two of them taught, this one's weights stay.
-    ///
-    /// Texts that `known` has are then [removed](Self::remove_known), here and from the file.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save`](Self::save), of [`open`](Self::open) where there is a file, and of
-    /// [`remove_known`](Self::remove_known).
+    /// Takes in what other processes have written to the file since this memory last read or wrote it,
+    /// but for tenants that were forgotten here; then saves. Of a tenant whom two processes taught, this
+    /// one's weights stay. Texts that `known` has are [removed](Self::remove_known) before.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -95,12 +80,6 @@ impl<L: Learned> Memory<L> {
     /// Reads what [`save`](Self::save) has written. Where `options` allow it fewer bytes than it had,
     /// texts go as if they had been added one after the other. O(tokens), and it never takes more
     /// bytes than it may, whatever the file holds.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Snapshot`] where the file is no such thing, is damaged, or is of another version;
-    /// [`Error::OtherTokenizer`] where it is of another vocabulary or tokenizer than `options`;
-    /// [`Error::Io`] where it cannot be read; and as [`new`](Self::new).
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;
@@ -115,7 +94,7 @@ impl<L: Learned> Memory<L> {
             reason,
         };
         let checked = check_header(&mut file).map_err(Error::io(path))?;
-        let (version, vocab_size, length, checksum) = checked.map_err(unusable)?;
+        let (vocab_size, length, checksum) = checked.map_err(unusable)?;
         if checksum == self.synced.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -123,11 +102,12 @@ impl<L: Learned> Memory<L> {
             file: BufReader::new(file),
             left: length - HEADER_LEN as u64,
             width: TokenWidth::of(vocab_size, 0),
-            has_groups: version > OLDEST_VERSION,
         };
         let unfit = || unusable(UNFIT.to_owned());
         let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
-        check_tokenizer(path, vocab_size, &tokenizer, self.options())?;
+        let tokenizer = String::from_utf8_lossy(&tokenizer);
+        self.options()
+            .check_tokenizer(path, vocab_size, &tokenizer)?;
         let filled = input.fill(self).ok_or_else(unfit)?;
         filled.map_err(|reason| unusable(reason.to_owned()))?;
         self.synced.store(checksum, Ordering::Relaxed);
@@ -155,8 +135,18 @@ impl<L: Learned> Memory<L> {
         self.append(tenant, tokens, last_use);
     }
 
+    fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
+        let _writing = self.begin_writing();
+        self.change(tenant, |kept| {
+            if !kept.is_forgotten {
+                kept.groups.absorb(groups);
+            }
+        });
+        self.make_room(tenant, 0);
+    }
+
     /// Puts texts that were read at once into a tenant who had none.
-    fn restore_texts(&self, tenant: &Tenant<L>, texts: Unindexed) {
+    fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
         let _writing = self.begin_writing();
         if tenant.read().is_textless() {
             let texts = texts.index();
@@ -214,8 +204,8 @@ impl<L: Learned> Memory<L> {
     }
 }
 
-/// The version, the vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
-fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u64, u64), String>> {
+/// The vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
+fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u64), String>> {
     let num_bytes = file.metadata()?.len();
     if num_bytes < HEADER_LEN as u64 {
         return Ok(Err(format!("it has {num_bytes} bytes, fewer than any")));
@@ -230,13 +220,11 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u6
     if header[..MAGIC.len()] != MAGIC {
         return Ok(Err("it is none".to_owned()));
     }
-    let mut read = OLDEST_VERSION..=VERSION;
-    let Some(version) = read.find(|&known| u64::from(known) == version) else {
-        let reason = format!(
-            "it has format version {version}, this version of specds reads {OLDEST_VERSION} to {VERSION}"
-        );
+    if version != u64::from(VERSION) {
+        let reason =
+            format!("it has format version {version}, this version of specds reads {VERSION}");
         return Ok(Err(reason));
-    };
+    }
     if length != num_bytes {
         let reason = format!("it has {num_bytes} bytes where {length} were written");
         return Ok(Err(reason));
@@ -254,28 +242,7 @@ fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u32, u6
     }
     file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
     let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
-    Ok(Ok((version, vocab_size, length, number(CHECKSUM))))
-}
-
-fn check_tokenizer(
-    path: &Path,
-    vocab_size: u32,
-    tokenizer: &[u8],
-    options: &MemoryOptions,
-) -> Result<()> {
-    let reason = if vocab_size != options.vocab_size {
-        let ours = options.vocab_size;
-        format!("its vocabulary has {vocab_size} tokens, not {ours}")
-    } else if tokenizer != options.tokenizer.as_bytes() {
-        let (theirs, ours) = (String::from_utf8_lossy(tokenizer), &options.tokenizer);
-        format!("`{theirs}`, not `{ours}`")
-    } else {
-        return Ok(());
-    };
-    Err(Error::OtherTokenizer {
-        path: path.to_owned(),
-        reason,
-    })
+    Ok(Ok((vocab_size, length, number(CHECKSUM))))
 }
 
 /// What a snapshot is written through.
@@ -337,7 +304,6 @@ struct Input {
     file: BufReader<File>,
     left: u64,
     width: TokenWidth,
-    has_groups: bool,
 }
 
 impl Input {
@@ -396,11 +362,7 @@ impl Input {
             }
             let last_use = self.last_use()?;
             let learned = L::take(&self.bytes(most_learned)?);
-            let mut groups = Vec::new();
-            if self.has_groups {
-                groups = self.bytes(Groups::MAX_SAVED)?;
-            }
-            let groups = Groups::from_bytes(&groups)?;
+            let groups = Groups::from_bytes(&self.bytes(Groups::MAX_SAVED)?)?;
             let tenant = if memory.has_forgotten(&name) {
                 None
             } else {
@@ -409,7 +371,7 @@ impl Input {
             let room = tenant
                 .as_ref()
                 .map(|tenant| memory.num_tokens_at_once(tenant));
-            let (mut room, mut first) = (room.unwrap_or(0), Unindexed::default());
+            let (mut room, mut first) = (room.unwrap_or(0), Texts::default());
             for _ in 0..self.number()? {
                 let last_use = self.last_use()?;
                 let tokens = self.tokens(most_tokens)?;

@@ -1,15 +1,14 @@
 //! What did earlier requests say and teach?
 //!
-//! A [`Memory`] keeps what is each one tenant's, within a number of bytes. Where it is full, those who
-//! have most of an equal share lose a third of their texts, the least recently used of these tenants
-//! first: who has at most three quarters of an equal share loses nothing to others.
+//! A [`Memory`] keeps tenants apart, within a number of bytes. When it is full, tenants with more than
+//! three quarters of an equal share lose a third of their texts, the least recently used tenant first.
 //!
-//! One thread writes at a time. It keeps readers of a tenant out while it appends a thousand tokens,
-//! which takes long only where a table grows, or swaps a pointer.
+//! One thread writes at a time. It locks a tenant for at most a thousand tokens, or to swap a pointer.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -17,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
-use crate::memory::groups::Groups;
+use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
@@ -56,15 +55,35 @@ impl MemoryOptions {
         let range = Self::MIN_BYTES..=Self::MAX_BYTES;
         check_within("max_bytes", self.max_bytes, range)
     }
+
+    /// Whether tokens of what lies at `path` mean here what they mean there.
+    pub(crate) fn check_tokenizer(
+        &self,
+        path: &Path,
+        vocab_size: u32,
+        tokenizer: &str,
+    ) -> Result<()> {
+        let reason = if vocab_size != self.vocab_size {
+            let ours = self.vocab_size;
+            format!("its vocabulary has {vocab_size} tokens, not {ours}")
+        } else if tokenizer != self.tokenizer {
+            format!("`{tokenizer}`, not `{}`", self.tokenizer)
+        } else {
+            return Ok(());
+        };
+        let path = path.to_owned();
+        Err(Error::OtherTokenizer { path, reason })
+    }
 }
 
 /// What is kept of many tenants, none of whom sees another's; to be shared by threads.
 ///
 /// ```
-/// use specds::memory::{Memory, MemoryOptions};
+/// use specds::fused::Memory;
+/// use specds::memory::MemoryOptions;
 ///
 /// # fn main() -> specds::Result<()> {
-/// let memory: Memory = Memory::new(MemoryOptions::new(100))?;
+/// let memory = Memory::new(MemoryOptions::new(100))?;
 /// memory.insert("ann", &[1, 2, 3])?;
 /// let ann = memory.find("ann").expect("she has a text");
 /// assert_eq!(ann.read().texts().of_pair(2, 3).collect::<Vec<_>>(), [2]);
@@ -72,7 +91,7 @@ impl MemoryOptions {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Memory<L = ()> {
+pub struct Memory<L> {
     options: MemoryOptions,
     tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant<L>>>>,
     /// Held by whoever adds or removes texts, or reads for long.
@@ -98,10 +117,6 @@ impl<L: Learned> Memory<L> {
     pub const MAX_NAME: usize = 1024;
 
     /// An empty memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where an option is out of its bounds.
     pub fn new(options: MemoryOptions) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -117,10 +132,6 @@ impl<L: Learned> Memory<L> {
     }
 
     /// The tenant of this name, who is entered where he is new.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the name is longer than [`MAX_NAME`](Self::MAX_NAME).
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
@@ -152,13 +163,8 @@ impl<L: Learned> Memory<L> {
         tenants.get(name).cloned()
     }
 
-    /// Adds a text that is complete; one that the tenant has already is of use again. Of a text that
-    /// does not fit, the end is kept. O(tokens), over time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary, and those of
-    /// [`tenant`](Self::tenant); the memory is then as it was.
+    /// Adds a complete text; one that the tenant has already counts as used again. Of a text that does
+    /// not fit, the end is kept. What is refused changes nothing. Amortised O(tokens).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
@@ -172,6 +178,18 @@ impl<L: Learned> Memory<L> {
     pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
         let _writing = self.begin_writing();
         self.append(tenant, tokens, self.tick());
+    }
+
+    /// As [`add`](Self::add), of a request of this group.
+    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
+        let _writing = self.begin_writing();
+        self.append(tenant, tokens, self.tick());
+        self.change(tenant, |kept| {
+            if kept.texts.of_hash(hash(tokens)).is_some() {
+                kept.groups.add(group, hash(tokens));
+            }
+        });
+        self.make_room(tenant, 0);
     }
 
     pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
@@ -301,8 +319,8 @@ impl<L: Learned> Memory<L> {
         tenants.len()
     }
 
-    /// Held by whoever changes texts or reads them for long. Writers wait here, not at the lock of a
-    /// tenant: a writer that waits there would keep out all readers that come after it.
+    /// Held by whoever changes texts or reads them for long: a writer that waited at the lock of a tenant
+    /// would keep out all readers behind it.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -328,15 +346,15 @@ impl<L: Learned> Memory<L> {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Removes texts until `tenant` can take so many bytes, or nobody has too much any more; gives
-    /// the bytes that are free.
+    /// Evicts until `tenant` can take `num_bytes`, or nobody has more than his share; gives the bytes
+    /// that are free.
     pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
     }
 
-    /// Takes a third of what they have from those who have too much, the least recently used first,
-    /// until `needy` can take so many bytes and some to spare; says whether it took anything.
+    /// Cuts tenants with more than their share, the least recently used first, until `needy` can take
+    /// `num_bytes` and some to spare; says whether it freed anything.
     fn evict(&self, needy: &Tenant<L>, num_bytes: usize) -> bool {
         let mut tenants = self.tenants();
         let before = self.num_bytes();
@@ -384,10 +402,8 @@ impl<L: Learned> Memory<L> {
             .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
         self.change(tenant, |kept| {
             *kept = Kept {
-                texts: Texts::default(),
-                groups: Groups::default(),
-                learned: None,
                 is_forgotten: true,
+                ..Kept::default()
             };
         });
     }

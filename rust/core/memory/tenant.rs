@@ -24,20 +24,9 @@ pub trait Learned: fmt::Debug + Default + Send + Sync {
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-/// Nothing is learned.
-impl Learned for () {
-    const NUM_BYTES: usize = 0;
-
-    fn put(&self, _bytes: &mut Vec<u8>) {}
-
-    fn take(_bytes: &[u8]) -> Option<Self> {
-        None
-    }
-}
-
 /// One tenant of a memory: his texts, and what they taught. Requests hold on to him, so he outlives
 /// his entry in the memory; what a request adds to a tenant who was forgotten is lost.
-pub struct Tenant<L = ()> {
+pub struct Tenant<L> {
     pub(crate) name: Box<str>,
     /// When anything of him was last of use.
     pub(crate) last_use: AtomicU64,
@@ -45,7 +34,8 @@ pub struct Tenant<L = ()> {
 }
 
 /// All that is kept of a tenant.
-pub struct Kept<L = ()> {
+#[derive(Default)]
+pub struct Kept<L> {
     pub(crate) texts: Texts,
     pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,
@@ -57,12 +47,7 @@ impl<L: Learned> Tenant<L> {
         Self {
             name: name.into(),
             last_use: AtomicU64::default(),
-            kept: RwLock::new(Kept {
-                texts: Texts::default(),
-                groups: Groups::default(),
-                learned: None,
-                is_forgotten: false,
-            }),
+            kept: RwLock::default(),
         }
     }
 
@@ -105,7 +90,7 @@ impl<L: Learned> Tenant<L> {
 impl<L: Learned> Kept<L> {
     /// His texts, as a [`History`] in which [`BOUNDARY`](History::BOUNDARY) follows each.
     pub fn texts(&self) -> &History {
-        &self.texts.history
+        &self.texts.text
     }
 
     /// What they taught; `None` where he has taught nothing.
@@ -130,10 +115,11 @@ impl<L: Learned> Kept<L> {
     }
 }
 
-/// The texts of one tenant, in the order in which they came, as one history.
+/// The texts of one tenant, in the order in which they came, as one history; or as its tokens alone,
+/// while none is searched yet: what finds all of them takes a fraction of the time when made at once.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
-    history: History,
+pub(crate) struct Texts<T = History> {
+    text: T,
     documents: Vec<Document>,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
@@ -154,6 +140,60 @@ impl Document {
     }
 }
 
+impl<T: AsRef<[u32]>> Texts<T> {
+    /// The tokens of each document, and its last use.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64)> {
+        self.documents.iter().map(|document| {
+            let last_use = document.last_use.load(Ordering::Relaxed);
+            (self.tokens(document), last_use)
+        })
+    }
+
+    fn tokens(&self, document: &Document) -> &[u32] {
+        &self.text.as_ref()[document.range()]
+    }
+
+    /// The last of the documents whose tokens have this hash.
+    fn find(&self, hash: u64) -> Option<&Document> {
+        let document = |number: u32| &self.documents[number as usize];
+        let found = self.by_hash.get(hash, |number| document(number).hash);
+        found.map(document)
+    }
+
+    /// Enters the document that ends where the text does, before a boundary.
+    fn enter(&mut self, hash: u64, last_use: u64) {
+        let documents = &mut self.documents;
+        let number = u32::try_from(documents.len()).expect("fewer than tokens");
+        let end = self.text.as_ref().len();
+        reserve(documents, 1);
+        documents.push(Document {
+            start: documents.last().map_or(0, |document| document.end + 1),
+            end: u32::try_from(end).expect("at most `MAX_BYTES`"),
+            hash,
+            last_use: last_use.into(),
+        });
+        self.by_hash
+            .replace(number, |number| documents[number as usize].hash);
+    }
+}
+
+impl Texts<Vec<u32>> {
+    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64, last_use: u64) {
+        reserve(&mut self.text, tokens.len() + 1);
+        self.text.extend_from_slice(tokens);
+        self.enter(hash, last_use);
+        self.text.push(History::BOUNDARY);
+    }
+
+    pub(crate) fn index(self) -> Texts {
+        Texts {
+            text: History::of(self.text),
+            documents: self.documents,
+            by_hash: self.by_hash,
+        }
+    }
+}
+
 impl Texts {
     /// What a text takes beside its tokens, and what texts take that are just begun: tables and lists
     /// have room to spare.
@@ -167,7 +207,7 @@ impl Texts {
             .map(|(tokens, last_use)| (last_use, tokens.len() + 1))
             .collect();
         uses.sort_unstable();
-        let (mut num_removed, num_tokens) = (0, self.history.tokens().len());
+        let (mut num_removed, num_tokens) = (0, self.text.tokens().len());
         let is_last = |&&(_, length): &&(u64, usize)| {
             num_removed += length;
             3 * num_removed >= num_tokens
@@ -185,8 +225,8 @@ impl Texts {
     }
 
     fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
-        let (documents, mut kept) = (self.documents, Unindexed::default());
-        let tokens = self.history.into_tokens();
+        let (documents, mut kept) = (self.documents, Texts::default());
+        let tokens = self.text.into_tokens();
         for document in documents.into_iter().filter(|each| !is_removed(each)) {
             let last_use = document.last_use.load(Ordering::Relaxed);
             kept.push(&tokens[document.range()], document.hash, last_use);
@@ -197,42 +237,24 @@ impl Texts {
 
     /// The tokens of the document of this hash.
     pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
-        let document = |number: u32| &self.documents[number as usize];
-        let found = self.by_hash.get(hash, |number| document(number).hash);
-        found.map(|number| self.tokens(document(number)))
+        self.find(hash).map(|document| self.tokens(document))
     }
 
     /// The hashes of all documents.
     pub(crate) fn hashes(&self) -> Vec<u64> {
-        self.documents
-            .iter()
-            .map(|document| document.hash)
-            .collect()
-    }
-
-    /// The tokens of each document, and its last use.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64)> {
-        self.documents.iter().map(|document| {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            (self.tokens(document), last_use)
-        })
-    }
-
-    fn tokens(&self, document: &Document) -> &[u32] {
-        &self.history.tokens()[document.range()]
+        let documents = self.documents.iter();
+        documents.map(|document| document.hash).collect()
     }
 
     /// The tokens of all documents, boundaries not counted.
     pub(crate) fn num_tokens(&self) -> usize {
-        self.history.tokens().len() - self.documents.len()
+        self.text.tokens().len() - self.documents.len()
     }
 
     /// Whether a document has just these tokens, whose hash is given; it was then of use.
     pub(crate) fn touch_same(&self, tokens: &[u32], hash: u64, now: u64) -> bool {
-        let document = |number: u32| &self.documents[number as usize];
-        let found = self.by_hash.get(hash, |number| document(number).hash);
         let is_same = |document: &&Document| self.tokens(document) == tokens;
-        let found = found.map(document).filter(is_same);
+        let found = self.find(hash).filter(is_same);
         if let Some(document) = found {
             document.last_use.fetch_max(now, Ordering::Relaxed);
         }
@@ -251,73 +273,18 @@ impl Texts {
 
     /// Appends tokens to the document that has not ended.
     pub(crate) fn append(&mut self, tokens: &[u32]) {
-        self.history.extend(tokens);
+        self.text.extend(tokens);
     }
 
     /// Ends the document whose last tokens were just appended, and all of whose tokens have this hash.
     pub(crate) fn end_document(&mut self, hash: u64, last_use: u64) {
-        let end = self.history.tokens().len();
-        self.history.extend(&[History::BOUNDARY]);
-        enter(&mut self.documents, &mut self.by_hash, end, hash, last_use);
+        self.enter(hash, last_use);
+        self.text.extend(&[History::BOUNDARY]);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.history.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
+        self.text.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
     }
-}
-
-/// Texts that are not searched before all of them are there: then what finds their tokens is made at
-/// once, which takes a fraction of the time.
-#[derive(Debug, Default)]
-pub(crate) struct Unindexed {
-    tokens: Vec<u32>,
-    documents: Vec<Document>,
-    by_hash: SlotTable,
-}
-
-impl Unindexed {
-    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64, last_use: u64) {
-        reserve(&mut self.tokens, tokens.len() + 1);
-        self.tokens.extend_from_slice(tokens);
-        let end = self.tokens.len();
-        self.tokens.push(History::BOUNDARY);
-        enter(&mut self.documents, &mut self.by_hash, end, hash, last_use);
-    }
-
-    pub(crate) fn documents(&self) -> impl Iterator<Item = (&[u32], u64)> {
-        self.documents.iter().map(|document| {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            (&self.tokens[document.range()], last_use)
-        })
-    }
-
-    pub(crate) fn index(self) -> Texts {
-        Texts {
-            history: History::of(self.tokens),
-            documents: self.documents,
-            by_hash: self.by_hash,
-        }
-    }
-}
-
-/// Enters the document that ends before `end`, and begins after the one before.
-fn enter(
-    documents: &mut Vec<Document>,
-    by_hash: &mut SlotTable,
-    end: usize,
-    hash: u64,
-    last_use: u64,
-) {
-    let number = u32::try_from(documents.len()).expect("fewer than tokens");
-    reserve(documents, 1);
-    documents.push(Document {
-        start: documents.last().map_or(0, |document| document.end + 1),
-        end: u32::try_from(end).expect("at most `MAX_BYTES`"),
-        hash,
-        last_use: last_use.into(),
-    });
-    // Of two documents with one hash, the later one is found again.
-    by_hash.replace(number, |number| documents[number as usize].hash);
 }
 
 /// The hash by which a document is found again.

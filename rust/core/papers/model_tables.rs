@@ -17,13 +17,6 @@ impl ModelTables {
     /// Makes tables of their arrays: for each token of the vocabulary the tokens that the model holds
     /// likeliest after it, best first, as many for each, row by row; how likely each is; and the whole
     /// vocabulary in the order of the unigram, best first.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where `unigram` is empty, `bigram` has not the same number of
-    /// tokens, at least one, for each of the vocabulary, `bigram_probs` has not as many elements, or
-    /// a probability is not in `0.0..=1.0`; [`Error::TokenOutOfRange`] where a token is not in the
-    /// vocabulary.
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
         if vocab_size == 0 {

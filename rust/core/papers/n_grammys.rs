@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_tokens};
 use crate::base::error::{Error, Result};
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
@@ -40,10 +40,6 @@ impl Strategy {
     ];
 
     /// The strategy of a name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where there is none: the message lists all names.
     pub fn from_name(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
         found.map(|(_, strategy)| strategy).ok_or_else(|| {
@@ -106,15 +102,13 @@ impl NGrammysConfig {
 
 /// One request that is drafted for without any data: N-Grammys (Stewart et al., 2024).
 ///
-/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike; the first row's
-/// nodes come first. The rows from the request's own text are the distinct sequences of `w` tokens
-/// that followed its last `q` tokens before, all `w` of them, the most frequent first, of equally
-/// frequent ones that which came later. The i-th row of the extended bigram begins with the i-th
-/// likeliest token after the last one, and goes on with the likeliest token after each.
+/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike, the first row first.
+/// Rows from the request's own text are the distinct sequences of `w` tokens that followed its last `q`
+/// tokens before, the most frequent first, of equals the latest. Row i of the extended bigram begins
+/// with the i-th likeliest token after the last one, and goes on with the likeliest token after each.
 ///
-/// A node's probability is what the source that drafted it makes of it: the share of the earlier
-/// occurrences that went on with its path; the product of the bigrams from its parent's; 0 for
-/// unigrams, which are only ranked. The sources are not weighed against each other.
+/// A node's probability is that of its own source: the share of the earlier occurrences that went on
+/// with its path; the product of the bigrams along it; 0 for unigrams, which are only ranked.
 #[derive(Debug, Clone)]
 pub struct NGrammysSession {
     tables: Option<Arc<ModelTables>>,
@@ -126,11 +120,6 @@ pub struct NGrammysSession {
 impl NGrammysSession {
     /// Starts a request with an empty context. Tables are needed for all strategies but
     /// [`Strategy::Context`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where tables are needed and not given, `k`, `w` or `q` is not in
-    /// `1..=1024`, or `k` exceeds the tables'.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
         Ok(Self {
@@ -214,9 +203,7 @@ impl Session for NGrammysSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use crate::base::checks::check_limit;
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
@@ -35,11 +35,10 @@ impl PromptLookupConfig {
 
 /// One request that is drafted for from its own text alone: prompt lookup decoding (Saxena, 2023).
 ///
-/// The longest suffix of the context that came before in it, of `max_match` tokens or fewer, is
-/// found; the tokens that followed its *first* occurrence are the draft, one path of probability 1.
-/// Near the end of the context fewer than `num_tokens` may have followed: that is the rule of
-/// transformers' `PromptLookupCandidateGenerator` (5.23); the method's own first program asked for
-/// all of them, and else for a shorter match.
+/// The tokens that followed the *first* occurrence of the longest suffix of the context, of at most
+/// `max_match` tokens, are the draft: one path of probability 1. Fewer than `num_tokens` may have
+/// followed, as in transformers' `PromptLookupCandidateGenerator` (5.23); the method's own first program
+/// would take a shorter match then.
 #[derive(Debug, Clone)]
 pub struct PromptLookupSession {
     config: PromptLookupConfig,
@@ -49,10 +48,6 @@ pub struct PromptLookupSession {
 
 impl PromptLookupSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where a number of the configuration is not in `1..=1024`.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -107,9 +102,7 @@ impl Session for PromptLookupSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

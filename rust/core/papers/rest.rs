@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_after};
 use crate::draft::token_tree::TokenTree;
 use crate::lookup::continuations::Samples;
 use crate::lookup::datastore::Datastore;
@@ -47,13 +47,10 @@ impl RestConfig {
 
 /// One request that is drafted for from a datastore alone: REST (He et al., 2024).
 ///
-/// The longest suffix of the context that occurs in the datastore is looked up, its continuations
-/// become a trie weighted by count, and the trie's most frequent nodes are the draft. Two things
-/// differ from the paper's program, as they cost it accepted tokens: the continuations are an even
-/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent
-/// ones, exactly as many as asked for.
-///
-/// The same datastore and the same context give the same tree, always.
+/// The continuations of the longest suffix of the context that occurs become a trie, whose most frequent
+/// nodes are the draft. Two things differ from the paper's program, as they cost it accepted tokens: the
+/// continuations are an even sample of all occurrences, not the lexicographically first; and the nodes
+/// are the most frequent ones, exactly as many as asked for.
 #[derive(Debug, Clone)]
 pub struct RestSession {
     datastore: Arc<Datastore>,
@@ -69,11 +66,6 @@ pub struct RestSession {
 
 impl RestSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `1 <= min_match <= max_match`, `continuation` lies in
-    /// `1..=1024` and `max_samples` in `1..=65536`.
     pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -131,9 +123,7 @@ impl Session for RestSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

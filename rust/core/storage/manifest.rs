@@ -115,10 +115,6 @@ impl PriorEntry {
     }
 
     /// The content of its file in the datastore at `folder`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Truncated`], [`Error::Checksum`], [`Error::Io`].
     pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = folder.join(self.file_name());
         let bytes = read_up_to(&path, self.num_bytes)?;
@@ -154,11 +150,6 @@ pub(crate) const FOLDER_PREFIX: &str = "shard-";
 impl Manifest {
     /// Reads the manifest of the datastore at `folder`, and checks that it does not contradict itself:
     /// no id in it can be a path. O(shards).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotADatastore`], [`Error::Version`], [`Error::Checksum`], [`Error::Corrupt`],
-    /// [`Error::Io`].
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;
@@ -276,7 +267,7 @@ impl ShardManifest {
         Ok(shard)
     }
 
-    /// Reads what a shard says of itself that this process or a killed one has sealed.
+    /// What the shard in a folder says of itself, if it is complete.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
         let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
@@ -292,8 +283,14 @@ impl ShardManifest {
         write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
     }
 
-    /// Puts the shard of a datastore, which lies in `from`, into a new folder.
+    /// Puts the complete shard in `from` into the folder `to` as well, unless it is there already.
     pub(crate) fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        if to.join(SHARD_FILE_NAME).exists() {
+            return Ok(());
+        }
+        if to.exists() {
+            fs::remove_dir_all(to).map_err(Error::io(to))?; // a kill has left it
+        }
         fs::create_dir(to).map_err(Error::io(to))?;
         let entry = self.entry();
         for (kind, section) in self.sections() {
@@ -390,38 +387,24 @@ struct Preamble {
     format_version: u32,
 }
 
-/// Reads the text of the manifest `name` in a folder, of this version and this format; `other` is
-/// the error where there is none.
-pub(crate) fn read_preamble(
-    folder: &Path,
-    name: &str,
-    format: &str,
-    other: impl Fn(PathBuf) -> Error,
-) -> Result<Vec<u8>> {
-    let path = folder.join(name);
-    let other = || other(folder.to_owned());
+/// The text of the manifest in a folder, if it is one of this version.
+fn read_text(folder: &Path) -> Result<Vec<u8>> {
+    let path = folder.join(FILE_NAME);
+    let none = || Error::NotADatastore(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
-    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match error {
-        Error::Io { source, .. }
-            if matches!(
-                source.kind(),
-                ErrorKind::NotFound | ErrorKind::NotADirectory
-            ) =>
-        {
-            other()
-        }
-        error => error,
+    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match &error {
+        Error::Io { source, .. } => match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => none(),
+            _ => error,
+        },
+        _ => error,
     })?;
-    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| other())?;
-    if preamble.format != format {
-        return Err(other());
+    let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| none())?;
+    if preamble.format != FORMAT {
+        return Err(none());
     }
     section::check_version(&path, preamble.format_version)?;
     Ok(text)
-}
-
-fn read_text(folder: &Path) -> Result<Vec<u8>> {
-    read_preamble(folder, FILE_NAME, FORMAT, Error::NotADatastore)
 }
 
 /// Whether `folder` is a datastore, damaged or of another version though it may be.

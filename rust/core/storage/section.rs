@@ -1,14 +1,8 @@
 //! What does a file of a datastore look like?
 //!
-//! A datastore is a folder: `manifest.json` and, for each shard, a folder `shard-ID` of
-//! `shard.json` and five section files. A section is one array, little-endian, written once and
-//! then mapped: a header of 64 bytes, zeros up to a page, the elements, and eight zero bytes, so that an
-//! element can be read as part of eight. `docs/FORMAT.md` says what each byte means.
-//!
-//! `shard.json` states again what the headers do; its xxh3-128 is the shard's id. `manifest.json` lists
-//! the ids of the shards and ends in the build id: the xxh3-128 of its own text with an empty build id.
-//! Both are valid only if they are, byte for byte, what their contents are written as; so no byte
-//! of them can change unseen, and a shard means the same in any datastore that lists it.
+//! A section is one little-endian array, written once and then mapped: a header of 64 bytes, zeros up
+//! to a page, the elements, and eight zero bytes, so that any element can be read as part of eight.
+//! `docs/FORMAT.md` has every byte.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -208,39 +202,34 @@ impl Section {
         &self.map[PAYLOAD_OFFSET..]
     }
 
-    /// Tells the system in which order the section is read: without it, a lookup in a file that is
-    /// not in memory reads 128 KiB around every probe (187 ms against 3.1 ms for a cold draft).
-    #[cfg(unix)]
-    pub(crate) fn advise(&self, access: Access) -> Result<()> {
-        let advice = match access {
-            Access::Random => memmap2::Advice::Random,
-            Access::Sequential => memmap2::Advice::Sequential,
-        };
-        self.map.advise(advice).map_err(Error::io(&self.path))
-    }
-
-    /// Only Unix takes such advice.
-    #[cfg(not(unix))]
-    pub(crate) fn advise(&self, _access: Access) -> Result<()> {
+    /// Tells the system whether what is read lies anywhere, where that can be told: else a lookup in a
+    /// file that is not in memory reads 128 KiB around every probe (187 ms against 3.1 ms for a draft).
+    pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
+        #[cfg(unix)]
+        {
+            let advice = if is_random {
+                memmap2::Advice::Random
+            } else {
+                memmap2::Advice::Sequential
+            };
+            self.map.advise(advice).map_err(Error::io(&self.path))?;
+        }
+        let _ = is_random;
         Ok(())
     }
 
-    /// Asks the system to fetch some bytes of the payload, and does not wait for them. It may refuse:
-    /// then they are fetched when they are read.
-    #[cfg(unix)]
+    /// Asks for some bytes of the payload and does not wait for them, where the system takes such
+    /// wishes: else they are fetched when they are read.
     pub(crate) fn will_need(&self, bytes: Range<usize>) {
         let end = bytes.end.min(self.payload().len());
-        if let Some(length) = end.checked_sub(bytes.start).filter(|&length| length > 0) {
-            let start = PAYLOAD_OFFSET + bytes.start;
-            let _ = self
-                .map
-                .advise_range(memmap2::Advice::WillNeed, start, length);
+        let length = end.saturating_sub(bytes.start);
+        #[cfg(unix)]
+        if length > 0 {
+            let (advice, start) = (memmap2::Advice::WillNeed, PAYLOAD_OFFSET + bytes.start);
+            let _ = self.map.advise_range(advice, start, length);
         }
+        let _ = length;
     }
-
-    /// Only Unix can be asked.
-    #[cfg(not(unix))]
-    pub(crate) fn will_need(&self, _bytes: Range<usize>) {}
 
     /// Brings the section into memory: what the system does not do at once is read here.
     pub(crate) fn warm(&self) -> Result<()> {
@@ -273,13 +262,6 @@ impl Section {
     pub(crate) fn corrupt(&self, reason: impl Into<String>) -> Error {
         Error::corrupt(&self.path, reason)
     }
-}
-
-/// The order in which a section is read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Access {
-    Random,
-    Sequential,
 }
 
 #[expect(

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::base::error::{Error, Result};
-use crate::papers::aded::trigrams::{Prefix, Row, Trigrams, Word, total};
+use crate::base::checks::check_within;
+use crate::base::error::Result;
+use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
-/// The words that are learned at most, and some for each row: 8 bytes each.
-const CAPACITY: usize = 1 << 22;
+/// The most words of all rows that differ from the matrix's: 8 bytes each.
+const CAPACITY: usize = if cfg!(test) { 64 } else { 1 << 22 };
 
-/// What a row counts beside its words.
+/// What a row counts as beside its words.
 const ROW_SIZE: usize = 8;
 
 /// How a matrix is adapted to a text.
@@ -34,18 +35,8 @@ impl Default for Adaptation {
 
 impl Adaptation {
     pub(crate) fn check(self) -> Result<()> {
-        if !(self.max_prob > 0.0 && self.max_prob <= 1.0) {
-            let reason = format!("must be above 0 and at most 1, not {}", self.max_prob);
-            return Err(Error::invalid("max_prob", reason));
-        }
-        if !(self.increment > 0.0 && self.increment <= self.max_prob) {
-            let reason = format!(
-                "must be above 0 and at most `max_prob`, not {}",
-                self.increment
-            );
-            return Err(Error::invalid("increment", reason));
-        }
-        Ok(())
+        check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;
+        check_within("increment", self.increment, f32::EPSILON..=self.max_prob)
     }
 
     /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
@@ -63,13 +54,19 @@ impl Adaptation {
 
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
 ///
-/// The matrix itself is shared and never changes: a row that is learned from is copied first. What
-/// is learned is bounded, to some 32 MiB: where it would grow beyond, all rows are again as they were
-/// in the matrix.
+/// The matrix itself is shared and never changes: learning copies a row. When copies exceed some 32 MiB,
+/// all of them are dropped.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
     learned: RwLock<Learned>,
+}
+
+#[derive(Debug, Default)]
+struct Learned {
+    rows: HashMap<Prefix, Vec<Word>>,
+    /// What they take of [`CAPACITY`].
+    size: usize,
 }
 
 impl AdaptiveTrigrams {
@@ -99,10 +96,18 @@ impl AdaptiveTrigrams {
     pub(crate) fn learn(&self, grams: &[(Prefix, u32)], adaptation: Adaptation) {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {
-            let row = learned.take(prefix);
-            let mut words = row.unwrap_or_else(|| self.trigrams.row(prefix).words.to_vec());
-            adaptation.apply(&mut words, token);
-            learned.put(prefix, words, self.trigrams.facts().options.max_words);
+            if learned.size > CAPACITY {
+                *learned = Learned::default();
+            }
+            let Learned { rows, size } = &mut *learned;
+            let words = rows.entry(prefix).or_insert_with(|| {
+                let words = self.trigrams.row(prefix).to_vec();
+                *size += ROW_SIZE + words.len();
+                words
+            });
+            *size -= words.len();
+            adaptation.apply(words, token);
+            *size += words.len();
         }
     }
 }
@@ -116,90 +121,35 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
-        prefix.then(token, self.trigrams.facts().options.order)
+        prefix.then(token, self.trigrams.options().order)
     }
 
     /// The words after a prefix.
-    pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
+    pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
         match self.learned.rows.get(&prefix) {
-            Some(row) => Row {
-                words: &row.words[..row.words.len().min(self.trigrams.facts().options.max_words)],
-                total: row.total,
-            },
+            Some(words) => &words[..words.len().min(self.trigrams.options().max_words)],
             None => self.trigrams.row(prefix),
         }
     }
 }
 
-#[derive(Debug)]
-struct LearnedRow {
-    words: Vec<Word>,
-    total: f64,
-}
-
-/// Rows that differ from those of the matrix.
-#[derive(Debug)]
-struct Learned {
-    rows: HashMap<Prefix, LearnedRow>,
-    /// What they take, and may take at most.
-    size: usize,
-    max_size: usize,
-}
-
-impl Default for Learned {
-    fn default() -> Self {
-        Self {
-            rows: HashMap::new(),
-            size: 0,
-            max_size: CAPACITY,
-        }
-    }
-}
-
-impl Learned {
-    fn take(&mut self, prefix: Prefix) -> Option<Vec<Word>> {
-        let row = self.rows.remove(&prefix)?;
-        self.size -= ROW_SIZE + row.words.len();
-        Some(row.words)
-    }
-
-    fn put(&mut self, prefix: Prefix, words: Vec<Word>, max_words: usize) {
-        let size = ROW_SIZE + words.len();
-        if self.size + size > self.max_size {
-            self.rows.clear();
-            self.size = 0;
-        }
-        self.size += size;
-        let total = total(&words[..words.len().min(max_words)]);
-        self.rows.insert(prefix, LearnedRow { words, total });
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Learned, Prefix, ROW_SIZE, Word};
+    use std::sync::Arc;
+
+    use super::{Adaptation, AdaptiveTrigrams, CAPACITY, Prefix, ROW_SIZE};
+    use crate::papers::aded::trigrams::{TrigramOptions, Trigrams};
 
     #[test]
     fn what_was_learned_is_forgotten_where_there_is_no_room() {
-        let mut learned = Learned {
-            max_size: 3 * (ROW_SIZE + 1),
-            ..Learned::default()
-        };
-        for (prefix, num_rows) in (0..).map(Prefix).zip([1, 2, 3, 1, 2, 3, 1]) {
-            let words = learned.take(prefix);
-            assert_eq!(words, None);
-            learned.put(
-                prefix,
-                vec![Word {
-                    token: 7,
-                    prob: 0.5,
-                }],
-                1,
-            );
-            assert_eq!(learned.rows.len(), num_rows);
-            assert_eq!(learned.size, num_rows * (ROW_SIZE + 1));
-            let words = learned.take(prefix).unwrap();
-            learned.put(prefix, words, 1);
+        let trigrams = Trigrams::empty(TrigramOptions::default(), 100, 100).unwrap();
+        let learning = AdaptiveTrigrams::new(Arc::new(trigrams));
+        let most = CAPACITY / (ROW_SIZE + 1) + 1;
+        for (prefix, number) in (0..).map(Prefix).zip((1..=most).cycle()).take(3 * most) {
+            learning.learn(&[(prefix, 7)], Adaptation::default());
+            let learned = learning.learned.read().unwrap();
+            assert_eq!(learned.rows.len(), number);
+            assert_eq!(learned.size, number * (ROW_SIZE + 1));
         }
     }
 }

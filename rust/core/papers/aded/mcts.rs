@@ -1,10 +1,10 @@
 //! Which sentences are likely by tri-grams? ADED's search.
 
-use crate::base::checks::check_limit;
-use crate::base::error::{Error, Result};
+use crate::base::checks::{check_limit, check_within};
+use crate::base::error::Result;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::papers::aded::adaptive::Reader;
-use crate::papers::aded::trigrams::{Prefix, Row, Word};
+use crate::papers::aded::trigrams::{Prefix, Word};
 use crate::papers::continuation_trie::MAX_DEPTH;
 
 /// Splitmix64: the same numbers on every machine.
@@ -62,15 +62,8 @@ impl SearchConfig {
         check_limit("searches", self.searches, MAX_SEARCHES)?;
         check_limit("depth", self.depth, MAX_DEPTH)?;
         check_limit("candidates", self.candidates, usize::MAX)?;
-        if !(self.c1 >= 0.0 && self.c1.is_finite()) {
-            let reason = format!("must be a number from 0 on, not {}", self.c1);
-            return Err(Error::invalid("c1", reason));
-        }
-        if !(self.c2 > 0.0 && self.c2.is_finite()) {
-            let reason = format!("must be a number above 0, not {}", self.c2);
-            return Err(Error::invalid("c2", reason));
-        }
-        Ok(())
+        check_within("c1", self.c1, 0.0..=1e9)?;
+        check_within("c2", self.c2, 1e-9..=1e9)
     }
 
     /// `E` after each number of visits (ADED, Eq. 3): `c1 + log((ΣN + c2 + 1) / c2)`.
@@ -99,7 +92,7 @@ struct Node<'a> {
     parent: usize,
     depth: usize,
     /// The words that can come after it.
-    row: Row<'a>,
+    row: &'a [Word],
     prefix: Prefix,
     /// The nodes of the first of these words.
     children: Vec<usize>,
@@ -191,7 +184,7 @@ impl<'a> Search<'a> {
                 (best, best_puct) = (child, puct);
             }
         }
-        match row.words.get(children.len()) {
+        match row.get(children.len()) {
             Some(word) if e * f64::from(word.prob) * root > best_puct => {
                 self.expand(parent).unwrap_or(best)
             }
@@ -203,7 +196,7 @@ impl<'a> Search<'a> {
     fn expand(&mut self, parent: usize) -> Option<usize> {
         let index = self.nodes.len();
         let node = &mut self.nodes[parent];
-        let &Word { token, prob } = node.row.words.get(node.children.len())?;
+        let &Word { token, prob } = node.row.get(node.children.len())?;
         node.children.push(index);
         let (prob, depth) = (f64::from(prob), node.depth + 1);
         let prefix = self.reader.then(node.prefix, token);
@@ -211,7 +204,7 @@ impl<'a> Search<'a> {
         let row = if depth < self.config.depth {
             self.reader.row(prefix)
         } else {
-            Row::default()
+            &[]
         };
         self.nodes.push(Node {
             token,
@@ -306,15 +299,16 @@ impl<'a> Search<'a> {
 }
 
 /// A word of a row, as likely as it says; none where the row is empty.
-fn sample(row: Row<'_>, random: &mut Random) -> Option<Word> {
-    let last = row.words.last()?;
-    let target = random.share() * row.total;
+fn sample(row: &[Word], random: &mut Random) -> Option<Word> {
+    let last = row.last()?;
+    let prob = |word: &Word| f64::from(word.prob);
+    let target = random.share() * row.iter().map(prob).sum::<f64>();
     let mut sum = 0.0;
     let is_it = |word: &&Word| {
-        sum += f64::from(word.prob);
+        sum += prob(word);
         target < sum
     };
-    row.words.iter().find(is_it).or(Some(last)).copied()
+    row.iter().find(is_it).or(Some(last)).copied()
 }
 
 /// ADED's ablation of the search: "greedy search" takes the likeliest word at each place. However
@@ -323,7 +317,7 @@ pub(crate) fn greedy(reader: &Reader<'_>, root: Prefix, depth: usize) -> TokenTr
     let (mut prefix, mut prob) = (root, 1.0);
     let mut tree = TokenTree::default();
     for parent in (-1..).take(depth) {
-        let Some(word) = reader.row(prefix).words.first() else {
+        let Some(word) = reader.row(prefix).first() else {
             break;
         };
         prob *= word.prob;

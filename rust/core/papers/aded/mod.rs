@@ -12,4 +12,4 @@ pub(crate) mod trigrams;
 pub use adaptive::{Adaptation, AdaptiveTrigrams};
 pub use mcts::SearchConfig;
 pub use session::{AdedConfig, AdedSession, SearchMethod};
-pub use trigrams::{MAX_VOCAB_SIZE, TrigramFacts, TrigramOptions, Trigrams};
+pub use trigrams::{MAX_VOCAB_SIZE, TrigramOptions, Trigrams};

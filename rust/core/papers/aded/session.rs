@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::checks::check_tokens;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::{Adaptation, AdaptiveTrigrams};
@@ -29,8 +29,6 @@ pub struct AdedConfig {
     pub search: SearchConfig,
     /// What is learned from the text; nothing where it is none.
     pub adaptation: Option<Adaptation>,
-    /// How much of the end of a text is learned from, each time that some is observed, in tokens.
-    pub max_length: usize,
 }
 
 impl Default for AdedConfig {
@@ -39,7 +37,6 @@ impl Default for AdedConfig {
             method: SearchMethod::Mcts,
             search: SearchConfig::default(),
             adaptation: Some(Adaptation::default()),
-            max_length: usize::MAX,
         }
     }
 }
@@ -47,9 +44,6 @@ impl Default for AdedConfig {
 impl AdedConfig {
     fn check(&self) -> Result<()> {
         self.search.check()?;
-        if self.max_length == 0 {
-            return Err(Error::invalid("max_length", "must be at least 1"));
-        }
         self.adaptation.map_or(Ok(()), Adaptation::check)
     }
 }
@@ -58,9 +52,7 @@ impl AdedConfig {
 ///
 /// The matrix learns every tri-gram of the request as it is observed (Algorithm 2), and Monte Carlo
 /// tree search finds sentences that are likely by it (Algorithm 1). Sessions that share an
-/// [`AdaptiveTrigrams`] learn from each other, those that have one each do not.
-///
-/// The same tri-grams, the same observed tokens and the same seed give the same tree, always.
+/// [`AdaptiveTrigrams`] learn from each other. Equal tokens and seeds give equal trees.
 #[derive(Debug, Clone)]
 pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
@@ -75,12 +67,6 @@ pub struct AdedSession {
 
 impl AdedSession {
     /// Starts a request with an empty context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless `searches` lies in `1..=65536`, `depth` in `1..=1024`,
-    /// `candidates` and `max_length` are at least 1, `c1 >= 0`, `c2 > 0`
-    /// and `0 < increment <= max_prob <= 1`.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -95,18 +81,18 @@ impl AdedSession {
 
     /// The tokens before a word.
     fn prefix_len(&self) -> usize {
-        self.trigrams.trigrams().facts().options.order - 1
+        self.trigrams.trigrams().options().order - 1
     }
 
     /// Takes a token into the context.
     fn step(&mut self, token: u32) {
-        let facts = self.trigrams.trigrams().facts();
-        self.num_tokens = if token == facts.separator {
+        let trigrams = self.trigrams.trigrams();
+        self.num_tokens = if token == trigrams.separator() {
             0
         } else {
             self.prefix_len().min(self.num_tokens + 1)
         };
-        self.prefix = self.prefix.then(token, facts.options.order);
+        self.prefix = self.prefix.then(token, trigrams.options().order);
     }
 
     /// The tokens before the next word, where the context is that long.
@@ -117,17 +103,10 @@ impl AdedSession {
 
 impl Session for AdedSession {
     fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
-        let facts = self.trigrams.trigrams().facts();
-        check_tokens(tokens, facts.vocab_size)?;
-        let max_after = self.config.max_length.checked_sub(facts.options.order);
+        check_tokens(tokens, self.trigrams.trigrams().vocab_size())?;
         let mut grams = Vec::new();
-        for (&token, num_after) in tokens.iter().zip((0..tokens.len()).rev()) {
-            let is_recent = max_after.is_some_and(|max_after| num_after <= max_after);
-            grams.extend(
-                self.prefix()
-                    .filter(|_| is_recent)
-                    .map(|prefix| (prefix, token)),
-            );
+        for &token in tokens {
+            grams.extend(self.prefix().map(|prefix| (prefix, token)));
             self.step(token);
         }
         if let Some(adaptation) = self.config.adaptation {
@@ -163,7 +142,7 @@ impl Session for AdedSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        check_tokens(tokens, self.trigrams.trigrams().facts().vocab_size)?;
+        check_tokens(tokens, self.trigrams.trigrams().vocab_size())?;
         let mut trial = self.clone();
         for &token in tokens {
             trial.step(token);

@@ -1,6 +1,7 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
-use crate::base::error::{Error, Result};
+use crate::base::checks::{check_limit, check_within};
+use crate::base::error::Result;
 
 /// The bits that a token takes in a prefix.
 const TOKEN_BITS: u32 = 21;
@@ -15,8 +16,6 @@ pub struct TrigramOptions {
     pub order: usize,
     /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
     pub max_words: usize,
-    /// N-grams that occur less often are left out.
-    pub min_count: u64,
 }
 
 impl Default for TrigramOptions {
@@ -29,46 +28,7 @@ impl Default for TrigramOptions {
         Self {
             order: 3,
             max_words: 12,
-            min_count: 1,
         }
-    }
-}
-
-/// What a matrix is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrigramFacts {
-    /// What was counted, and what of it was kept.
-    pub options: TrigramOptions,
-    /// Tokens are below this.
-    pub vocab_size: u32,
-    /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
-    pub separator: u32,
-}
-
-impl TrigramFacts {
-    pub(crate) fn check(&self) -> Result<()> {
-        let TrigramOptions {
-            order,
-            max_words,
-            min_count,
-        } = self.options;
-        if !(2..=4).contains(&order) {
-            let reason = format!("must lie in 2..=4, not {order}");
-            return Err(Error::invalid("order", reason));
-        }
-        if max_words == 0 {
-            return Err(Error::invalid("max_words", "must be at least 1"));
-        }
-        if min_count == 0 {
-            return Err(Error::invalid("min_count", "must be at least 1"));
-        }
-        let vocab_size = self.vocab_size;
-        if !(1..=MAX_VOCAB_SIZE).contains(&vocab_size) || self.separator > vocab_size {
-            let reason =
-                format!("must lie in 1..={MAX_VOCAB_SIZE} for tri-grams, not {vocab_size}");
-            return Err(Error::invalid("vocab_size", reason));
-        }
-        Ok(())
     }
 }
 
@@ -86,18 +46,6 @@ impl Word {
         let by_prob = other.prob.total_cmp(&self.prob);
         by_prob.then(self.token.cmp(&other.token))
     }
-}
-
-/// The words after a prefix in their order, and the sum of their probabilities.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Row<'a> {
-    pub(crate) words: &'a [Word],
-    pub(crate) total: f64,
-}
-
-/// The sum of probabilities as a row states it, added in the order of the row.
-pub(crate) fn total(words: &[Word]) -> f64 {
-    words.iter().map(|word| f64::from(word.prob)).sum()
 }
 
 /// The tokens before a word, of which there are `order - 1`; ordered as they are.
@@ -134,48 +82,64 @@ impl Prefix {
 /// separator, where that is a token of the vocabulary.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trigrams {
-    facts: TrigramFacts,
+    options: TrigramOptions,
+    vocab_size: u32,
+    separator: u32,
     /// Ascending.
     prefixes: Vec<Prefix>,
     /// Where the words of each prefix begin, and where those of the last one end.
     starts: Vec<usize>,
     words: Vec<Word>,
-    totals: Vec<f64>,
     /// How many prefixes begin with a token below each.
     heads: Vec<usize>,
 }
 
 impl Trigrams {
-    /// Puts a matrix together: prefixes ascend, `starts` says where the words of each begin and where
-    /// the last ones end, and the words of a prefix are in their order.
-    pub(crate) fn new(
-        facts: TrigramFacts,
-        prefixes: Vec<Prefix>,
-        starts: Vec<usize>,
-        words: Vec<Word>,
-    ) -> Self {
-        let rows = starts.windows(2).map(|range| &words[range[0]..range[1]]);
-        let totals = rows.map(total).collect();
-        let mut heads = vec![0; facts.vocab_size as usize + 1];
-        for prefix in &prefixes {
-            heads[prefix.first(facts.options.order) + 1] += 1;
-        }
-        for token in 1..heads.len() {
-            heads[token] += heads[token - 1];
-        }
-        Self {
-            facts,
-            prefixes,
-            starts,
-            words,
-            totals,
-            heads,
+    pub(super) fn empty(options: TrigramOptions, vocab_size: u32, separator: u32) -> Result<Self> {
+        check_within("order", options.order, 2..=4)?;
+        check_limit("max_words", options.max_words, usize::MAX)?;
+        check_within("vocab_size", vocab_size, 1..=MAX_VOCAB_SIZE)?;
+        Ok(Self {
+            options,
+            vocab_size,
+            separator,
+            prefixes: Vec::new(),
+            starts: vec![0],
+            words: Vec::new(),
+            heads: vec![0; vocab_size as usize + 1],
+        })
+    }
+
+    /// Appends a prefix above all others with its words, of which the likeliest are kept.
+    pub(super) fn append(&mut self, prefix: Prefix, mut words: Vec<Word>) {
+        words.sort_unstable_by(Word::compare);
+        words.truncate(self.options.max_words);
+        self.prefixes.push(prefix);
+        self.words.extend(words);
+        self.starts.push(self.words.len());
+        self.heads[prefix.first(self.options.order) + 1] = self.prefixes.len();
+    }
+
+    /// Makes it ready to be asked, once all prefixes are there.
+    pub(super) fn finish(&mut self) {
+        for token in 1..self.heads.len() {
+            self.heads[token] = self.heads[token].max(self.heads[token - 1]);
         }
     }
 
-    /// What it is made of.
-    pub fn facts(&self) -> &TrigramFacts {
-        &self.facts
+    /// What is counted, and what of it is kept.
+    pub fn options(&self) -> TrigramOptions {
+        self.options
+    }
+
+    /// Tokens are below this.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
+    pub(crate) fn separator(&self) -> u32 {
+        self.separator
     }
 
     /// The n-grams that it keeps.
@@ -183,37 +147,28 @@ impl Trigrams {
         self.words.len()
     }
 
-    /// The different beginnings of these n-grams, all tokens but the last.
-    pub fn num_prefixes(&self) -> usize {
-        self.prefixes.len()
-    }
-
     /// The words after some tokens and their probabilities, likeliest first, then by token; none
     /// unless there are `order - 1` tokens. O(log prefixes) and the words.
     pub fn words(&self, tokens: &[u32]) -> Vec<(u32, f32)> {
-        let is_prefix = tokens.len() == self.facts.options.order - 1
-            && tokens.iter().all(|&token| token < self.facts.vocab_size);
+        let is_prefix = tokens.len() == self.options.order - 1
+            && tokens.iter().all(|&token| token < self.vocab_size);
         if !is_prefix {
             return Vec::new();
         }
-        let words = self.row(Prefix::of(tokens)).words.iter();
+        let words = self.row(Prefix::of(tokens)).iter();
         words.map(|word| (word.token, word.prob)).collect()
     }
 
     /// The words after a prefix of tokens of the vocabulary. O(log of those that begin alike).
-    pub(crate) fn row(&self, prefix: Prefix) -> Row<'_> {
-        let first = prefix.first(self.facts.options.order);
+    pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
+        let first = prefix.first(self.options.order);
         let range = self.heads[first]..self.heads[first + 1];
         match self.prefixes[range.clone()].binary_search(&prefix) {
-            Ok(index) => self.row_at(range.start + index),
-            Err(_) => Row::default(),
-        }
-    }
-
-    fn row_at(&self, index: usize) -> Row<'_> {
-        Row {
-            words: &self.words[self.starts[index]..self.starts[index + 1]],
-            total: self.totals[index],
+            Ok(index) => {
+                let index = range.start + index;
+                &self.words[self.starts[index]..self.starts[index + 1]]
+            }
+            Err(_) => &[],
         }
     }
 }
