@@ -122,7 +122,7 @@ class _Figures(Table):
 def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
     """A table for the terminal: the name of each row and its figures, or its status.
 
-    The last columns go where not all fit.
+    Where not all columns fit, the last ones are left out.
     """
     made = _Figures(title=title, title_justify="left", box=SIMPLE)
     made.pad_edge, made.collapse_padding, made.caption_justify = False, True, "left"

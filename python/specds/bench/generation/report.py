@@ -144,17 +144,17 @@ NAMES = ("mode", "name", "datastore", "budget", "batch")
 FIGURES: Columns = (
     ("tokens_per_s", "/s", "{:.1f}"),
     ("speed_up", "x plain", "{:.2f}"),
-    ("speed_up_min", "least", "{:.2f}"),
-    ("speed_up_max", "most", "{:.2f}"),
     ("speed_up_over_generate", "x gen", "{:.2f}"),
     ("mean_acceptance_length", "tokens", "{:.2f}"),
+    ("num_differing", "diff", "{}"),
     ("nodes_per_draft", "nodes", "{:.1f}"),
     ("outside_forward", "out", "{:.0%}"),
-    ("num_differing", "diff", "{}"),
+    ("speed_up_min", "least", "{:.2f}"),
+    ("speed_up_max", "most", "{:.2f}"),
 )
 CAPTION = (
     "/s: tokens a second, prefill included, mean of the runs; x plain: speed over the fastest that "
     "makes one token a forward in the same run, from least to most; x gen: over model.generate; "
-    "tokens: per forward; nodes: per draft; out: the share of a step, behind the prefill, that is "
-    "not the forward; diff: texts that are not those of model.generate."
+    "tokens: per forward; diff: texts that are not those of model.generate; nodes: per draft; out: "
+    "the share of a step, behind the prefill, that is not the forward."
 )
