@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -113,25 +112,10 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Takes in what a snapshot has of a tenant: what he taught, then each of his texts.
-    fn restore(&self, name: &str, last_use: u64, learned: Option<L>) -> Result<Arc<Tenant<L>>> {
-        let tenant = self.tenant(name)?;
-        if let Some(learned) = learned {
-            self.begin_learning(&tenant, learned);
-        }
-        self.note_use(&tenant, last_use);
-        Ok(tenant)
-    }
-
     /// Moves the clock past a use.
     fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
         tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
         self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-    }
-
-    fn restore_text(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
-        let _writing = self.begin_writing();
-        self.append(tenant, tokens, last_use);
     }
 
     fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
@@ -362,11 +346,14 @@ impl Input {
             let last_use = self.last_use()?;
             let learned = L::take(&self.bytes(most_learned)?);
             let groups = Groups::from_bytes(&self.bytes(Groups::MAX_SAVED)?)?;
-            let tenant = if memory.has_forgotten(&name) {
-                None
-            } else {
-                Some(memory.restore(&name, last_use, learned).ok()?)
-            };
+            let mut tenant = None;
+            if !memory.has_forgotten(&name) {
+                let tenant = tenant.insert(memory.tenant(&name).ok()?);
+                if let Some(learned) = learned {
+                    memory.begin_learning(tenant, learned);
+                }
+                memory.note_use(tenant, last_use);
+            }
             let room = tenant
                 .as_ref()
                 .map(|tenant| memory.num_tokens_at_once(tenant));
@@ -388,7 +375,8 @@ impl Input {
                 } else {
                     room = 0;
                     memory.restore_texts(tenant, std::mem::take(&mut first));
-                    memory.restore_text(tenant, &tokens, last_use);
+                    let _writing = memory.begin_writing();
+                    memory.append(tenant, &tokens, last_use);
                 }
             }
             if let Some(tenant) = &tenant {
