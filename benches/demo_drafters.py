@@ -54,8 +54,7 @@ def main() -> None:
                         partial(make_drafter, name, inputs),
                         setup.prompts,
                         mode=mode,
-                        budget=options.budget,
-                        verification=way,
+                        drafting={"budget": options.budget, "verification": way},
                         max_new_tokens=options.new_tokens,
                         **settings,
                     )

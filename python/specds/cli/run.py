@@ -7,17 +7,9 @@ from typing import Annotated
 import typer
 
 from specds import terminal
-from specds.cli.arguments import Budget, Json, text_of
+from specds.cli.arguments import Json, text_of
 from specds.cli.records import with_records
-from specds.cli.running import (
-    HowVerified,
-    NewTokens,
-    OneDrafter,
-    Running,
-    Verification,
-    opened,
-    require,
-)
+from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
 _PROMPT = Annotated[
@@ -158,39 +150,19 @@ def demo(
     num_prompts: Annotated[
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Held-out prompts.")
     ] = 8,
-    drafter: OneDrafter = "fused",
     max_new_tokens: NewTokens = 128,
-    budget: Budget = "auto",
-    verification: HowVerified = Verification.AUTO,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER",
-            min=0,
-            max=(1 << 32) - 1,
-            help="Chooses the prompts; also of the sampling.",
-        ),
-    ] = 0,
     verbose: _VERBOSE = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from real code and watch a small model write code faster with it.
 
     Needs no network and no GPU. Completes held-out prompts with `model.generate` and with specds,
-    greedy and sampled, and compares text and time.
+    greedy and sampled, and compares text and time. `specds bench generate --model demo` compares
+    other drafters and settings.
 
     Example:
         specds demo --prompts 4
     """
     from specds.cli.demo import run_demo
 
-    run_demo(
-        num_prompts,
-        max_new_tokens,
-        budget,
-        seed,
-        drafter,
-        verification=verification.value,
-        verbose=verbose,
-        as_json=as_json,
-    )
+    run_demo(num_prompts, max_new_tokens, verbose=verbose, as_json=as_json)

@@ -31,10 +31,10 @@ class Verification(str, Enum):
     TREE = "tree"
 
 
-OneDrafter = Annotated[
-    Any,  # `DrafterName`, read by typer's parser
+DrafterOrHierarchy = Annotated[
+    Any,  # `DrafterName | HierarchyName`: typer knows no unions
     typer.Option(
-        parser=arguments.drafter_of_one,
+        parser=arguments.drafter,
         metavar="NAME[:OPTION=VALUE]",
         rich_help_panel="Drafting",
         help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
@@ -44,20 +44,10 @@ OneDrafter = Annotated[
         "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
         "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
         "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
-        "part of it).",
-    ),
-]
-DrafterOrHierarchy = Annotated[
-    Any,  # `DrafterName | HierarchyName`: typer knows no unions
-    typer.Option(
-        parser=arguments.drafter,
-        metavar="NAME[:OPTION=VALUE]",
-        rich_help_panel="Drafting",
-        help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
-        "that draft for each other and for the target, the smallest first, and a datastore, where "
-        "there is one, for the smallest. With the option `joined=yes` among the models, "
-        "what the datastore drafts goes up to the target as well; `ablation=sd`, `self`, `pre` or "
-        "`pre-self`: those of HSDDW.",
+        "part of it); `hierarchy:MODEL,...`: models of one tokenizer that draft for each other and "
+        "for the target, the smallest first, and a datastore, where there is one, for the "
+        "smallest (`joined=yes` among the models: what the datastore drafts goes up to the target "
+        "as well; `ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
     ),
 ]
 HowVerified = Annotated[
