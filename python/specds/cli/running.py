@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
     from specds.drafters import Drafter
     from specds.drafters.watched import Step, Watched
     from specds.stats import GenerationStats
-
-
-class Verification(str, Enum):
-    """How drafts are verified."""
-
-    AUTO = "auto"
-    FAST = "fast"
-    TREE = "tree"
 
 
 DrafterOrHierarchy = Annotated[
@@ -51,7 +42,7 @@ DrafterOrHierarchy = Annotated[
     ),
 ]
 HowVerified = Annotated[
-    Verification,
+    Literal["auto", "fast", "tree"],
     typer.Option(
         metavar="auto|fast|tree",
         rich_help_panel="Drafting",
@@ -110,7 +101,7 @@ class Running:
         ),
     ] = False
     budget: Budget = "auto"
-    verification: HowVerified = Verification.AUTO
+    verification: HowVerified = "auto"
     temperature: Annotated[
         float,
         typer.Option(metavar="NUMBER", rich_help_panel="Sampling", min=0.0, help="0 is greedy."),
@@ -172,7 +163,7 @@ class Running:
             sampling |= {name: getattr(self, name) for name in names}
         return {
             "budget": self.budget,
-            "verification": Verification(self.verification).value,
+            "verification": self.verification,
             "stopping_criteria": StoppingCriteriaList([interrupt]),
             **sampling,
         }
