@@ -16,13 +16,11 @@ def export_generate(
     folder: _FOLDER,
     datastore: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Draft from this folder made by `specds build`, too."),
+        typer.Option(metavar="FOLDER", help="Also draft from this folder made by `specds build`."),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="A model's folder that gets a `custom_generate` as well."
-        ),
+        typer.Option(metavar="FOLDER", help="A model's folder that also gets a `custom_generate`."),
     ] = None,
     otherwise: Annotated[
         Literal["refuse", "plain"],
@@ -32,7 +30,7 @@ def export_generate(
         ),
     ] = "refuse",
 ) -> None:
-    """Write the folder by which transformers generates with specds, with no other code.
+    """Write a `custom_generate` folder: transformers then generates with specds.
 
     Examples:
         specds export-generate ./specds-generate --datastore src.specds

@@ -94,7 +94,9 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     def spread(**given: Any) -> None:
         for name, of_record in options.items():
             record: Any = _record(inspect.signature(command).parameters[name].annotation)
-            values = {option.name: _plain(given.pop(option.name)) for option in of_record}
+            values = {option.name: given.pop(option.name) for option in of_record}
+            # What typer has read as a list, a record holds as a tuple.
+            values |= {key: tuple(value) for key, value in values.items() if type(value) is list}
             try:
                 given[name] = record(**values)
             except ValueError as error:
@@ -202,11 +204,6 @@ def _shown(default: Any, kind: Any) -> Any:
     if not isinstance(default, tuple):
         return default
     return list(default) if kind == list[str] else ",".join(map(str, default))
-
-
-def _plain(value: Any) -> Any:
-    """The value of a field that typer has read as something else."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _helps(record: Any) -> dict[str, str]:

@@ -19,9 +19,9 @@ _PROMPT = Annotated[
 _PROMPT_OPTION = Annotated[
     str | None, typer.Option("--prompt", metavar="TEXT", help="The same, as an option.")
 ]
-_SYSTEM = Annotated[str | None, typer.Option(metavar="TEXT", help="Said before the first turn.")]
+_SYSTEM = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
 _VERBOSE = Annotated[
-    bool, typer.Option("--verbose", help="Tell more of the drafts, and where the time went.")
+    bool, typer.Option("--verbose", help="Say more about the drafts, and where the time went.")
 ]
 
 
@@ -36,8 +36,8 @@ def generate(
 ) -> None:
     """Complete a prompt; drafted and accepted tokens are green.
 
-    The text comes as it is written; Ctrl-C ends it where it is. On a terminal the prompt stands
-    before it, dim; where the output goes elsewhere, the text stands alone.
+    The text is printed as it is written; Ctrl-C stops it and keeps what is there. A terminal shows
+    the prompt first, dimmed; a file or a pipe gets the completion alone.
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
@@ -97,8 +97,8 @@ def chat(
 ) -> None:
     """Talk to a model; drafted and accepted tokens are green.
 
-    Ctrl-C ends a reply where it is, and the conversation goes on from there; Ctrl-D ends the
-    conversation. A line `/clear` begins another one.
+    Ctrl-C stops a reply, and the conversation continues from there; Ctrl-D quits. `/clear` starts a
+    new conversation.
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct

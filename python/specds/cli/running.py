@@ -71,7 +71,7 @@ class Running:
             metavar="FOLDER|NAME",
             rich_help_panel="Drafting",
             help="A folder made by `specds build`, or `org/name` on the hub; `none` for none. "
-            "[default: what the model's folder names]",
+            "[default: the one that the model's folder names]",
         ),
     ] = None
     drafter: DrafterOrHierarchy = "fused"
@@ -81,7 +81,7 @@ class Running:
         typer.Option(
             metavar="FILE",
             rich_help_panel="Drafting",
-            help="A file that keeps what was written; it need not be there yet.",
+            help="A file of earlier texts to draft from, which gets this one; new if it is missing.",
         ),
     ] = None
     tenant: Annotated[
@@ -89,7 +89,7 @@ class Running:
         typer.Option(
             metavar="NAME",
             rich_help_panel="Drafting",
-            help="Whose requests `--memory` drafts from, and adds this one to.",
+            help="The tenant whose texts in `--memory` are drafted from, and get this one.",
         ),
     ] = ""
     model_tables: Annotated[
@@ -97,7 +97,7 @@ class Running:
         typer.Option(
             "--model-tables",
             rich_help_panel="Drafting",
-            help="Draft from the model's own bigrams too: without a datastore.",
+            help="Also draft from the model's own bigrams; pays without a datastore.",
         ),
     ] = False
     budget: Budget = "auto"
@@ -119,7 +119,7 @@ class Running:
             rich_help_panel="Sampling",
             min=0.0,
             max=1.0,
-            help="Of the likeliest tokens, until they have this share; 1 is off.",
+            help="Sample from the likeliest tokens that together have this probability; 1 is off.",
         ),
     ] = 1.0
     seed: Annotated[
@@ -129,7 +129,7 @@ class Running:
             rich_help_panel="Sampling",
             min=0,
             max=(1 << 32) - 1,
-            help="Of the sampling.",
+            help="The seed of the sampling.",
         ),
     ] = 0
     by_source: Annotated[
@@ -217,7 +217,7 @@ class Opened:
         line = summary(stats, counted, by_source=self._running.by_source)
         terminal.err.print(line, soft_wrap=True)
         if not self.sources and self._running.datastore is None:
-            terminal.note("nothing was foretold: make a datastore of texts like this one")
+            terminal.note("no draft was accepted: build a datastore of texts like this one")
         if verbose:
             terminal.err.print(display.stats_table(stats))
 

@@ -112,8 +112,8 @@ class CorpusOptions:
         on_bad_row: What to do with a row that cannot be read: ``fail`` names its place, ``skip``
             counts it.
         max_file_bytes: Larger files of a folder are skipped.
-        sample: The share of documents to keep, chosen by a hash of each one's text: independent
-            of their order, of the parts, and of where the same text lies.
+        sample: The share of documents to keep, chosen by a hash of each one's text, so that a text
+            is kept or left out wherever it stands.
         include: Patterns as in a ``.gitignore``: of a folder, read only the files that match.
         exclude: Patterns as in a ``.gitignore``: of a folder, leave out what matches.
         without: Modules that ``stdlib`` leaves out together with their tests.
