@@ -81,7 +81,7 @@ class Running:
         typer.Option(
             metavar="FILE",
             rich_help_panel="Drafting",
-            help="A file of earlier texts to draft from, which gets this one; new if it is missing.",
+            help="A file of earlier texts to draft from, which gets this one too; new if missing.",
         ),
     ] = None
     tenant: Annotated[
