@@ -271,6 +271,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
         "tokens-per-s",
         "time-shares",
         "pass-by-nodes",
+        "speed-up-to-expect",
         "speed-up-by-batch",
     ]
     assert parsed.references == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from specds.bench.generation.report import level_figures, sentence, way_label
 from specds.bench.harness import folder_name, together
 from specds.bench.page import Figure, page_of, styles_of
@@ -77,7 +79,9 @@ def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
         bars(_grouped(single, rows, "tokens_per_s"), styles, "tokens/s"),
     )
     shares = {
-        f"{way_label(row, rows)}, {_group(row)}": row["shares"] for row in single if row["shares"]
+        f"{way_label(row, rows)}, {_group(row, rows)}": row["shares"]
+        for row in single
+        if row["shares"]
     }
     phases = list(dict.fromkeys(phase for share in shares.values() for phase in share))
     yield Figure(
@@ -95,6 +99,13 @@ def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
     )
     if costs:
         yield _passes(costs)
+        yield Figure(
+            "speed-up-to-expect",
+            "Speed-up to expect: tokens of a forward over the cost of its pass",
+            "What drafts would gain if passes took all of the time, at the shortest context above. "
+            "What is measured is lower by the time that drafting and the loop take.",
+            bars(_grouped(_expecting(single, costs), rows, "expected"), styles, "times as fast"),
+        )
     if len(single) < len(rows):
         series: dict[str, Points] = {}
         for row in together(rows):
@@ -112,6 +123,21 @@ def _figures(rows: Sequence[Row], costs: Sequence[Row]) -> Iterator[Figure]:
             "A batch uses what a single prompt leaves idle, so drafts gain less.",
             lines(series, in_batches, "prompts a call", "times as fast", log_x=True),
         )
+
+
+def _expecting(rows: Sequence[Row], costs: Sequence[Row]) -> list[Row]:
+    """The rows that drafted, and the speed-up that their acceptance is worth."""
+    shortest = [row for row in costs if row["context"] == costs[0]["context"]]
+    sizes, ratios = ([row[name] for row in shortest] for name in ("num_nodes", "ratio"))
+    return [
+        row
+        | {
+            "expected": row["mean_acceptance_length"]
+            / float(np.interp(row["nodes_per_draft"], sizes, ratios))
+        }
+        for row in rows
+        if row["mean_acceptance_length"] is not None
+    ]
 
 
 def _passes(costs: Sequence[Row]) -> Figure:
@@ -138,7 +164,7 @@ def _grouped(chosen: Sequence[Row], rows: Sequence[Row], field: str) -> dict[str
     grouped: dict[str, dict[str, float]] = {}
     for row in chosen:
         if row[field] is not None:
-            grouped.setdefault(_group(row), {})[way_label(row, rows)] = row[field]
+            grouped.setdefault(_group(row, rows), {})[way_label(row, rows)] = row[field]
     return grouped
 
 
@@ -146,14 +172,15 @@ def _spread(
     chosen: Sequence[Row], rows: Sequence[Row]
 ) -> dict[tuple[str, str], tuple[float, float]]:
     return {
-        (_group(row), way_label(row, rows)): (row["speed_up_min"], row["speed_up_max"])
+        (_group(row, rows), way_label(row, rows)): (row["speed_up_min"], row["speed_up_max"])
         for row in chosen
         if row["speed_up"] is not None
     }
 
 
-def _group(row: Row) -> str:
-    return f"{row['transcripts']}, {row['mode']}"
+def _group(row: Row, rows: Sequence[Row]) -> str:
+    several = len({other["transcripts"] for other in rows}) > 1
+    return f"{row['transcripts']}, {row['mode']}" if several else str(row["mode"])
 
 
 _COLUMNS: Columns = (
