@@ -37,7 +37,7 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
         ("hierarchy:a,window=3", 2, "`hierarchy` has no option `window`: try `hierarchy:ablation="),
         ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
         ("fusd", 2, "no drafter `fusd`: choose of fused, rest, aded"),
-        ("hierarchy:/no/such", 1, "no tokenizer `/no/such`"),
+        ("hierarchy:/no/such", 1, "no model `/no/such`"),
     ],
 )
 def test_what_is_no_hierarchy_is_refused_in_one_line(run, drafter, code, message):
