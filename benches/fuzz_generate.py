@@ -1,8 +1,8 @@
-"""Random requests by `model.generate` and by specds: every text must be the same.
+"""Random requests by `model.generate` and by specds: all that comes back must be the same.
 
-Families, processors, budgets, ways to verify, batches, stops, drafters and seeds are drawn
-for each request, on tiny models with random weights. A text that differs is tried again in float64:
-where it is equal there, rounding broke a tie, which is counted apart.
+Families, processors, budgets, ways to verify, batches, stops, drafters and seeds are drawn for each
+request, on tiny models with random weights. What differs is tried again in float64: where it is
+equal there, rounding broke a tie, which is counted apart.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from collections import Counter
 from time import perf_counter
 
 import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from models import (
     FAMILIES,
     VOCAB_SIZE,
+    Drafter,
+    Recorder,
     mixed_drafter,
     oracle_drafter,
     prompt,
@@ -30,6 +33,29 @@ from specds.drafters import Memory
 from specds.verify import UnsupportedModelError
 
 PAD = 1
+
+
+class Shift(LogitsProcessor):
+    """Keeps no state and says so."""
+
+    rowwise = True
+
+    def __call__(self, input_ids, scores):
+        return scores.roll(int(input_ids.shape[1]) % 3, dims=-1)
+
+
+class AsksInOrder(LogitsProcessor):
+    """Keeps a state: right only where it is called once per token in order."""
+
+    def __init__(self):
+        self.next_length = None
+
+    def __call__(self, input_ids, scores):
+        assert self.next_length in (None, input_ids.shape[1])
+        self.next_length = input_ids.shape[1] + 1
+        return scores.roll(self.next_length % 2, dims=-1)
+
+
 PROCESSORS = {
     "repetition_penalty": [1.1, 1.6],
     "no_repeat_ngram_size": [2, 3],
@@ -38,36 +64,52 @@ PROCESSORS = {
     "suppress_tokens": [[4, 5, 6]],
     "exponential_decay_length_penalty": [(5, 1.2)],
     "renormalize_logits": [True],
+    "own": [Shift],
 }
-WARPERS = {"temperature": [0.7, 3.0], "top_k": [0, 5, 50], "top_p": [0.8, 1.0], "min_p": [0.02]}
+OF_ONE_ROW = {
+    "own": [Shift, AsksInOrder],
+    "prefix_allowed_tokens_fn": [lambda _, ids: [(int(ids[-1]) * k) % 97 for k in range(2, 9)]],
+}
+WARPERS = {
+    "temperature": [0.7, 5.0],
+    "top_k": [0, 5, 50],
+    "top_p": [0.8, 1.0],
+    "min_p": [0.02],
+    "typical_p": [0.7],
+}
 
 
 def drawn(rng: random.Random) -> dict:
     """A request: what both sides are given, and what only ours is."""
     rows = rng.choice([1, 1, 1, 2, 4])
     settings: dict = {"max_new_tokens": rng.randint(1, 40), "pad_token_id": PAD}
-    # Several rows are drawn from one generator: their samples are compared by seed in the tests.
-    settings["do_sample"] = rows == 1 and rng.random() < 0.5
-    for name, values in {**PROCESSORS, **(WARPERS if settings["do_sample"] else {})}.items():
-        if rng.random() < 0.25:
+    settings["do_sample"] = rng.random() < 0.5
+    known = PROCESSORS | (OF_ONE_ROW if rows == 1 else {})
+    for name, values in {**known, **(WARPERS if settings["do_sample"] else {})}.items():
+        if rng.random() < 0.2:
             settings[name] = rng.choice(values)
     needs_eos = {"min_new_tokens", "exponential_decay_length_penalty"} & settings.keys()
     if needs_eos or rng.random() < 0.4:
         settings["eos_token_id"] = rng.sample(range(2, VOCAB_SIZE), rng.randint(1, 6))
+    if rng.random() < 0.3:
+        settings |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    if rng.random() < 0.2:
+        settings["prefill_chunk_size"] = rng.randint(1, 9)
     return {
         "family": rng.choice([*FAMILIES]),
         "lengths": [rng.randint(1, 40) for _ in range(rows)],
+        "padding": rng.choice([0, 0, 3]),
         "seed": rng.randrange(1000),
         "settings": settings,
         "budget": rng.choice([0, 1, 3, 9, 64, "auto"]),
         "verification": rng.choice(["auto", "fast", "tree"]),
-        "drafter": rng.choice(["random", "mixed", "oracle", "wrong", "fused", "few known"]),
+        "drafter": rng.choice(["random", "mixed", "oracle", "forked", "wrong", "fused", "few"]),
     }
 
 
 def inputs(request: dict) -> dict:
     """The prompts, padded on the left."""
-    width = max(request["lengths"])
+    width = max(request["lengths"]) + request["padding"]
     ids = torch.full((len(request["lengths"]), width), PAD)
     mask = torch.zeros_like(ids)
     for row, length in enumerate(request["lengths"]):
@@ -76,29 +118,115 @@ def inputs(request: dict) -> dict:
     return {"inputs": ids, "attention_mask": mask}
 
 
-def drafter_of(name: str, text: list[int]):
-    """A drafter that knows the first text or not; of a fused one, the request and its memory."""
-    if name in ("fused", "few known"):
-        return FusedDrafter(memory=Memory(VOCAB_SIZE if name == "fused" else 70))
-    makers = {"mixed": mixed_drafter, "oracle": oracle_drafter, "wrong": wrong_drafter}
-    return makers[name](text) if name in makers else random_drafter()
+MAKERS = {
+    "mixed": mixed_drafter,
+    "oracle": oracle_drafter,
+    "forked": lambda text: oracle_drafter(text, num_wrong=1),
+    "wrong": wrong_drafter,
+    "random": lambda _: random_drafter(),
+}
 
 
-def texts(request: dict, dtype: torch.dtype) -> tuple[list, list, int]:
-    """The texts of `model.generate` and ours, and how many tokens were accepted."""
-    model, given = tiny_model(request["family"], dtype), inputs(request)
-    torch.manual_seed(request["seed"])
-    plain = model.generate(**given, **request["settings"]).tolist()
-    torch.manual_seed(request["seed"])
-    output = generate(
-        model,
-        drafter=drafter_of(request["drafter"], plain[0]),
-        budget=request["budget"],
-        verification=request["verification"],
-        **given,
-        **request["settings"],
+class Knowing(Drafter):
+    """Drafts for each text by a drafter made for it, found by its prompt."""
+
+    def __init__(self, texts, lengths, make):
+        super().__init__(None)
+        self.of = {tuple(text[:n]): make(text) for text, n in zip(texts, lengths, strict=True)}
+
+    def session(self, prompt_ids):
+        self.sessions.append(self.of[tuple(prompt_ids)].session(prompt_ids))
+        return self.sessions[-1]
+
+
+def given_by(settings: dict, seed: int) -> dict:
+    """Settings as a request takes them, with a streamer and processors of its own."""
+    own = settings.get("own")
+    given = {name: value for name, value in settings.items() if name != "own"}
+    if own is not None:
+        given["logits_processor"] = LogitsProcessorList([own()])
+    torch.manual_seed(seed)
+    return {**given, "streamer": Recorder()}
+
+
+def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
+    """What is not as `model.generate` has it, and how many tokens were accepted."""
+    device, seed = request.get("device", "cpu"), request["seed"]
+    model = tiny_model(request["family"], dtype).to(device)
+    prompts = {name: of.to(device) for name, of in inputs(request).items()}
+    numbers = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
+    plain_given = given_by(request["settings"], seed)
+    plain = model.generate(**prompts, **plain_given)
+    state = numbers()
+    whole = plain if isinstance(plain, torch.Tensor) else plain.sequences
+    width = prompts["inputs"].shape[1]
+    texts = [row[width - n :].tolist() for row, n in zip(whole, request["lengths"], strict=True)]
+    if request["drafter"] in MAKERS:
+        drafter = Knowing(texts, request["lengths"], MAKERS[request["drafter"]])
+    else:
+        drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
+    given = given_by(request["settings"], seed)
+    ours = {name: request[name] for name in ("budget", "verification")}
+    output = generate(model, drafter=drafter, **prompts, **given, **ours)
+    checks = {
+        "text": output.sequences.tolist() == whole.tolist(),
+        "stream": given["streamer"].received == plain_given["streamer"].received,
+        "random numbers": torch.equal(numbers(), state),
+        "bookkeeping": is_booked(output, drafter, texts, request["lengths"]),
+    }
+    if whole is not plain:
+        checks |= {name: are_near(output, plain, name, width) for name in ("scores", "logits")}
+        states = output.past_key_values
+        checks["cache"] = len(texts) > 1 or states.get_seq_length() == whole.shape[1] - (
+            1 + request["padding"]
+        )
+    return [name for name, is_right in checks.items() if not is_right], (
+        output.stats.num_accepted_tokens
     )
-    return plain, output.sequences.tolist(), output.stats.num_accepted_tokens
+
+
+def are_near(ours, plain, name, width) -> bool:
+    """Whether scores are near those of plain decoding; zeros where a sequence has ended."""
+    pairs = zip(getattr(ours, name), getattr(plain, name), strict=True)
+    for step, (mine, theirs) in enumerate(pairs):
+        for row, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            ended = len(ours.drafted_by_row[row]) <= step
+            if one.any() if ended else not torch.allclose(one, other, atol=1e-3):
+                return False
+    return True
+
+
+def is_booked(output, drafter, texts, lengths) -> bool:
+    """Whether sessions saw their texts, once finished, and the statistics add up."""
+    stats, drafted = output.stats, output.drafted_by_row
+    num_new = [*map(len, drafted)]
+    sums = (
+        sum(num_new) == stats.num_emitted_tokens
+        and sum(map(sum, drafted)) == stats.num_accepted_tokens
+        and sum(stats.num_accepted_tokens_per_pos) == stats.num_accepted_tokens
+        and sum(stats.num_drafts_per_size) == stats.num_drafts
+    )
+    if len(texts) == 1:
+        no_bonus = stats.num_drafts > 0 and drafted[0][-1]
+        sums &= num_new[0] == 1 + stats.num_accepted_tokens + stats.num_drafts - no_bonus
+    return sums and all(
+        session.finished == 1 and session.token_ids == text[: length + number]
+        for session, text, length, number in zip(
+            getattr(drafter, "sessions", ()), texts, lengths, num_new, strict=False
+        )
+    )
+
+
+def outcome(request: dict) -> tuple[str, list[str], int]:
+    """`equal`, `tie`, `refused by name` or `different`, what differs, and tokens accepted."""
+    try:
+        wrong, accepted = faults(request, torch.float32)
+        if not wrong:
+            return "equal", [], accepted
+        wrong, _ = faults(request, torch.float64)
+    except UnsupportedModelError:
+        return "refused by name", [], 0
+    return "different" if wrong else "tie", wrong, accepted
 
 
 def main() -> None:
@@ -112,20 +240,13 @@ def main() -> None:
     for number in range(options.seed, options.seed + options.configurations):
         request = drawn(random.Random(number))
         try:
-            plain, ours, accepted = texts(request, torch.float32)
-            kind = "equal"
-            if plain != ours:
-                plain, ours, _ = texts(request, torch.float64)
-                kind = "tie" if plain == ours else "different"
-        except UnsupportedModelError:
-            kind, accepted = "refused by name", 0
+            kind, wrong, accepted = outcome(request)
         except Exception as error:  # whatever it is, it is a finding
-            kind, accepted = "raised", 0
-            print(f"seed {number}: {request}\n  {type(error).__name__}: {error}")
+            kind, wrong, accepted = "raised", [f"{type(error).__name__}: {error}"], 0
         counts[kind] += 1
         counts["accepted tokens"] += accepted
-        if kind == "different":
-            print(f"seed {number}: {request}\n  plain {plain}\n  ours  {ours}")
+        if wrong:
+            print(f"seed {number}: {request}\n  {kind}: {'; '.join(wrong)}")
     seconds = perf_counter() - start
     print(f"{options.configurations} configurations, {dict(counts)}, {seconds:.0f} s")
     sys.exit(counts["different"] + counts["raised"] > 0)

@@ -189,8 +189,8 @@ impl EngineDrafter {
                 min_gain: of_row(min_gains.as_deref(), row, 0.0),
                 ..DraftLimits::nodes(of_row(budgets.as_deref(), row, most).min(most))
             });
-            let trees = drafter.draft(&limits.collect::<Vec<_>>());
-            PackedTrees::new(&trees, &drafter.last_tokens(), n)
+            let last_tokens = drafter.last_tokens();
+            PackedTrees::new(&drafter.draft(&limits.collect::<Vec<_>>()), &last_tokens, n)
         });
         let rows = packed.lengths.len();
         let token_ids = shaped(py, (rows, n), packed.token_ids)?;

@@ -11,14 +11,12 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from models import (
     GREEDY,
-    oracle_drafter,
-    plain_generate,
     prompt,
     random_drafter,
     random_tree,
     tiny_model,
-    tree_generate,
 )
+from passes import Accepting
 from reference import path_to
 from specds.accept.on_device import (
     Chooser,
@@ -36,22 +34,6 @@ from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
 GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
-
-
-def accept_on_device(monkeypatch):
-    make = StaticRunner.__init__
-
-    def made(self, *arguments, **sizes):
-        make(self, *arguments, **sizes)
-        self.accepts = True
-
-    monkeypatch.setattr(StaticRunner, "__init__", made)
-
-
-@pytest.fixture
-def deciding(monkeypatch):
-    """Has the fast way accept by tensors on a CPU too."""
-    accept_on_device(monkeypatch)
 
 
 def walked(token_ids, parents, choices):
@@ -148,48 +130,23 @@ class Predictions(Session):
         self.note(tree.token_ids.tolist(), np.asarray(predictions).tolist())
 
 
-def predictions_of(model, decides, monkeypatch, **settings):
+def predictions_of(model, **settings):
     """What a session is told in each step."""
     drafter, told = random_drafter(), []
     make = drafter.session
     drafter.session = lambda prompt_ids: Predictions(make(prompt_ids), lambda *p: told.append(p))
-    with monkeypatch.context() as patched:
-        if decides:
-            accept_on_device(patched)
-        output = generate(model, prompt(), drafter, budget=7, max_new_tokens=24, **settings)
+    output = generate(model, prompt(), drafter, budget=7, max_new_tokens=24, **settings)
     assert len(told) == 1 + output.stats.num_drafts
     return told
 
 
 @pytest.mark.parametrize("settings", [GREEDY, {"do_sample": True, "top_k": 1}])
-def test_predictions_come_with_the_decision(monkeypatch, settings):
+def test_predictions_come_with_the_decision(settings):
     model = tiny_model("qwen3")
-    on_host = predictions_of(model, False, monkeypatch, **settings)
-    told = predictions_of(model, True, monkeypatch, **settings)
+    on_host = predictions_of(model, **settings)
+    told = predictions_of(model, verification=Accepting, **settings)
     assert told == on_host
     assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in told)
-
-
-@pytest.mark.usefixtures("deciding")
-def test_forced_texts_stops_and_batches_are_decided_alike():
-    model = tiny_model("qwen3")
-    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
-    expected = model.generate(ids, max_new_tokens=24, **GREEDY).tolist()
-    output = generate(model, ids, random_drafter(), budget=7, max_new_tokens=24, **GREEDY)
-    assert output.sequences.tolist() == expected
-    forced = [text[21:] for text in model.generate(ids, max_new_tokens=24, do_sample=True).tolist()]
-    output = generate(model, ids, random_drafter(), budget=7, forced_ids=forced)
-    assert output.sequences[:, 21:].tolist() == forced
-    drafter = oracle_drafter([*prompt()[0].tolist(), *forced[0]])
-    output = generate(model, prompt(), drafter, budget=7, forced_ids=forced[0])
-    assert output.stats.num_drafts == 3
-    free = plain_generate(model, **GREEDY)
-    for index in (21, 25, 32):  # inside a path
-        end = free.index(free[index], 21) + 1
-        ends = {"eos_token_id": free[index], "pad_token_id": 0, "return_dict_in_generate": True}
-        output = tree_generate(model, oracle_drafter(free), **ends, **GREEDY)
-        assert output.sequences.tolist() == [free[:end]]
-        assert output.past_key_values.get_seq_length() == end - 1
 
 
 def test_processors_that_look_at_tokens_are_left_to_the_walk():

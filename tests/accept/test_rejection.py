@@ -236,14 +236,6 @@ def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
 # The parts ----------------------------------------------------------------------------------------
 
 
-def test_a_threshold_is_the_mean_of_what_was_rejected_and_0_at_first():
-    threshold = Threshold()
-    assert threshold.value == 0
-    for entropy in (1.0, 2.0, 6.0):
-        threshold.add(entropy)
-    assert threshold.value == pytest.approx(3)
-
-
 def drawn(token, *weights):
     return Drawn.of(token, normalised(weights))
 

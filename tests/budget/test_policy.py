@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import (
-    GREEDY,
-    SAMPLING,
     Drafter,
-    mixed_drafter,
-    plain_generate,
-    tiny_model,
-    tree_generate,
 )
 from specds._core import TokenTree
 from specds.budget.experience import Experience, Trust
@@ -277,15 +271,6 @@ def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
     assert verified == expected
 
 
-def test_a_drafter_whose_sure_nodes_are_worth_nothing_pauses():
-    def chosen(step):
-        return 0.95 if step % 4 == 0 else 1e-9
-
-    pausing = World(LINEAR, lambda _: 1e-9, chosen, draft_s=1e-3)
-    pausing.decode(auto(pausing), 400)
-    assert pausing.num_drafts < 80
-
-
 def test_sessions_are_asked_once_and_told_what_a_plain_step_takes():
     session, budget = Listed([0.9] * 63), auto(World(LINEAR, lambda _: 0.5))
     budget.prepare()
@@ -304,24 +289,6 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
     world.decode(auto(world), 100)
     assert min(asked) > 0.03
     assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, 0.5)
-
-
-@pytest.mark.parametrize("verification", ["fast", "tree"])
-@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-def test_what_is_emitted_does_not_depend_on_the_budget(mode, verification):
-    model = tiny_model("qwen3")
-    for seed in range(2):
-        expected = plain_generate(model, seed, **mode)
-        output = tree_generate(
-            model, mixed_drafter(expected), seed, budget="auto", verification=verification, **mode
-        )
-        assert output.sequences.tolist() == [expected]
-        assert set(output.step_seconds) == set(SIZES)
-        stats = output.stats
-        assert sum(stats.num_drafts_per_size) == stats.num_drafts
-        sizes = enumerate(stats.num_drafts_per_size)
-        assert sum(size * number for size, number in sizes) == stats.num_draft_tokens
-        assert len(stats.num_drafts_per_size) <= MOST_NODES + 1
 
 
 @pytest.mark.parametrize(("max_nodes", "tokens"), [(6, [1, 2, 4, 5]), (3, [1, 2, 4])])

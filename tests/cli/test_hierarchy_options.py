@@ -37,7 +37,7 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
         ("hierarchy:a,window=3", 2, "`hierarchy` has no option `window`: try `hierarchy:ablation="),
         ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
         ("fusd", 2, "no drafter `fusd`: choose of fused, rest, aded"),
-        ("hierarchy:/no/such", 1, "no model `/no/such`"),
+        ("hierarchy:/no/such", 1, "no model `/no/such`: there is no such folder"),
     ],
 )
 def test_what_is_no_hierarchy_is_refused_in_one_line(run, drafter, code, message):
@@ -60,19 +60,8 @@ def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
     (corpus / "add.py").write_text("def add(a, b):\n    return a + b\n" * 20)
     tokenizer, path = load_tokenizer("demo"), tmp_path / "code.specds"
     build_datastore(open_corpus(str(corpus)), tokenizer, path, tokenizer_name="demo")
-    options = [
-        "--datastore",
-        path,
-        "--baseline",
-        "plain",
-        "--limit",
-        1,
-        "--runs",
-        1,
-        "--max-new-tokens",
-        8,
-    ]
-    options += ["--modes", "greedy", "--json"]
+    options = ["--datastore", path, "--baseline", "plain", "--limit", 1, "--runs", 1]
+    options += ["--max-new-tokens", 8, "--modes", "greedy", "--budget", 4, "--json"]
     names = "prompt-lookup,hierarchy:demo-tiny+demo-small+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0

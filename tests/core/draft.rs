@@ -12,6 +12,7 @@ use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 
+use crate::files::ask;
 use crate::fused::drafter;
 use crate::oracle::{Oracle, corpora, naive_draft, parts, shift};
 use crate::{build, built, drafted, options, refusal, tempdir};
@@ -237,32 +238,10 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
             fs::write(&file, bytes).unwrap();
         }
     }
-    let datastore = Arc::new(Datastore::open(&path).unwrap());
-    for max_samples in [1, 40] {
-        let config = RestConfig {
-            max_samples,
-            ..RestConfig::default()
-        };
-        for context in [&[0][..], &[1], &[4], &[1, 0], &[0, 1, 4]] {
-            let mut session = RestSession::new(Arc::clone(&datastore), config).unwrap();
-            session.observe(context, None).unwrap();
-            let tree = drafted(&mut session, 64);
-            assert!(tree.token_ids().iter().all(|&token| token < 6));
-            assert!(
-                (0..)
-                    .zip(tree.parents())
-                    .all(|(node, &parent)| parent < node)
-            );
-            assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
-            let found = datastore.lookup(context, 16, 1).unwrap();
-            let mut session = fused(Some(Arc::clone(&datastore)));
-            session.observe(context, None).unwrap();
-            let tree = drafted(&mut session, 64);
-            assert!(tree.token_ids().iter().all(|&token| token < 6));
-            datastore.continuations(&found, 10);
-            datastore.positions(&found, 10);
-        }
-    }
+    let datastore = ask(
+        Datastore::open(&path).unwrap(),
+        &[0, 1, 4, 1, 0, 1, 4, 2, 3],
+    );
     for position in 0..datastore.num_tokens() {
         datastore.document_at(position).unwrap();
     }

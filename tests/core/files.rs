@@ -9,11 +9,13 @@ use std::sync::Arc;
 use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::draft::Session;
+use specds::fused::{Effort, FusedConfig, FusedSession};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
 use tempfile::TempDir;
 
+use crate::fused::drafter;
 use crate::{build, drafted, options, tempdir};
 
 pub(crate) const HEADER: usize = 64;
@@ -123,23 +125,46 @@ impl Victim {
     }
 }
 
-/// Asks everything there is to ask; nothing may panic, and no drafted token may be unknown.
-pub(crate) fn ask(datastore: Datastore) -> Arc<Datastore> {
+/// Asks a datastore that may be damaged about a text: nothing panics, nothing is found more often than
+/// there are tokens, and what is drafted are some known tokens, each after its parent.
+pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
     let datastore = Arc::new(datastore);
-    for context in [&[1][..], &[1, 2], &[2, 0, 1], &[3], &[0, 1, 0, 2]] {
-        let found = datastore.lookup(context, 16, 1).unwrap();
-        for (token, _) in datastore.continuations(&found, 10) {
-            assert!(token < datastore.vocab_size());
+    let check = |count: u64| assert!(count <= datastore.num_tokens());
+    for pattern in [1, 2, 3, 9].iter().flat_map(|&length| text.windows(length)) {
+        let found = datastore.lookup(pattern, 16, 1).unwrap();
+        check(found.count());
+        check(datastore.find(pattern).unwrap().count());
+        datastore.continuations(&found, 10);
+        for position in datastore.positions(&found, 3) {
+            check(datastore.document_at(position).unwrap().tokens.len() as u64);
         }
-        let session = RestSession::new(Arc::clone(&datastore), RestConfig::default());
-        let mut session = session.unwrap();
-        session.observe(context, None).unwrap();
-        let tree = drafted(&mut session, 100);
-        let is_known = |&token: &u32| token < datastore.vocab_size();
-        assert!(tree.token_ids().iter().all(is_known));
+    }
+    let rest = RestSession::new(Arc::clone(&datastore), RestConfig::default());
+    let mut sessions: Vec<Box<dyn Session>> = vec![Box::new(rest.unwrap())];
+    for effort in [Effort::Low, Effort::Normal] {
+        let config = FusedConfig {
+            effort,
+            ..FusedConfig::default()
+        };
+        let drafter = drafter(Some(&datastore), None, config);
+        sessions.push(Box::new(FusedSession::new(drafter, "").unwrap()));
+    }
+    for session in &mut sessions {
+        for tokens in text.chunks(8) {
+            session.observe(tokens, None).unwrap();
+            let tree = drafted(session.as_mut(), 32);
+            let is_known = |&token: &u32| token < datastore.vocab_size();
+            assert!(tree.len() <= 32 && tree.token_ids().iter().all(is_known));
+            let mut parents = (0..).zip(tree.parents());
+            assert!(parents.all(|(node, &parent)| parent < node));
+            assert!(tree.probs().iter().all(|prob| (0.0..=1.0).contains(prob)));
+        }
     }
     datastore
 }
+
+/// Meets all that the datastores below have, and what they have not.
+pub(crate) const TEXT: [u32; 12] = [1, 2, 0, 1, 3, 0, 1, 0, 2, 1, 1, 2];
 
 #[test]
 fn every_flipped_bit_of_a_header_or_padding_is_found_at_open() {
@@ -181,7 +206,7 @@ fn every_flipped_byte_of_a_payload_is_found_by_verify_and_harmless_before() {
                 victim.with(name, &flipped, |victim| match victim.open() {
                     Err(error) => assert!(matches!(error, Error::Corrupt { .. })),
                     Ok(datastore) => {
-                        let error = ask(datastore).verify().unwrap_err();
+                        let error = ask(datastore, &TEXT).verify().unwrap_err();
                         assert!(matches!(error, Error::Checksum(path) if path.ends_with(name)));
                     }
                 });

@@ -12,7 +12,7 @@ use specds::storage::{Manifest, PriorEntry, SectionManifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::drafted;
-use crate::files::{HEADER, PAYLOAD, SECTIONS, Victim, ask, read_all};
+use crate::files::{HEADER, PAYLOAD, SECTIONS, TEXT, Victim, ask, read_all};
 use crate::random::Random;
 
 /// A header written from the byte table of the format alone.
@@ -212,7 +212,7 @@ fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right(
             }
             Ok(datastore) => {
                 assert!(!is_found_at_open);
-                ask(datastore).verify().unwrap_err()
+                ask(datastore, &TEXT).verify().unwrap_err()
             }
         };
         assert!(

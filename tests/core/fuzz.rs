@@ -9,14 +9,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
 use specds::draft::Session;
-use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
-use specds::lookup::Datastore;
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
 use specds::memory::MemoryOptions;
-use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::files::{PAYLOAD, SECTIONS, Victim, read_all, write_in_place};
+use crate::files::{PAYLOAD, SECTIONS, Victim, ask, read_all, write_in_place};
 use crate::forgery::{forge, seal};
 use crate::random::Random;
 use crate::snapshot::sealed;
@@ -71,56 +69,9 @@ fn documents() -> Vec<Vec<u32>> {
     (0..90).map(|_| random.phrases(&phrases, 200)).collect()
 }
 
-fn ask(datastore: Datastore, random: &mut Random, text: &[u32]) {
-    let datastore = Arc::new(datastore);
-    let bounded = |count: u64| assert!(count <= datastore.num_tokens());
-    for length in [1, 2, 3, 9] {
-        let start = random.below(100) as usize;
-        let found = datastore
-            .lookup(&text[start..start + length], 16, 1)
-            .unwrap();
-        bounded(found.count());
-        bounded(
-            datastore
-                .find(&text[start..start + length])
-                .unwrap()
-                .count(),
-        );
-        datastore.continuations(&found, 10);
-        for position in datastore.positions(&found, 3) {
-            bounded(datastore.document_at(position).unwrap().tokens.len() as u64);
-        }
-    }
-    let mut sessions: Vec<Box<dyn Session>> = Vec::new();
-    let rest = RestSession::new(Arc::clone(&datastore), RestConfig::default());
-    sessions.push(Box::new(rest.unwrap()));
-    for effort in [Effort::Low, Effort::Normal] {
-        let config = FusedConfig {
-            effort,
-            ..FusedConfig::default()
-        };
-        let drafter = FusedDrafter::new(
-            Some(Arc::clone(&datastore)),
-            None,
-            config,
-            Weights::default(),
-        );
-        sessions.push(Box::new(
-            FusedSession::new(Arc::new(drafter.unwrap()), "").unwrap(),
-        ));
-    }
-    for session in &mut sessions {
-        for tokens in text[..24].chunks(8) {
-            session.observe(tokens, None).unwrap();
-            let tree = drafted(session.as_mut(), 32);
-            assert!(tree.len() <= 32);
-            assert!(tree.token_ids().iter().all(|&token| token < VOCAB_SIZE));
-        }
-    }
-    if random.below(4) == 0 {
-        datastore.warm().unwrap();
-        let _ = datastore.verify();
-    }
+fn part<'a>(random: &mut Random, text: &'a [u32]) -> &'a [u32] {
+    let start = random.below(100) as usize;
+    &text[start..start + 24]
 }
 
 /// Writes new datastores from a damaged one: what they name as damaged, they leave as it was.
@@ -172,7 +123,11 @@ fn datastores() {
             forge(&victim, shard, victim.shard(shard));
         }
         if let Ok(datastore) = victim.open() {
-            ask(datastore, &mut random, &text);
+            let datastore = ask(datastore, part(&mut random, &text));
+            if random.below(4) == 0 {
+                datastore.warm().unwrap();
+                let _ = datastore.verify();
+            }
         }
         if is_sealed {
             rewrite(&victim.path(), &documents);
@@ -247,7 +202,7 @@ fn manifests() {
         if let Ok(manifest) = serde_json::from_value::<Manifest>(value) {
             write_in_place(&path, seal(manifest).as_bytes());
             if let Ok(datastore) = victim.open() {
-                ask(datastore, &mut random, &documents[4]);
+                ask(datastore, part(&mut random, &documents[4]));
             }
         }
         if let Some((old, new)) = moved {

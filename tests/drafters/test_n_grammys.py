@@ -131,7 +131,7 @@ def test_unusable_numbers_of_prompt_lookup_are_refused(arguments):
 @pytest.mark.parametrize(
     ("message", "bigram", "probs", "unigram"),
     [
-        ("`unigram` must have", np.zeros((0, 2), int), np.zeros((0, 2)), []),
+        ("`bigram` must have", np.zeros((0, 2), int), np.zeros((0, 2)), []),
         ("`bigram` must have", np.zeros((2, 0), int), np.zeros((2, 0)), [1, 0]),
         ("must have a row for each of 2 tokens", [[1, 0], [0, 1], [0, 1]], [[0.5] * 2] * 3, [1, 0]),
         ("must have a row for each of 2 tokens", [[1], [0]], [[0.5] * 2] * 2, [1, 0]),

@@ -1,10 +1,11 @@
-"""What tests of passes share: a shape of model, trees of rows, and what operations allocate."""
+"""What tests of passes share: shapes, trees of rows, ways to accept, what operations allocate."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import VOCAB_SIZE
 from specds._core import TokenTree
+from specds.verify import StaticRunner
 
 WIDE_SHAPE = {
     "hidden_size": 32,
@@ -26,6 +27,14 @@ def rows_tree(num_rows, width):
             parents.append(len(token_ids) - 1 if depth else -1)
             token_ids.append((row + 7 * depth) % VOCAB_SIZE)
     return TokenTree(token_ids, parents, [0.0] * len(token_ids))
+
+
+class Accepting(StaticRunner):
+    """Accepts by tensors on a CPU too; a way to verify."""
+
+    def __init__(self, *arguments, **sizes):
+        super().__init__(*arguments, **sizes)
+        self.accepts = True
 
 
 class Allocations(TorchDispatchMode):

@@ -13,7 +13,7 @@ from math import exp, floor, log, log2
 
 from reference_sources import Anchors, Expert, Passages, Recycled, Text, skip_expert
 
-MIN_PROB = 1 / 2048
+MIN_PROB, RARE_IN_CHAIN = 1 / 2048, 1 / 256
 # What a source's evidence counts before anything is learned.
 OWN = {"datastore": 0.0, "bigram": 0.0, "echo": 0.0}
 
@@ -120,7 +120,8 @@ class Request:
         self.tree, self.known, pending = {}, {}, {}
         self.is_close, last = False, []
         if max_nodes and self.context:
-            self.expand((), 1.0, pending, MIN_PROB)
+            least = RARE_IN_CHAIN if is_chain else 0.0
+            self.expand((), 1.0, pending, max(MIN_PROB, self.slack * least))
         while pending and len(self.tree) < max_nodes:
             path = max(pending, key=pending.get)
             self.tree[path] = prob = pending.pop(path)
@@ -140,6 +141,7 @@ class Request:
             last.append(prob)
             if is_hopeful and path[-1] != self.separator and len(path) < 40:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
+                least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
                 # Of equals, what is met first decides what is too little for the second.
                 self.is_on_edge |= bool(twins and self.slack and len(likeliest) + 1 >= free)
                 self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))

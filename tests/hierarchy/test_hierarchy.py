@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from collections import Counter
 from functools import cache, wraps
 
 import numpy as np
@@ -24,7 +23,6 @@ from models import (
     tree_generate,
 )
 from specds import FusedDrafter, generate
-from specds.accept import on_host
 from specds.budget import step_cost as cost
 from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
@@ -258,71 +256,6 @@ def test_a_draft_ends_with_the_text():
     assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
 
 
-# The law of samples, with real models -------------------------------------------------------------
-
-SAMPLES = 250
-SAMPLING = {"do_sample": True, "temperature": 2.0, "top_k": 3}
-
-
-def chi_square(observed, expected):
-    """The p-value of counts against expected ones, cells of less than 5 together."""
-    if observed.keys() - expected.keys():
-        return 0.0  # the impossible happened
-    cells, small = [], [0.0, 0.0]
-    for text, count in expected.items():
-        cell = (observed.get(text, 0), count)
-        if count < 5:
-            small = [small[0] + cell[0], small[1] + cell[1]]
-        else:
-            cells.append(cell)
-    cells += [tuple(small)] if small[1] >= 5 else []
-    statistic = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
-    freedom = torch.tensor((len(cells) - 1) / 2)
-    return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2)))
-
-
-@cache
-def law_of_two_tokens():
-    """What plain sampling gives after the prompt, computed: counts among `SAMPLES`."""
-    model, ids = tiny_model("llama"), prompt()
-
-    def top(tokens):
-        scores = model(torch.tensor([tokens])).logits[0, -1].detach() / SAMPLING["temperature"]
-        best = scores.topk(SAMPLING["top_k"])
-        return zip(best.indices.tolist(), torch.softmax(best.values, -1).tolist(), strict=True)
-
-    start = ids[0].tolist()
-    return {
-        (first, second): p * q * SAMPLES
-        for first, p in top(start)
-        for second, q in top([*start, first])
-    }
-
-
-def sampled(drafter):
-    model = tiny_model("llama")
-    torch.manual_seed(7)
-    texts = Counter()
-    for _ in range(SAMPLES):
-        output = generate(model, prompt(), drafter, max_new_tokens=3, **SAMPLING)
-        texts[tuple(output.sequences[0, 21:23].tolist())] += 1
-    return chi_square(texts, law_of_two_tokens())
-
-
-def sampling_drafter():
-    chain = {"retrieval": random_drafter(), "small": like("llama", 0.2)}
-    return HierarchyDrafter(chain, HierarchyConfig(joined=True, window=2, self_verify=False))
-
-
-def test_samples_of_a_hierarchy_are_distributed_as_the_targets():
-    assert sampled(sampling_drafter()) > 0.001
-
-
-def test_a_biased_acceptance_is_found_out_by_the_same_test(monkeypatch):
-    monkeypatch.setattr(on_host, "accept_or_redraw", lambda _, proposal: proposal.token_id)
-    assert sampled(sampling_drafter()) < 1e-6
-
-
 # What goes wrong ----------------------------------------------------------------------------------
 
 
@@ -413,11 +346,10 @@ def test_wrong_settings_are_refused():
         HierarchyDrafter([like("llama", 0.1)]).session([])
 
 
-def test_as_many_nodes_are_verified_as_pay(monkeypatch, tmp_path):
+def test_as_many_nodes_are_verified_as_pay(monkeypatch):
     """Where each node costs a step of its own, drafts that are mostly wrong are not verified."""
     costs = {size: 1.0 + size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
     model = tiny_model("llama")
-    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     monkeypatch.setattr(cost, "measure", lambda *_: costs)
     monkeypatch.setattr(cost, "_models", {})
     monkeypatch.setattr(cost.CostModel, "record", lambda *_: None)

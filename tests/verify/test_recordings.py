@@ -10,7 +10,6 @@ import torch
 from models import (
     FAMILIES,
     GREEDY,
-    SAMPLING,
     Drafter,
     build,
     mixed_drafter,
@@ -47,25 +46,6 @@ def fast(model, drafter, seed=0, num_tokens=32, **settings):
     return generate(model, prompt(seed=seed), drafter, **{**made, **settings})
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "deepseek_v3"])
-def test_texts_are_those_of_plain_decoding(family):
-    model = tiny_model(family)
-    for seed, make in enumerate([mixed_drafter, oracle_drafter, lambda _: random_drafter()]):
-        expected = plain_generate(model, seed, num_tokens=50, **GREEDY)
-        kept = {"return_dict_in_generate": True, "self_check": False}
-        drafter = make(expected)
-        output = fast(model, drafter, seed, 50, **kept)
-        assert output.sequences.tolist() == [expected]
-        assert drafter.sessions[0].token_ids == expected
-        assert sum(output.drafted) == output.stats.num_accepted_tokens
-        cache = output.past_key_values
-        assert cache.get_seq_length() == len(expected) - 1
-        rest = model.generate(output.sequences, past_key_values=cache, max_new_tokens=9, **GREEDY)
-        assert rest.tolist() == [plain_generate(model, seed, 59, **GREEDY)]
-    # Three widths, two numbers of slots, and a cache that did not move.
-    assert Recorded.made <= 6
-
-
 def test_a_budget_that_was_asked_for_is_not_rounded_up_beyond_it():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
@@ -78,19 +58,6 @@ def test_a_budget_that_was_asked_for_is_not_rounded_up_beyond_it():
         widths = {shape[1] - 1 for (shape, _) in kept_of(model).passes}
         assert widths <= {0, *most}
         assert max(widths) == max(most)
-
-
-def test_batches_are_rounded_up_and_leave_no_trace():
-    model = tiny_model("qwen3")
-    ids = torch.cat([prompt(seed=seed) for seed in range(3)])
-    free = model.generate(ids, max_new_tokens=24, **GREEDY)
-    settings = {"eos_token_id": int(free[1, 28]), "pad_token_id": 1, "max_new_tokens": 24, **GREEDY}
-    expected = model.generate(ids, **settings)
-    for _ in range(2):
-        output = generate(model, ids, random_drafter(), budget=7, **settings)
-        assert output.sequences.tolist() == expected.tolist()
-    alone = fast(model, random_drafter(), num_tokens=24)
-    assert alone.sequences.tolist() == free[:1].tolist()
 
 
 def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows():
@@ -243,23 +210,6 @@ def test_what_is_released_does_not_come_back():
     release(model)
     recordings.give_back(model, taken)
     assert recordings.take(model, 2) is not taken
-
-
-@pytest.mark.parametrize("num_rows", [1, 3])
-@pytest.mark.parametrize("make", [random_drafter, None], ids=["wrong", "mixed"])
-def test_samples_are_those_of_plain_decoding_whatever_is_drafted(num_rows, make):
-    model = tiny_model("llama")
-    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
-    settings = {"max_new_tokens": 24, **SAMPLING, "top_k": 20, "top_p": 0.95}
-    torch.manual_seed(5)
-    expected = model.generate(ids, **settings).tolist()
-    after = torch.get_rng_state()
-    drafter = make() if make else mixed_drafter(expected[0])
-    for budget in (0, 4, 16):
-        torch.manual_seed(5)
-        output = generate(model, ids, drafter, budget=budget, verification="fast", **settings)
-        assert output.sequences.tolist() == expected
-        assert torch.equal(torch.get_rng_state(), after)
 
 
 def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):

@@ -1,7 +1,7 @@
 //! What does an engine ask of a drafter in every step?
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
@@ -216,7 +216,7 @@ impl EngineDrafter {
 
     /// Drafts for the rows of the last sync, each within its limits; empty for a row without a
     /// session. Where the configuration knows what a step costs, drafts are cut to what pays.
-    pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<TokenTree> {
+    pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<&TokenTree> {
         let cost = self.step_cost();
         let num_rows = self.requests.rows.len();
         let least_gain = cost.as_ref().map_or(0.0, |cost| cost.least_gain(num_rows));
@@ -233,20 +233,18 @@ impl EngineDrafter {
         let mut trees: Vec<_> = trees.into_iter().map(|tree| self.known(tree)).collect();
         if let Some(cost) = cost {
             let worth = cost.num_worth(&trees);
-            trees = trees
-                .iter()
-                .zip(worth)
-                .map(|(tree, worth)| tree.prefix(worth))
-                .collect();
+            for (tree, worth) in trees.iter_mut().zip(worth) {
+                *tree = tree.prefix(worth);
+            }
         }
         self.num_step_tokens = num_rows + trees.iter().map(TokenTree::len).sum::<usize>();
         let mut trees = trees.into_iter();
-        let rows = self.requests.rows.iter_mut().map(|request| {
-            let request = request.as_mut()?;
-            request.draft = trees.next()?;
-            Some(request.draft.clone())
-        });
-        rows.map(Option::unwrap_or_default).collect()
+        for request in self.requests.rows.iter_mut().flatten() {
+            request.draft = trees.next().unwrap_or_default();
+        }
+        let rows = self.requests.rows.iter();
+        rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft))
+            .collect()
     }
 
     /// The tree before its first token that the engine does not know.
@@ -316,6 +314,9 @@ impl EngineDrafter {
         finish(self.requests.take(|_| true));
     }
 }
+
+/// The draft of a row that is not served.
+static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
 
 /// As many as the recycled predictions of a fused drafter keep.
 const NUM_PREDICTIONS: usize = 8;

@@ -15,7 +15,7 @@ pub struct PackedChains {
 
 impl PackedChains {
     /// Packs chains; what is longer than `k` is cut.
-    pub fn new(chains: &[TokenTree], k: usize) -> Self {
+    pub fn new(chains: &[&TokenTree], k: usize) -> Self {
         let mut packed = Self {
             token_ids: vec![-1; chains.len() * k],
             probs: vec![0.0; chains.len() * k],
@@ -50,7 +50,7 @@ impl PackedTrees {
     ///
     /// What fills a row up are children of the root with tokens that are not drafted there, so that no
     /// node has two children with the same token: engines that sample would take it twice as often.
-    pub fn new(trees: &[TokenTree], last_tokens: &[u32], n: usize) -> Self {
+    pub fn new(trees: &[&TokenTree], last_tokens: &[u32], n: usize) -> Self {
         let mut packed = Self {
             token_ids: vec![0; trees.len() * n],
             mask: vec![false; trees.len() * n * n],

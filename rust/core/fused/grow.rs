@@ -23,6 +23,11 @@ const TAIL: usize = 16;
 /// Paths less likely than this are not drafted: no tree of a few hundred nodes has any.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
+/// A chain seldom goes on with a path less likely than the first, or a share of its parent below the
+/// second.
+const RARE_IN_CHAIN: f32 = 1.0 / 256.0;
+const SMALL_SHARE: f32 = 0.1;
+
 /// At most this many of a node's likeliest tokens are corrected by the weights.
 const MAX_CANDIDATES: usize = 32;
 
@@ -169,8 +174,10 @@ impl TreeBuilder {
         self.tail.extend_from_slice(&tokens[start..]);
         self.tail_length = self.tail.len();
         if draft.limits.max_nodes.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
-            self.ask(draft, None, -1, 1.0, MIN_PROB);
-            self.add_pending(0, 1.0, self.free(draft));
+            let free = self.free(draft);
+            let least = self.least(draft, 1.0, free);
+            self.ask(draft, None, -1, 1.0, least);
+            self.add_pending(0, 1.0, free);
         }
     }
 
@@ -213,23 +220,32 @@ impl TreeBuilder {
                 || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_gain
         };
         let free = self.free(draft);
-        let least = self.least_of(free);
+        let least = self.least(draft, path_prob, free);
         if free == 0
             || inputs.datastore.is_some_and(is_end)
             || self.depths[node] as usize >= limits.max_depth.min(MAX_DEPTH)
-            || least.is_some_and(|least| hoped <= least)
+            || hoped <= least
             || !can_gain()
         {
             return;
         }
         let parent = self.tree.parents()[node];
         let parent = usize::try_from(parent).map_or(Some(0), |parent| self.numbers[parent]);
-        let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least.unwrap_or(0.0));
         let number = self.asked.len();
         let index = i32::try_from(node).unwrap_or(i32::MAX);
-        self.ask(draft, parent, index, path_prob, min_prob);
+        self.ask(draft, parent, index, path_prob, least);
         self.numbers[node] = Some(number);
         self.add_pending(number, path_prob, free);
+    }
+
+    /// How likely a child of a node of this probability has to be: likelier than a path that still fits
+    /// or, in a chain, which goes on with the likeliest, than what that seldom is.
+    fn least(&self, draft: &Draft<'_>, prob: f32, free: usize) -> f32 {
+        if draft.limits.is_chain {
+            RARE_IN_CHAIN.min(prob * SMALL_SHARE)
+        } else {
+            self.least_of(free).unwrap_or(0.0)
+        }
     }
 
     /// The probability of the least likely of `room` pending paths; `None` where there are fewer.
@@ -265,15 +281,9 @@ impl TreeBuilder {
     }
 
     /// Asks all sources what may follow a node of the tree, and mixes what they say.
-    fn ask(
-        &mut self,
-        draft: &Draft<'_>,
-        parent: Option<usize>,
-        index: i32,
-        prob: f32,
-        min_prob: f32,
-    ) {
+    fn ask(&mut self, draft: &Draft<'_>, parent: Option<usize>, index: i32, prob: f32, least: f32) {
         let inputs = draft.inputs;
+        let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
         self.set_tail(index);
         self.evidence.start();
         let node = NodeView {

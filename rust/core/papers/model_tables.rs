@@ -19,25 +19,11 @@ impl ModelTables {
     /// vocabulary in the order of the unigram, best first.
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
-        if vocab_size == 0 {
-            let reason = "must have one element a token of the vocabulary".to_owned();
-            return Err(Error::invalid("unigram", reason));
-        }
-        let k = bigram.len() / unigram.len();
-        if k == 0 || k * unigram.len() != bigram.len() {
-            let reason = format!(
-                "must have a row for each of {vocab_size} tokens, not {} elements",
-                bigram.len()
-            );
+        let k = bigram.len().checked_div(unigram.len()).unwrap_or(0);
+        let is_whole = k * unigram.len() == bigram.len() && bigram_probs.len() == bigram.len();
+        if k == 0 || !is_whole {
+            let reason = format!("must have a row for each of {vocab_size} tokens, at least one");
             return Err(Error::invalid("bigram", reason));
-        }
-        if bigram_probs.len() != bigram.len() {
-            let reason = format!(
-                "must have one element a bigram: {}, not {}",
-                bigram.len(),
-                bigram_probs.len()
-            );
-            return Err(Error::invalid("bigram_probs", reason));
         }
         if let Some(prob) = bigram_probs.iter().find(|p| !(0.0..=1.0).contains(*p)) {
             let reason = format!("must lie in 0.0..=1.0, not {prob}");
