@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import Mode, Plan, measure
@@ -18,6 +20,8 @@ from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import PLAIN, Result, Target, Way, baseline_way, own_calls
 from specds.bench.harness import tokenizer_of
 from specds.bench.transcripts import read_files
+from specds.verify import StaticRunner
+from specds.verify.support import require_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from specds.bench.generation.requests import Batch
     from specds.bench.harness import Row
     from specds.drafters import Drafter
+    from specds.verify.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,38 @@ class NotAsRecordedError(Exception):
     """A way emitted something else: that must never be."""
 
 
+class Forced(StaticRunner):
+    """Computes what the model computes; its logits say what was recorded.
+
+    Attributes:
+        texts: Prompt and answer of each row, int64. Recordings read them where they lie. While
+            there are none, as when the model is checked, nothing is forced.
+    """
+
+    texts: torch.Tensor | None = None
+
+    def prefill_rows(
+        self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
+    ) -> torch.Tensor:
+        logits = super().prefill_rows(prompts, chunk_size)
+        if self.texts is None:
+            return logits
+        ends = torch.tensor([[prompt.shape[1]] for prompt in prompts], device=logits.device)
+        return logits.scatter(1, self.texts[: len(ends)].gather(1, ends), torch.inf)
+
+    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
+        logits = super()._pass(inputs, end)
+        if self.texts is None:
+            return logits
+        places = inputs.lengths[:, None] + inputs.depths + 1
+        following = self.texts[: len(places)].gather(1, places.clamp(max=self.texts.shape[1] - 1))
+        return logits.scatter(2, following[..., None], torch.inf)
+
+    def leave(self, row: int) -> None:
+        self.texts[row] = self.texts[len(self.cache.lengths) - 1]
+        super().leave(row)
+
+
 def forced(
     target: Target, make: Callable[[], Drafter], budget: Any
 ) -> Callable[[Batch, dict[str, Any]], Result]:
@@ -46,9 +83,12 @@ def forced(
     call = own_calls(target, make, budget)
 
     def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
-        answers = [request.answer_ids for request in batch.requests]
-        result = call(batch, {**settings, "forced_ids": answers})
-        if result.token_ids != [list(answer[: batch.num_tokens]) for answer in answers]:
+        for row, request in enumerate(batch.requests):
+            text = torch.tensor([*request.prompt_ids, *request.answer_ids])
+            Forced.texts[row, : len(text)] = text
+        result = call(batch, settings)
+        answers = [list(request.answer_ids[: batch.num_tokens]) for request in batch.requests]
+        if result.token_ids != answers:
             raise NotAsRecordedError(f"{result.token_ids} emitted for {answers}")
         return result
 
@@ -74,12 +114,17 @@ def measure_forced(
     store = Datastore(datastore)
     store.warm()
     _, loaded = tokenizer_of(tokenizer, [store])
-    target = Target(random_model(shape, device=device, dtype=dtype))
+    target = Target(random_model(shape, device=device, dtype=dtype), Forced)
+    Forced.texts = None
+    require_support(target.model, verification=Forced)
     requests = [
         Recorded(each.prompt_ids.tolist(), len(answer), answer)
         for each in read_files(answers, loaded, limit)
         for answer in [tuple(each.completion_ids[:new_tokens].tolist())]
     ]
+    longest = max(len(each.prompt_ids) + len(each.answer_ids) for each in requests)
+    num_rows = 1 << (batch - 1).bit_length()
+    Forced.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
     # What a model of random weights predicts would not be what the record's has.
     make = partial(FusedDrafter, store, FusedConfig(recycled=False))
     ways = [

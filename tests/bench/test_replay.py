@@ -263,11 +263,11 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/small.specds,{files}/large.specds"),
         *("--drafter", "fused,rest,transformers-prompt-lookup,tokengrams", "--budget", "4,8"),
-        *("--order", "shuffled", "--seed", 3, "--no-warm-memory", "--json"),
+        *("--no-warm-memory", "--json"),
     )
     report = json.loads(out)
     assert code == 0
-    about = {"order": "shuffled", "seed": 3, "warm_memory": False, "limit": None}
+    about = {"warm_memory": False, "limit": None}
     assert about.items() <= report.items()
     assert report["memory_tokens"] == 0
     rows = report["rows"]
@@ -345,7 +345,7 @@ def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path)
         ((*one, *small, "--budget", "8,x"), "`x` is no size", 2),
         ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
         ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
-        ((*one, *small, "--order", "best"), "'best' is not one of", 2),
+        ((*one, *small, "--shape", "best"), "'best' is not one of", 2),
         (("--transcripts", tmp_path / "none.jsonl", *small), "no such file", 1),
         ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
     ):

@@ -62,7 +62,9 @@ def test_bigrams_are_those_of_a_pass_for_each_token(monkeypatch, family, batch_e
 
 def test_tables_are_computed_once(monkeypatch, tmp_path):
     model = tiny_model("llama")
-    computed = load_tables(model, 5, tmp_path)
+    told = []
+    computed = load_tables(model, 5, tmp_path, lambda *now: told.append(now))
+    assert told[-1] == ("bigrams", VOCAB_SIZE, VOCAB_SIZE)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
     monkeypatch.setattr("specds.drafters.model_tables.compute_tables", None)
     for found in (load_tables(model, 5, tmp_path), load_tables(copy.deepcopy(model), 5, tmp_path)):

@@ -25,7 +25,6 @@ class Options:
         model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
             drafters that are made of its weights.
         limit: Requests of a file at most.
-        seed: Of what is drawn: an order, samples, the demo's prompts.
         warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
         weights: What the fused drafter starts from: a file made by `specds fit`, or `none`; by
             default what is kept with the datastore.
@@ -38,7 +37,6 @@ class Options:
     tokenizer: str | None = None
     model: str | None = None
     limit: int | None = None
-    seed: int = 0
     warm_memory: bool = True
     weights: str | None = None
 
@@ -55,14 +53,12 @@ class ReplayOptions(Options):
     """What to replay.
 
     Attributes:
-        order: As the files have them, or all shuffled by --seed.
         shape: Of a draft: chains are what vLLM and llama.cpp verify.
         memory_tokens: Tokens of the datastore that are in the memory of `fused` at first, so that
             its time is that of a server which has run for a while.
     """
 
     budgets: Sequence[int | Literal["auto"]] = (64,)
-    order: Literal["file", "shuffled"] = "file"
     shape: Literal["tree", "chain"] = "tree"
     memory_tokens: int = 0
 
@@ -82,6 +78,7 @@ class GenerateOptions(Options):
         modes: `greedy`, `sampled`.
         temperature: Of the sampled mode.
         max_new_tokens: For each prompt.
+        seed: Of the samples, and of the demo's prompts.
         runs: How often all is measured.
         batches: Prompts a call.
         verification: How drafts are verified: `auto`, `fast`, `tree`.
@@ -93,6 +90,7 @@ class GenerateOptions(Options):
     modes: Sequence[str] = MODES
     temperature: float = 0.7
     max_new_tokens: int = 128
+    seed: int = 0
     runs: int = 3
     batches: Sequence[int] = (1,)
     verification: str = "auto"

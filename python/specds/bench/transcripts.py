@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """The group of all transcripts together, where there are several files of them."""
-
-Order = Literal["file", "shuffled"]
-"""Requests as the files hold them, one file after the other; or all of them mixed by a seed."""
 
 
 class TranscriptError(ValueError):
@@ -115,14 +111,6 @@ def read_files(
 
 def _name(path: Path) -> str:
     return path.name.split(".jsonl")[0].split(".ndjson")[0]
-
-
-def ordered(transcripts: Sequence[Transcript], order: Order, seed: int) -> list[Transcript]:
-    """The transcripts in the order in which they are replayed."""
-    shuffled = list(transcripts)
-    if order == "shuffled":
-        random.Random(seed).shuffle(shuffled)
-    return shuffled
 
 
 def _transcript(

@@ -1,8 +1,7 @@
 """What may come next: a drafter opens a session for a request, which drafts token trees.
 
 `session` says what drafters and sessions are, `registry` names them, the other files are one
-drafter each. Imports nothing but the core, `specds.tokenization` and, for `model_tables`, the
-terminal and the cache folder.
+drafter each. Imports nothing but the core, `specds.tokenization` and the cache folder.
 """
 
 from specds._core import (

@@ -11,14 +11,13 @@ import io
 import json
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from rich.progress import track
 
-from specds import terminal
 from specds._core import ModelTables
 from specds.cache_folder import cache_folder, keep, read_kept
 
@@ -38,8 +37,14 @@ _MOST_TOKENS = 1024
 _MOST_HEADER_BYTES = 4096
 
 
+Progress = Callable[[str, int, int], Any]
+
+
 def load_tables(
-    model: PreTrainedModel, k: int = 25, folder: str | os.PathLike[str] | None = None
+    model: PreTrainedModel,
+    k: int = 25,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> ModelTables:
     """The tables of a model: read from the cache, or computed and kept there.
 
@@ -48,6 +53,7 @@ def load_tables(
         k: How many tokens to know after each; at most the vocabulary's size are. 25 are the most
             that the N-Grammys paper drafts.
         folder: The cache; by default the one of the user.
+        progress: Called while they are computed: a stage, the tokens done, and the vocabulary.
 
     Raises:
         ValueError: `k` is not positive, the model is in training mode or has no embeddings to
@@ -60,7 +66,7 @@ def load_tables(
     found = _read(path, _vocab_size(model), k)
     if found is not None:
         return found
-    tables = compute_tables(model, k)
+    tables = compute_tables(model, k, progress)
     try:
         _write(path, tables)
     except OSError as error:
@@ -71,16 +77,13 @@ def load_tables(
     return tables
 
 
-def compute_tables(model: PreTrainedModel, k: int = 25) -> ModelTables:
-    """Computes the tables of a model, one forward pass for every thousand tokens or so.
-
-    Args:
-        model: As for `load_tables`.
-        k: As for `load_tables`.
-    """
+def compute_tables(
+    model: PreTrainedModel, k: int = 25, progress: Progress | None = None
+) -> ModelTables:
+    """Computes the tables of a model, one forward pass for every thousand tokens or so."""
     if model.training:
         raise ValueError("the model is in training mode, where dropout is random: call eval()")
-    return ModelTables(*bigram_table(model, k), unigram_ranking(model))
+    return ModelTables(*bigram_table(model, k, progress), unigram_ranking(model))
 
 
 @torch.no_grad()
@@ -115,7 +118,9 @@ def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
 
 
 @torch.no_grad()
-def bigram_table(model: PreTrainedModel, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def bigram_table(
+    model: PreTrainedModel, k: int, progress: Progress | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """The `k` likeliest tokens after each token, best first, and how likely they are.
 
     Each token is the whole context, as in the paper: nothing comes before it, neither text nor a
@@ -128,15 +133,14 @@ def bigram_table(model: PreTrainedModel, k: int) -> tuple[NDArray[np.int32], NDA
     num_tokens = max(1, min(_MOST_TOKENS, _BATCH_ELEMENTS // vocab_size))
     token_ids = np.empty((vocab_size, k), dtype=np.int32)
     probs = np.empty((vocab_size, k), dtype=np.float32)
-    batches = range(0, vocab_size, num_tokens)
-    # A tenth of a second of work is no reason to show a bar.
-    shown = terminal.err.is_terminal and len(batches) > 4
-    for start in track(batches, "bigrams of the model", console=terminal.err, disable=not shown):
+    for start in range(0, vocab_size, num_tokens):
         rows = slice(start, min(start + num_tokens, vocab_size))
         contexts = torch.arange(rows.start, rows.stop, device=model.device)[:, None]
         logits = model(input_ids=contexts, use_cache=False).logits[:, -1, :vocab_size]
         top = logits.float().softmax(dim=-1).topk(k, dim=-1)
         token_ids[rows], probs[rows] = top.indices.cpu().numpy(), top.values.cpu().numpy()
+        if progress is not None:
+            progress("bigrams", rows.stop, vocab_size)
     return token_ids, probs
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from specds._core import Datastore, Memory, Trigrams
+from specds._core import Datastore, Memory, ModelTables, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
@@ -58,8 +58,8 @@ class DrafterInputs:
     Attributes:
         datastore: An open datastore.
         model: The target model.
-        progress: Called while tri-grams are counted: a stage, how far it has come, how far it has
-            to go.
+        progress: Called while tri-grams or tables are made: a stage, how far it has come, how far
+            it has to go.
         tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
         memory: Where earlier requests are kept, a file that need not be there yet.
         model_tables: Whether the fused drafter drafts from the model's own tables.
@@ -84,13 +84,17 @@ class DrafterInputs:
             self._counted[datastore, order] = counted
         return self._counted[datastore, order]
 
+    def tables(self) -> ModelTables:
+        """The tables of the model."""
+        from specds.drafters.model_tables import load_tables
+
+        return load_tables(cast("PreTrainedModel", self.model), progress=self.progress)
+
 
 def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
-    sources: dict[str, Any] = {
-        "config": FusedConfig(effort=effort),
-        "weights": inputs.weights,
-        "model_tables": inputs.model if inputs.model_tables else None,
-    }
+    sources: dict[str, Any] = {"config": FusedConfig(effort=effort), "weights": inputs.weights}
+    if inputs.model_tables:
+        sources["model_tables"] = inputs.tables()
     if inputs.memory is not None:
         return FusedDrafter.resume(
             inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
@@ -111,8 +115,8 @@ def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Draf
 
 
 def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
-    model = None if parts == "context" else inputs.model
-    return NGrammysDrafter(model, NGrammysConfig(strategy=parts))
+    tables = None if parts == "context" else inputs.tables()
+    return NGrammysDrafter(tables, NGrammysConfig(strategy=parts))
 
 
 @dataclass(frozen=True)

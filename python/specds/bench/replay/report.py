@@ -29,14 +29,13 @@ _PARTS = 10
 
 def sentence(document: Document) -> str:
     """How requests were replayed, for people."""
-    seed, tokens = document["seed"], document["memory_tokens"]
-    order = "in file order" if document["order"] == "file" else f"shuffled by seed {seed}"
+    tokens = document["memory_tokens"]
     memory = "one drafter for all requests" if document["warm_memory"] else "a new drafter for each"
     memory += f", {tokens:,} tokens in its memory" if tokens else ""
     limited = "" if document["limit"] is None else f", {document['limit']} a file at most"
     started = "" if document["weights"] is None else f"; fused from {document['weights']}"
     shape = "; drafts are chains" if document["shape"] == "chain" else ""
-    return f"requests {order}{limited}{shape}; {memory}{started}"
+    return f"requests in file order{limited}{shape}; {memory}{started}"
 
 
 def rows_of(cell: Cell) -> list[Row]:

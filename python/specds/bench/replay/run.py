@@ -15,7 +15,7 @@ from specds.bench.harness import (
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
-from specds.bench.transcripts import ALL, ordered, read_files
+from specds.bench.transcripts import ALL, read_files
 from specds.drafters import (
     KINDS,
     DrafterInputs,
@@ -47,9 +47,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
     datastores = open_datastores(options.datastores)
     name, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    requests = ordered(
-        read_files(options.transcripts, tokenizer, options.limit), options.order, options.seed
-    )
+    requests = read_files(options.transcripts, tokenizer, options.limit)
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
     engines = engines_of(options.drafters, datastores, own, requests, options.memory_tokens)
@@ -64,7 +62,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
     )
     rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))
-    fields = ("order", "shape", "seed", "warm_memory", "memory_tokens", "limit", "weights")
+    fields = ("shape", "warm_memory", "memory_tokens", "limit", "weights")
     about = {field: getattr(options, field) for field in fields}
     return {"specds": __version__, "tokenizer": name, **circumstances(), **about, "rows": rows}
 
