@@ -172,7 +172,7 @@ impl Shard {
     /// From the first rank whose suffix is not below `pattern`, which is looked for in `lower`, to the
     /// first one whose suffix is above it, in `upper`.
     ///
-    /// Splits the ranges in sixteen, not in two, and both at a time: nearly every read misses the
+    /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
     /// processor's caches, and those of one round wait at the same time.
     fn bounds(
         &self,
@@ -180,7 +180,7 @@ impl Shard {
         mut upper: Range<usize>,
         pattern: &[u32],
     ) -> Range<usize> {
-        const WAYS: usize = 16;
+        const WAYS: usize = 8;
         let step = |ranks: &Range<usize>| ranks.len().div_ceil(WAYS).max(1);
         let narrow = |ranks: &mut Range<usize>, num_before| {
             let step = step(ranks);
