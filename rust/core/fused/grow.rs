@@ -281,14 +281,7 @@ impl TreeBuilder {
     }
 
     /// Asks all sources what may follow a node of the tree, and mixes what they say.
-    fn ask(
-        &mut self,
-        draft: &Draft<'_>,
-        parent: Option<usize>,
-        index: i32,
-        prob: f32,
-        least: f32,
-    ) {
+    fn ask(&mut self, draft: &Draft<'_>, parent: Option<usize>, index: i32, prob: f32, least: f32) {
         let inputs = draft.inputs;
         let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
         self.set_tail(index);

@@ -173,7 +173,7 @@ impl Shard {
     /// first one whose suffix is above it, in `upper`.
     ///
     /// Splits the ranges in eight, not in two, and both at a time: nearly every read misses the
-    /// processor's caches, and those of one round wait at the same time.
+    /// processor's caches, and those of one round are made at the same time.
     fn bounds(
         &self,
         mut lower: Range<usize>,
@@ -204,8 +204,6 @@ impl Shard {
                 let started = Instant::now();
                 self.touch(positions, 0);
                 self.disk_latency.note(started.elapsed(), positions.len());
-            } else {
-                self.touch(positions, 0);
             }
             let (of_lower, of_upper) = positions.split_at(num_lower);
             let compare = |position: &&usize| self.tokens.compare(**position, pattern);
