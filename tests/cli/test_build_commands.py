@@ -184,7 +184,7 @@ def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(
     command = ["build", "--corpus", "src", "--tokenizer", "demo", "--out", "o.specds"]
     command += ["--max-shard-tokens", "10k", "--json"]
     build = subprocess.Popen([*SPECDS, *command], stdout=subprocess.DEVNULL)
-    noted = tmp_path / ".o.specds.build" / "00003.json"
+    noted = tmp_path / ".o.specds.build" / "00003" / "shard.json"
     deadline = time.monotonic() + 90
     while not noted.exists() and build.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
