@@ -223,7 +223,7 @@ impl DatastoreBuilder {
         self.with(|builder| Ok(builder.is_full()))
     }
 
-    /// All documents that were given so far; a build that goes on skips as many.
+    /// All documents that were given so far; a build that goes on skips these.
     #[getter]
     fn num_given(&self) -> PyResult<u64> {
         self.with(|builder| Ok(builder.num_given()))
@@ -269,7 +269,7 @@ pub(crate) fn merge(
 
 /// Fits the prior of a datastore again, as a build does; one that is damaged is replaced.
 ///
-/// Who has it open goes on with the old one.
+/// Readers go on with the old one.
 ///
 /// Args:
 ///     path: The datastore.
@@ -290,8 +290,7 @@ pub(crate) fn refit(
 
 /// Rebuilds the shards of a datastore into as few as possible.
 ///
-/// It is then what one build of all its documents would have made. Who has it open goes on with
-/// the old shards.
+/// It is then what one build of all its documents would have made. Readers go on with the old shards.
 ///
 /// Args:
 ///     path: The datastore.

@@ -211,7 +211,7 @@ impl Memory {
         self.memory.max_bytes()
     }
 
-    /// Bytes that all texts, what finds them, and what they taught take.
+    /// Bytes of all texts, their indexes, and what they taught.
     #[getter]
     fn num_bytes(&self) -> usize {
         self.memory.num_bytes()

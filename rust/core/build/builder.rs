@@ -124,8 +124,8 @@ impl DatastoreBuilder {
         self.admission.is_full(&self.options)
     }
 
-    /// All documents that the build was given so far, those before a kill included: a caller that
-    /// reads the same corpus again skips as many.
+    /// All documents that the build was given so far, those before a kill included: a caller that reads
+    /// the same corpus again skips these.
     pub fn num_given(&self) -> u64 {
         self.admission.num_given
     }
@@ -135,8 +135,7 @@ impl DatastoreBuilder {
         Ok(self.staging()?.path())
     }
 
-    /// Has the next build of this plan go on from here, where this one is dropped: as for a user's
-    /// interrupt. Without it, that one goes on from the last checkpoint.
+    /// Makes a checkpoint, so that the next build of this plan goes on from here: for a user's interrupt.
     pub fn keep(&mut self) {
         if let (false, Some(text)) = (self.has_failed, &mut self.current) {
             let _ = text.checkpoint(); // what cannot be kept is given again
@@ -357,7 +356,7 @@ impl fmt::Debug for DatastoreBuilder {
     }
 }
 
-/// What hears how far the work has come, and may end it.
+/// Takes how far the work has come; an error ends it.
 pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
 /// Ends the work with [`Error::Stopped`] where `progress` breaks.

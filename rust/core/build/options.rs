@@ -24,8 +24,8 @@ pub enum Existing {
 pub struct DatastoreOptions {
     /// Tokens of documents are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// Ends each document and every match: a token of the vocabulary, such as the end-of-sequence
-    /// token, or `vocab_size` where the tokenizer has none. Documents may contain it.
+    /// Ends each document: a token of the vocabulary, such as the end-of-sequence token, or `vocab_size`
+    /// where the tokenizer has none. Documents may contain it; no match does.
     pub separator: u32,
     /// The name of the tokenizer, for people.
     pub tokenizer_name: String,
@@ -40,7 +40,7 @@ pub struct DatastoreOptions {
     /// shards are faster to look up in.
     pub max_shard_tokens: u64,
     /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
-    /// same time. A shard has at most a fourth as many tokens (an eighth where tokens have 24 bits).
+    /// same time: 4 a token (8 where tokens have 24 bits), so it bounds the shards too.
     pub max_memory: u64,
     /// Whether a document that was added before is left out and counted.
     pub drop_duplicates: bool,
@@ -51,9 +51,8 @@ pub struct DatastoreOptions {
     pub max_tokens: u64,
     /// What may be at the path.
     pub existing: Existing,
-    /// What is being built, in the caller's words. A build that was killed is taken up where it
-    /// was by the next one at the same path with the same words and options. Without words, builds
-    /// begin from nothing and leave nothing.
+    /// What is being built, in the caller's words: the next build at the same path with the same words
+    /// and options goes on from one that was killed. Without words, builds leave nothing.
     pub plan: Option<String>,
 }
 
@@ -105,8 +104,8 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// All that shapes the shards: where it differs, a build cannot go on from another. `old` is the
-    /// build id of the datastore that is added to.
+    /// All that shapes the shards: a build goes on only from one with the same. `old` is the build id of
+    /// the datastore that is added to.
     pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let shaping = Self {

@@ -5,10 +5,8 @@ use crate::base::portable_math::saturating_u32;
 /// The scores that are looked at together: few of them are above all that was found before.
 const BLOCK: usize = 64;
 
-/// The places of the `k` largest of some scores, the largest first; of equal ones the first. Fewer
-/// where there are fewer. O(scores) while `k` is small.
-///
-/// What is not a number is taken only where nothing else is left.
+/// The places of the `k` largest scores, or of all, the largest first; of equal ones the first. NaN comes
+/// last. O(scores) while `k` is small.
 #[must_use]
 pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(scores.len());

@@ -108,7 +108,7 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     Ok(firsts)
 }
 
-/// Writes numbers one after the other, each in as many bits.
+/// Packs numbers of `bits` bits one after the other.
 pub(crate) struct Packer {
     writer: SectionWriter,
     bits: u16,

@@ -14,7 +14,7 @@ use crate::lookup::shard::Shard;
 use crate::lookup::shards::{Before, Shards, StoredDocument};
 use crate::storage::manifest::Manifest;
 
-/// A thread searches for at least as many patterns.
+/// The fewest patterns of a thread.
 const MIN_IN_PARALLEL: usize = 64;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.

@@ -3,15 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A read of `NUM_SAMPLES` samples that takes longer than this waited for a disk: from memory it takes
-/// some microseconds, and up to a hundred with the call that asks for the pages. One page from a fast
-/// disk takes a hundred.
+/// A read of `NUM_SAMPLES` samples that takes longer waited for a disk: from memory it takes some
+/// microseconds, up to a hundred with the call that asks for the pages.
 const SLOW: Duration = Duration::from_micros(300);
 const NUM_SAMPLES: usize = 64;
 
-/// What a slow read adds to the score, of which a fast one takes 1. A thread that shares its core is
-/// interrupted now and then, which looks like a slow read: where fewer than one in 17 is slow, the
-/// score falls to 0.
+/// What a slow read adds to the score; a fast one takes 1 away. Interrupts look like slow reads: where
+/// fewer than one in 17 is slow, the score falls to 0.
 const SCORE_OF_SLOW: u32 = 16;
 
 /// Above this score, the next read is expected to be slow: two slow reads are not enough.

@@ -7,12 +7,12 @@ use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::{Shards, StoredDocument};
 
-/// A match that occurs oftener is read with the document: what of an even sample lies in it is little,
-/// and to know would take reading all occurrences.
+/// Matches that occur more often are read with the document: its share of their samples is small, and
+/// finding it would take reading all occurrences.
 const MAX_CHECKED: u64 = 512;
 
-/// A document of a datastore that is drafted for as if it were not there: else it would foretell
-/// itself, as no text does that is yet to be written.
+/// A document that is left out while drafting for it, as in leave-one-out: else it would predict
+/// itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Holdout {
     /// Where it lies in the corpus.
@@ -28,9 +28,8 @@ impl Holdout {
         }
     }
 
-    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) that
-    /// a datastore of the same shards without the document would give of it; `None` where it occurs
-    /// too often to be checked.
+    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) that the same shards
+    /// without the document would give; `None` where it occurs too often to be checked.
     pub(crate) fn samples_elsewhere(
         &self,
         shards: &Shards,

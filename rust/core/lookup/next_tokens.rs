@@ -23,9 +23,7 @@ pub(crate) struct NextTokens {
     pub(crate) counts: Box<[(u32, f32)]>,
 }
 
-/// Those of every token of a datastore: looked up when they are first asked for, then kept.
-///
-/// Every node of a tree asks for its token's, and few tokens are most of a text.
+/// Those of every token, looked up on first use and kept: every node of a tree asks for its token's.
 #[derive(Debug)]
 pub(crate) struct AllNextTokens {
     of_tokens: Box<[OnceLock<NextTokens>]>,
@@ -47,8 +45,7 @@ impl AllNextTokens {
         }
     }
 
-    /// Looks up all of them, so that no draft has to: O(vocabulary), and for as long as that does not
-    /// wait for a disk.
+    /// Looks up all of them, unless that waits for a disk. O(vocabulary).
     pub(crate) fn fill(&self, shards: &Shards) {
         const PIECE: usize = 1024;
         const MIN_IN_PARALLEL: usize = 64;

@@ -7,7 +7,7 @@ use crate::base::threads::in_parallel;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
 
-/// A thread takes at least as many tokens.
+/// The fewest tokens of a thread.
 const MIN_IN_PARALLEL: usize = 64;
 
 impl Datastore {

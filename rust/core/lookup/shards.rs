@@ -88,9 +88,8 @@ impl Shards {
         counts.sum()
     }
 
-    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to
-    /// `max_match` tokens, not more than there are. The longest is tried first: it is the likeliest
-    /// where the context follows the corpus.
+    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
+    /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -99,8 +98,7 @@ impl Shards {
         found: &mut Match,
     ) {
         let suffix = |length| &context[context.len() - length..];
-        // Where the last match was, the next one is likely to be: what is known to occur in one shard
-        // spares the others their tries.
+        // The shard of the last match comes first: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
         let first = last.unwrap_or(0);
         found.ranges.clear();

@@ -6,21 +6,21 @@ use std::ops::{BitXor, Range};
 use crate::base::portable_math::saturating_u32;
 use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
 
-/// How many numbers the first runs of a key are, each with the one that tells what was before it; the
-/// last size is that of all later ones, a line of the cache.
+/// The lengths of the first runs of a key, in numbers, their header included; all later ones have the
+/// last, a cache line.
 const SIZES: [usize; 8] = [4, 4, 4, 4, 8, 8, 8, 16];
 
 /// Runs begin at multiples of this.
 const UNIT: usize = SIZES[0];
 
-/// A run's first number: which of the sizes it has, in the low bits, and which run was before it.
+/// The bits of a run's header that say which of [`SIZES`] it has; the others are the run before it.
 const SIZE_BITS: u32 = 3;
 const NONE_BEFORE: u32 = u32::MAX >> SIZE_BITS;
 
-/// Where all places are filed at once, so many are sorted at a time, or a fourth of them.
+/// How many places are sorted at a time when all are filed at once, or a fourth of them.
 const AT_ONCE: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
-/// Stands for no place yet.
+/// No place yet.
 const FREE: u32 = u32::MAX;
 
 /// The places of each key; keys lie elsewhere.

@@ -81,12 +81,9 @@ impl ContinuationTrie {
         self.open.truncate(depth);
     }
 
-    /// The `max_nodes` most frequent nodes as a tree, most frequent first: count descending, then
-    /// depth ascending, then path in lexicographic order. A node's probability is its share of the
+    /// The `max_nodes` most frequent nodes as a tree: count descending, then depth ascending, then path
+    /// in lexicographic order, so a node comes after its parent. A node's probability is its share of the
     /// continuations. O(n + c log c) for c of n nodes.
-    ///
-    /// A node comes after its parent, whose count is not smaller and whose depth is; so every
-    /// beginning of this order is a tree.
     pub(crate) fn select(&mut self, max_nodes: usize) -> TokenTree {
         self.ranking.clear();
         self.ranking

@@ -14,9 +14,8 @@ pub struct ModelTables {
 }
 
 impl ModelTables {
-    /// Makes tables of their arrays: for each token of the vocabulary the tokens that the model holds
-    /// likeliest after it, best first, as many for each, row by row; how likely each is; and the whole
-    /// vocabulary in the order of the unigram, best first.
+    /// Makes tables of their arrays: for each token of the vocabulary a row of the `k` likeliest tokens
+    /// after it, best first; their probabilities; and the vocabulary by its unigram, best first.
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
         let k = bigram.len().checked_div(unigram.len()).unwrap_or(0);
