@@ -194,7 +194,7 @@ def test_steps_that_are_interrupted_change_nothing():
     calm = World(LINEAR, lambda _: 0.7)
     calm.decode(auto(calm), 1000)
     assert np.mean(disturbed.verified) == pytest.approx(np.mean(calm.verified), rel=0.1)
-    for size, seconds in budget.step_seconds().items():
+    for size, seconds in budget._cost.curve().items():
         assert seconds == pytest.approx(LINEAR[size], rel=0.1)
 
 
@@ -210,7 +210,6 @@ def test_costs_that_were_measured_wrong_are_put_right(truth, measured):
 def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     world = World(FLAT, lambda _: 0.9)
     budget = auto(world)
-    assert budget.step_seconds() is None
     for policy in (budget, Budget(8)):
         assert policy.draft([world], [0]) == [None]
     assert world.num_drafts == 0

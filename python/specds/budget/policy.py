@@ -82,10 +82,6 @@ class Budget:
         """
         return lambda: None
 
-    def step_seconds(self) -> dict[int, float] | None:
-        """Seconds of a step by number of nodes verified; None where they were not measured."""
-        return None
-
 
 class SharedBudget(Budget):
     """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
@@ -189,10 +185,6 @@ class AutoBudget(Budget):
                     self._experience.trust.learn(tree, size, tokens)
 
         return learn
-
-    def step_seconds(self) -> dict[int, float] | None:
-        """As `Budget.step_seconds`."""
-        return None if self._cost is None else self._cost.curve()
 
 
 def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:

@@ -108,8 +108,6 @@ class GenerationOutput:
         logits: With `output_logits`, the logits `(num_rows, vocab_size)` likewise.
         past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
             the only sequence: the cache that was passed, where one was.
-        step_seconds: With an automatic budget, the cost of a step as known at the end of the
-            request: seconds by number of nodes verified.
     """
 
     sequences: torch.Tensor
@@ -118,7 +116,6 @@ class GenerationOutput:
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     past_key_values: DynamicCache | None
-    step_seconds: dict[int, float] | None
 
     @property
     def drafted(self) -> list[bool]:
@@ -197,7 +194,7 @@ def run(
         limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
-        stats, cache, step_seconds = _decode(
+        stats, cache = _decode(
             options, model, verification, rows, noise, limits, past, generation_config
         )
         stats.verification, stats.reason = name_of(verification), reason or stats.reason
@@ -222,7 +219,6 @@ def run(
         scores=None if scores is None else in_step([row.sampler.scores or [] for row in rows]),
         logits=None if logits is None else in_step([row.sampler.logits or [] for row in rows]),
         past_key_values=cache,
-        step_seconds=step_seconds,
     )
 
 
@@ -267,7 +263,7 @@ def _decode(
     limits: Limits,
     past: DynamicCache | None,
     generation_config: GenerationConfig,
-) -> tuple[GenerationStats, DynamicCache | None, dict[int, float] | None]:
+) -> tuple[GenerationStats, DynamicCache | None]:
     """Decodes all rows together."""
     num_nodes = node_budget(options.drafter, options.budget)
     runner = runner_class(verification)(
@@ -304,7 +300,7 @@ def _decode(
     finally:
         runner.close()
     decoding.stats.reason = runner.reason
-    return decoding.stats, cache, budget.step_seconds()
+    return decoding.stats, cache
 
 
 def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:
