@@ -83,7 +83,7 @@ def one_thread_for(name: str) -> None:
     Its passes are so short that two threads gain nothing on idle cores; on cores that others use
     too, each waits for the other: 25 times slower was measured.
     """
-    if name.startswith("demo") and "OMP_NUM_THREADS" not in os.environ:
+    if name.startswith("demo") and not os.environ.get("OMP_NUM_THREADS"):
         import_module("torch").set_num_threads(1)
 
 
