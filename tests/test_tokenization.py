@@ -127,12 +127,18 @@ def test_unknown_dtype_is_refused():
         load_model("demo-tiny", dtype="float3")
 
 
-def test_a_model_of_the_hub_is_refused_at_once_where_the_hub_cannot_be_reached():
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from specds.loading import load_model; load_model('org/none')",
+        "from specds import open_corpus; open_corpus('org/none')",
+    ],
+)
+def test_what_the_hub_has_is_refused_at_once_where_it_cannot_be_reached(code):
     """In a process of its own: the client reads its settings once."""
-    code = "from specds.loading import load_model; load_model('org/none')"
     environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert "LoadingError: cannot reach the hub for `org/none`: check the network" in done.stderr
+    assert "Error: cannot reach the hub for `org/none`: check the network" in done.stderr
     assert "Retrying" not in done.stderr

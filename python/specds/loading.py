@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
-from specds.hub.client import connection_errors, hub, status_of, unreachable
+from specds.hub.client import connection_errors, hub, require_hub, unreachable
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def one_thread_for(name: str) -> None:
     Its passes are so short that two threads gain nothing on idle cores; on cores that others use
     too, each waits for the other: 25 times slower was measured.
     """
-    if name.startswith("demo") and "OMP_NUM_THREADS" not in os.environ:
+    if name.startswith("demo") and not os.environ.get("OMP_NUM_THREADS"):
         import_module("torch").set_num_threads(1)
 
 
@@ -126,20 +126,18 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
 
 
 def _require_hub(name: str) -> None:
-    """Refuses at once what only an unreachable hub could have: its client tries half a minute."""
+    """Refuses at once what only an unreachable hub could have."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
         return
     if any(isinstance(hub().try_to_load_from_cache(name, file), str) for file in _FILES):
         return
     try:
-        hub().model_info(name, timeout=_TIMEOUT_S)
+        require_hub(hub().model_info, name)
     except connection_errors() as error:
-        if status_of(error) is None:
-            raise LoadingError(unreachable(name, error)) from error
+        raise LoadingError(unreachable(name, error)) from error
 
 
 _FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
-_TIMEOUT_S = 10.0
 
 
 @contextmanager

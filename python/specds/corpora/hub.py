@@ -20,6 +20,7 @@ from specds.hub.client import (
     brief,
     connection_errors,
     hub,
+    require_hub,
     status_of,
     unreachable,
 )
@@ -178,6 +179,7 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
         "revision": options.revision,
     }
     with _explained(spec, dataset, options):
+        require_hub(hub().dataset_info, dataset.path)
         builder = datasets.load_dataset_builder(**arguments)
         urls = _urls(builder, spec, str(options.split))
         commit = re.search(r"@([0-9a-f]{40})/", urls[0]) if urls else None

@@ -9,7 +9,7 @@ from specds._core import FormatError, __version__
 from specds._lazy import imported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from specds.hub.names import HubName
 
@@ -41,6 +41,19 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
         name.repository, revision=name.revision, files_metadata=True, timeout=_TIMEOUT_S
     )
     return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def require_hub(ask: Callable[..., Any], name: str) -> None:
+    """Asks once, so that an unreachable hub is known at once: its client tries for half a minute.
+
+    Raises:
+        OSError: It cannot be reached; what it answers, if it does, is no matter.
+    """
+    try:
+        ask(name, timeout=_TIMEOUT_S)
+    except connection_errors() as error:
+        if status_of(error) is None:
+            raise
 
 
 @contextmanager
