@@ -20,7 +20,8 @@ from specds import Datastore, EngineDrafter
 from specds.bench.transcripts import read_transcripts
 from specds.loading import load_tokenizer
 
-WARM_UP = 30
+# What follows each token is looked up once.
+WARM_UP = 100
 
 
 class Rows:

@@ -5,9 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::draft::{DraftLimits, Session};
-use specds::papers::aded::{
-    AdaptiveTrigrams, AdedConfig, AdedSession, SearchConfig, SearchMethod, TrigramOptions, Trigrams,
-};
+use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, TrigramOptions, Trigrams};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 
@@ -41,13 +39,10 @@ pub(crate) fn check_answers() {
     }
 }
 
-fn aded(method: SearchMethod, searches: usize) -> AdedSession {
+fn aded(is_greedy: bool, searches: usize) -> AdedSession {
     let config = AdedConfig {
-        method,
-        search: SearchConfig {
-            searches,
-            ..SearchConfig::default()
-        },
+        is_greedy,
+        searches,
         ..AdedConfig::default()
     };
     let trigrams = Arc::new(AdaptiveTrigrams::new(Arc::clone(&TRIGRAMS)));
@@ -77,12 +72,12 @@ fn count_trigrams(bencher: Bencher) {
 
 #[divan::bench(args = [50, 150, 300])]
 fn draft_by_mcts(bencher: Bencher, searches: usize) {
-    draft(bencher, || Box::new(aded(SearchMethod::Mcts, searches)));
+    draft(bencher, || Box::new(aded(false, searches)));
 }
 
 #[divan::bench]
 fn draft_greedily_by_trigrams(bencher: Bencher) {
-    draft(bencher, || Box::new(aded(SearchMethod::Greedy, 150)));
+    draft(bencher, || Box::new(aded(true, 150)));
 }
 
 /// Counting and sorting what a request says, at its start: 2,000 tokens.
@@ -93,7 +88,7 @@ fn learn_trigrams(bencher: Bencher) {
     let tokens = &file[..file.len().min(2000)];
     bencher
         .counter(ItemsCount::new(tokens.len()))
-        .with_inputs(|| aded(SearchMethod::Mcts, 150))
+        .with_inputs(|| aded(false, 150))
         .bench_local_values(|mut session| session.observe(tokens, None));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -150,8 +151,8 @@ class Decoding:
         self._limits = limits
         self._budget = budget
         self._watch = _Stopwatch(self.stats, clock)
-        # What no draft waits for while a device does.
-        self._learn: Callable[[], None] | None = None
+        # What a device does not wait for: it comes after the next launch.
+        self._late: list[Callable[[], None]] = []
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
@@ -188,20 +189,21 @@ class Decoding:
         self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._watch.lap("compact_s")
         for tree, path in zip(trees, paths, strict=True):
-            self.stats.record_draft(0 if tree is None else len(tree), len(path))
+            size = 0 if tree is None else len(tree)
+            self._late.append(partial(self.stats.record_draft, size, len(path)))
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
             row.observe(tree, None if self._budget.pauses else of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
-        self._learn = self._budget.record(new, self._watch.since_lap())
+        self._late.append(self._budget.record(new, self._watch.since_lap()))
         if self._accepts is None:
             self._catch_up()
         self._watch.lap("observe_s")
 
     def _catch_up(self) -> None:
-        """Has the budget learn from the step before, once."""
-        if self._learn is not None:
-            self._learn()
-        self._learn = None
+        """Has the budget learn from the step before, and counts it."""
+        late, self._late = self._late, []
+        for do in late:
+            do()
 
     def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Verifies the drafts and follows them here."""

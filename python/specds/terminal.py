@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -81,21 +80,26 @@ class _Rate(ProgressColumn):
 _UNITS = {"tokenise": "B", **dict.fromkeys(("read", "sort", "write", "prior"), " tokens")}
 
 
+def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        *shown,
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=err,
+        **settings,
+    )
+
+
 @contextmanager
 def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
     """Shows a bar a stage on standard error; yields what a build reports to.
 
     What is done within `after_s` seconds shows none.
     """
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        TaskProgressColumn(),
-        _Rate(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-    )
-    bars, started = Progress(*columns, console=err), time.monotonic()
+    bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
     tasks: dict[str, Any] = {}
 
     def show(stage: str, done: int, total: int | None, **counts: int) -> None:
@@ -116,15 +120,8 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
 @contextmanager
 def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
     """Shows a bar on standard error; yields what a benchmark reports each request to."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
     # A thread that refreshes would take the interpreter in the middle of what is timed.
-    bars = Progress(*columns, console=err, transient=True, auto_refresh=False)
+    bars = _bars(transient=True, auto_refresh=False)
     last = 0.0
 
     def show(engine: str, total: int) -> None:
@@ -133,14 +130,14 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
             bars.start()
             bars.add_task(what)
         bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
-        if monotonic() - last > _REFRESH_S:
+        if time.monotonic() - last > _REFRESH_S:
             bars.refresh()
-            last = monotonic()
+            last = time.monotonic()
 
     try:
         yield show
     finally:
-        if bars.tasks:  # one that never started would end in an empty line
+        if bars.tasks:
             bars.stop()
 
 

@@ -8,9 +8,7 @@ use numpy::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::papers::aded::{
-    self, Adaptation, AdedConfig, AdedSession, SearchConfig, SearchMethod, TrigramOptions,
-};
+use specds::papers::aded::{self, AdedConfig, AdedSession, TrigramOptions};
 use specds::papers::model_tables;
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
@@ -288,29 +286,25 @@ pub(crate) fn aded_session(
     max_prob: f32,
     seed: u64,
 ) -> PyResult<DraftSession> {
-    let method = match search {
-        "mcts" => SearchMethod::Mcts,
-        "greedy" => SearchMethod::Greedy,
+    let is_greedy = match search {
+        "mcts" => false,
+        "greedy" => true,
         _ => {
             let message = format!("`search` must be `mcts` or `greedy`, not `{search}`");
             return Err(PyValueError::new_err(message));
         }
     };
-    let adaptation = Adaptation {
+    let config = AdedConfig {
+        is_greedy,
+        searches,
+        depth,
+        candidates,
+        c1,
+        c2,
+        seed,
+        is_adaptive: adaptive,
         increment,
         max_prob,
-    };
-    let config = AdedConfig {
-        method,
-        search: SearchConfig {
-            searches,
-            depth,
-            candidates,
-            c1,
-            c2,
-            seed,
-        },
-        adaptation: adaptive.then_some(adaptation),
     };
     let trigrams = Arc::clone(&trigrams.get().0);
     DraftSession::new(AdedSession::new(trigrams, config))

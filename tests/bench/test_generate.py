@@ -30,8 +30,9 @@ class FakeClock:
 class FakeWay:
     """Takes a second to begin and `seconds` a token; the second run takes `drift` as long."""
 
-    def __init__(self, clock, seconds, text=(7, 8, 9, 10), drift=2.0):
+    def __init__(self, clock, seconds, text=(7, 8, 9, 10), drift=2.0, forward_s=2.0):
         self.clock, self.seconds, self.text, self.drift = clock, seconds, text, drift
+        self.forward_s = forward_s
         self.calls = 0
 
     def start(self):
@@ -43,7 +44,8 @@ class FakeWay:
         pace = self.drift if self.calls > 4 else 1
         self.clock.now += pace * (1 + self.seconds * (batch.num_tokens - 1))
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
-        stats.prefill_s, stats.forward_s, stats.draft_s, stats.total_s = 1.0, 2.0, 0.5, 4.0
+        stats.prefill_s, stats.draft_s, stats.total_s = 1.0, 0.5, 4.0
+        stats.forward_s = self.forward_s
         return Result([list(self.text)] * len(batch.requests), stats)
 
 
@@ -63,7 +65,7 @@ def rows_by(model, ways):
 def test_figures_are_those_of_the_clock(clock, tiny_model):
     ways = [
         Way("generate", FakeWay(clock, 3).start, is_plain=True),
-        Way("plain", FakeWay(clock, 2).start, is_plain=True, is_ours=True),
+        Way("plain", FakeWay(clock, 2, forward_s=4.0).start, is_plain=True, is_ours=True),
         Way("transformers-prompt-lookup", FakeWay(clock, 0.1).start),
         Way("fused", FakeWay(clock, 1, drift=1).start, is_ours=True, budget=8),
     ]
@@ -85,6 +87,9 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     shares = {"prefill": 0.25, "draft": 0.125, "forward": 0.5, "rest": 0.125}
     assert {phase: share for phase, share in fused["shares"].items() if share} == shares
     assert fused["outside_forward"] == pytest.approx(1 / 3)
+    # A pass of `fused` takes half as long as one of `plain` here, and gives as many tokens.
+    assert [row["pass_cost"] for row in rows.values()] == [None, 1, None, 0.5]
+    assert fused["expected_speed_up"] == fused["mean_acceptance_length"] / 0.5
 
 
 def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(clock, tiny_model):
@@ -148,7 +153,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
         "rest, auto",
     }
     parsed = Page(page.read_text(encoding="utf-8"))
-    assert parsed.ids == ["speed-up", "tokens-per-s", "time-shares"]
+    assert parsed.ids == ["speed-up", "tokens-per-s", "expected-speed-up", "time-shares"]
     assert parsed.references == []
     assert "rest" in parsed.cells
     assert any(cell.startswith("demo-tiny, float32, cpu") for cell in parsed.cells)

@@ -125,7 +125,7 @@ def test_no_pass_is_larger_or_later_than_it_may_be(name):
 
 
 def test_where_time_is_short_small_passes_are_measured_more_often():
-    passes = Passes(3e-3, per_node=0.45e-3)
+    passes = Passes(0.01, per_node=0.0015)
     assert set(measure(passes, clock=passes.clock)) == set(SIZES)
     count = passes.sizes.count
     assert count(0) == count(1) == 6  # the first is not counted

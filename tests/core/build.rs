@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use specds::Error;
 use specds::build::{DatastoreBuilder, DatastoreOptions, Existing};
@@ -10,16 +10,8 @@ use specds::index::Stage;
 use specds::lookup::Datastore;
 use specds::storage::MAX_VOCAB_SIZE;
 
+use crate::files::names;
 use crate::{build, options, refusal, silent, small, tempdir};
-
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name());
-    let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
-    names.sort();
-    names
-}
 
 /// A file of the datastore's first shard.
 fn shard_file(datastore: &Datastore, name: &str) -> PathBuf {

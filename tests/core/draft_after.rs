@@ -31,7 +31,7 @@ fn sessions(datastore: &Arc<Datastore>) -> Vec<Box<dyn Session>> {
     };
     let adaptive = Arc::new(AdaptiveTrigrams::new(trigrams(datastore)));
     let aded = AdedConfig {
-        adaptation: None,
+        is_adaptive: false,
         ..AdedConfig::default()
     };
     let lookup = PromptLookupConfig::default();

@@ -12,7 +12,7 @@ use specds::build::{compact, merge};
 use specds::lookup::Datastore;
 use specds::storage::MAX_SHARD_TOKENS;
 
-use crate::files::read_all;
+use crate::files::{names, read_all};
 use crate::{build, compacted, few, options, small, tempdir};
 
 proptest! {
@@ -114,12 +114,7 @@ fn what_cannot_be_merged_is_refused_and_nothing_is_left() {
     assert!(matches!(error, Error::InvalidArgument { .. }));
     let error = merge(&[path("a")], path("b"), false).unwrap_err();
     assert!(matches!(error, Error::Exists(_)));
-    let mut names: Vec<_> = fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(names(folder.path()), ["a", "b", "c"]);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Random damage whose checksums are made right again: what reads it answers or refuses, and neither panics nor
 //! asks for more than there is. `make fuzz` tries a thousand times as many inputs (`SPECDS_FUZZ=1000`).
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,7 +13,7 @@ use specds::memory::MemoryOptions;
 use specds::storage::{Manifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::files::{PAYLOAD, SECTIONS, Victim, ask, read_all, write_in_place};
+use crate::files::{PAYLOAD, SECTIONS, Victim, ask, read_all, write_all, write_in_place};
 use crate::forgery::{forge, seal};
 use crate::random::Random;
 use crate::snapshot::sealed;
@@ -91,14 +90,6 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
     let _ = fs::remove_dir_all(beside);
 }
 
-fn copy(from: &BTreeMap<PathBuf, Vec<u8>>, to: &Path) {
-    let _ = fs::remove_dir_all(to);
-    for (name, content) in from {
-        fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
-        fs::write(to.join(name), content).unwrap();
-    }
-}
-
 #[test]
 fn datastores() {
     let documents = documents();
@@ -131,7 +122,8 @@ fn datastores() {
         }
         if is_sealed {
             rewrite(&victim.path(), &documents);
-            copy(&victim.files, &victim.path());
+            let _ = fs::remove_dir_all(victim.path());
+            write_all(&victim.path(), &victim.files);
         } else {
             write_in_place(&victim.path().join(&name), &victim.files[&name]);
         }
@@ -299,7 +291,7 @@ fn notes_of_a_killed_build() {
     let killed = read_all(&staging);
     drop(builder);
     for mut random in inputs(10) {
-        copy(&killed, &staging);
+        write_all(&staging, &killed);
         fs::set_permissions(
             &staging,
             std::os::unix::fs::PermissionsExt::from_mode(0o700),

@@ -26,14 +26,6 @@ pub(crate) fn options(max_bytes: usize) -> MemoryOptions {
     }
 }
 
-/// The texts of a tenant, in order.
-pub(crate) fn texts(memory: &Memory, tenant: &str) -> Vec<Vec<u32>> {
-    let Some(tenant) = memory.find(tenant) else {
-        return Vec::new();
-    };
-    split(tenant.read().texts().tokens())
-}
-
 fn split(tokens: &[u32]) -> Vec<Vec<u32>> {
     let texts = tokens.split_inclusive(|&token| token == History::BOUNDARY);
     texts.map(|text| text[..text.len() - 1].to_vec()).collect()
@@ -171,7 +163,7 @@ proptest! {
             }
             let num_tenants = TENANTS.iter().filter(|tenant| memory.find(tenant).is_some()).count();
             for (tenant, before) in TENANTS.iter().zip(before_all) {
-                let alive = texts(&memory, tenant);
+                let alive = memory.texts(tenant);
                 if alive.len() < oracle.texts(tenant).len() {
                     prop_assert!(all + room > memory.max_bytes(), "evicted without need");
                     let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
@@ -231,7 +223,7 @@ fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
             memory.insert(&tenant, text).unwrap();
             assert!(memory.num_bytes() <= memory.max_bytes());
             assert!(
-                text.is_empty() || !texts(&memory, &tenant).is_empty(),
+                text.is_empty() || !memory.texts(&tenant).is_empty(),
                 "the newest is kept"
             );
             most = most.max(memory.num_bytes());
@@ -271,7 +263,7 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
         memory.insert("other", &[1, 2, 3]).unwrap();
         let long = text(1, 100_000);
         memory.insert(name, &long).unwrap();
-        let [kept] = &texts(&memory, name)[..] else {
+        let [kept] = &memory.texts(name)[..] else {
             panic!("one text")
         };
         assert!(kept.len() > 200 && long.ends_with(kept));
@@ -358,17 +350,15 @@ fn readers_go_on_while_texts_are_evicted_and_saved() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
-                check(texts(&memory, "ann"));
+                check(memory.texts("ann"));
                 thread::yield_now();
             }
         });
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 memory.save(&path).unwrap();
-                check(texts(
-                    &Memory::open(&path, options(1 << 16)).unwrap(),
-                    "ann",
-                ));
+                let opened = Memory::open(&path, options(1 << 16)).unwrap();
+                check(opened.texts("ann"));
             }
         });
         for number in 0..3000 {
@@ -376,5 +366,5 @@ fn readers_go_on_while_texts_are_evicted_and_saved() {
         }
         is_done.store(true, Ordering::Relaxed);
     });
-    assert!(texts(&memory, "ann").len() < 2000);
+    assert!(memory.texts("ann").len() < 2000);
 }

@@ -14,7 +14,7 @@ use specds::storage::{MAX_SHARD_TOKENS, Manifest};
 use specds::{Error, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::files::{read_all, write_in_place};
+use crate::files::{read_all, write_all, write_in_place};
 use crate::forgery::seal;
 use crate::random::Random;
 use crate::{compacted, options, silent, tempdir};
@@ -60,10 +60,7 @@ fn copied(to: &Path) -> PathBuf {
         read_all(&path)
     });
     let path = to.join("d");
-    for (name, content) in FILES.iter() {
-        fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
-        fs::write(path.join(name), content).unwrap();
-    }
+    write_all(&path, &FILES);
     path
 }
 

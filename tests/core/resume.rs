@@ -1,7 +1,7 @@
 //! Builds that were killed and go on, and documents that come to a datastore later.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use specds::build::{DatastoreBuilder, DatastoreOptions, Existing};
 use specds::lookup::Datastore;
 use specds::{Error, Result};
 
-use crate::files::read_all;
+use crate::files::{names, read_all, write_all};
 use crate::{build, options, silent, tempdir};
 
 fn planned(max_shard_tokens: u64) -> DatastoreOptions {
@@ -27,21 +27,12 @@ fn add(builder: &mut DatastoreBuilder, documents: &[Vec<u32>]) -> Result<()> {
 }
 
 /// Ends a build as a kill does: nothing is tidied up, but the lock is gone.
-fn kill(builder: DatastoreBuilder, path: &Path) {
+fn kill(builder: DatastoreBuilder) {
     let staging = builder.staging_folder().unwrap().to_owned();
-    let aside = path.with_extension("aside");
-    copy(&staging, &aside);
+    let files = read_all(&staging);
     drop(builder);
     let _ = fs::remove_dir_all(&staging);
-    fs::rename(aside, staging).unwrap();
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for (name, content) in read_all(from) {
-        fs::create_dir_all(to.join(&name).parent().unwrap()).unwrap();
-        fs::write(to.join(name), content).unwrap();
-    }
+    write_all(&staging, &files);
 }
 
 fn documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
@@ -65,7 +56,7 @@ proptest! {
             let given = usize::try_from(builder.num_given()).unwrap();
             prop_assert!(given <= documents.len());
             add(&mut builder, &documents[given..kill_at.clamp(given, documents.len())]).unwrap();
-            kill(builder, &path);
+            kill(builder);
         }
         let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
         let given = usize::try_from(builder.num_given()).unwrap();
@@ -93,7 +84,7 @@ fn a_text_is_taken_up_at_its_last_checkpoint() {
         .collect();
     let mut builder = DatastoreBuilder::create(&path, planned(1 << 30)).unwrap();
     add(&mut builder, &documents[..45]).unwrap();
-    kill(builder, &path);
+    kill(builder);
     let mut builder = DatastoreBuilder::create(&path, planned(1 << 30)).unwrap();
     assert_eq!(builder.num_given(), 42);
     assert_eq!(builder.num_tokens(), 42 * 200_001);
@@ -125,13 +116,13 @@ fn a_build_of_another_plan_or_without_one_begins_anew() {
     for other in others {
         let mut builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
         add(&mut builder, &[vec![1, 2], vec![1, 2], vec![3]]).unwrap();
-        kill(builder, &path);
+        kill(builder);
         let builder = DatastoreBuilder::create(&path, other).unwrap();
         assert_eq!(builder.num_given(), 0);
     }
     let mut builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
     add(&mut builder, &[vec![1, 2], vec![1, 2], vec![3]]).unwrap();
-    kill(builder, &path);
+    kill(builder);
     let builder = DatastoreBuilder::create(&path, planned(4)).unwrap();
     assert_eq!(builder.num_given(), 2);
 }
@@ -172,7 +163,7 @@ fn duplicates_are_left_out_and_limits_hold_exactly_also_after_a_kill() {
             };
             let mut builder = DatastoreBuilder::create(&path, options.clone()).unwrap();
             add(&mut builder, &documents[..killed_at]).unwrap();
-            kill(builder, &path);
+            kill(builder);
             let mut builder = DatastoreBuilder::create(&path, options).unwrap();
             let given = usize::try_from(builder.num_given()).unwrap();
             add(&mut builder, &documents[given..]).unwrap();
@@ -231,9 +222,5 @@ fn appending_needs_a_datastore_of_the_same_tokenizer() {
     assert_eq!(read_all(&path), before);
     let error = append(folder.path(), &[vec![1]], true).unwrap_err();
     assert!(matches!(error, Error::NotADatastore(_)));
-    let names: Vec<PathBuf> = fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    assert_eq!(names, [path]);
+    assert_eq!(names(folder.path()), ["d"]);
 }

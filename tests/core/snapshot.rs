@@ -13,7 +13,7 @@ use specds::{Error, Result};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::memory::{memory, options, text, texts};
+use crate::memory::{memory, options, text};
 use crate::{build, refusal, tempdir};
 
 const MAX_BYTES: usize = 1 << 20;
@@ -84,7 +84,7 @@ proptest! {
         let options = MemoryOptions { max_bytes: MAX_BYTES, ..options };
         let opened = Memory::open(&path, options).unwrap();
         for tenant in ["ann", "bob", "", "ünï"] {
-            prop_assert_eq!(texts(&opened, tenant), texts(&memory, tenant));
+            prop_assert_eq!(opened.texts(tenant), memory.texts(tenant));
         }
         prop_assert_eq!(opened.num_tokens(), memory.num_tokens());
         prop_assert_eq!(opened.num_tenants(), memory.num_tenants());
@@ -98,8 +98,8 @@ proptest! {
 fn the_golden_snapshot_opens_and_is_written_again_to_the_byte() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-3.bin");
     let memory = open(&golden).unwrap();
-    assert_eq!(texts(&memory, "ann"), [vec![1, 2, 3], vec![5, 6]]);
-    assert_eq!(texts(&memory, "bob"), [[4]]);
+    assert_eq!(memory.texts("ann"), [vec![1, 2, 3], vec![5, 6]]);
+    assert_eq!(memory.texts("bob"), [[4]]);
     assert_eq!(small(), fs::read(golden).unwrap());
 }
 
@@ -208,7 +208,7 @@ fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
     large.save(&path).unwrap();
     let opened = Memory::open(&path, options(1 << 16)).unwrap();
     assert!(opened.num_bytes() <= 1 << 16);
-    let kept = texts(&opened, "ann");
+    let kept = opened.texts("ann");
     assert!((20..50).contains(&kept.len()), "{}", kept.len());
     let last = 205 - u32::try_from(kept.len()).unwrap();
     let expected: Vec<_> = (0..5)
@@ -218,7 +218,9 @@ fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
     assert_eq!(kept, expected);
     opened.insert("ann", &text(0, 50)).unwrap();
     assert!(
-        texts(&opened, "ann").ends_with(&[text(199, 100), text(0, 50)]),
+        opened
+            .texts("ann")
+            .ends_with(&[text(199, 100), text(0, 50)]),
         "the newest goes last"
     );
 }
@@ -270,7 +272,7 @@ fn saves_to_one_path_at_a_time_never_mix() {
         for _ in 0..20 {
             memory.save(&path).unwrap();
             let opened = open(&path).unwrap();
-            let has_text = |tenant: &&str| texts(&opened, tenant) == [text(1, 5000)];
+            let has_text = |tenant: &&str| opened.texts(tenant) == [text(1, 5000)];
             assert!(["ann", "bob", "cat"].iter().any(has_text));
         }
     };
@@ -299,7 +301,7 @@ fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
     ours.merge_into(&path, None).unwrap();
     let both = [vec![4, 5], vec![1, 2]];
     for merged in [&ours, &open(&path).unwrap()] {
-        assert_eq!(texts(merged, "ann"), both);
+        assert_eq!(merged.texts("ann"), both);
         assert!(merged.find("bob").is_none());
     }
     // Nothing has changed there since: what was forgotten now does not come from it.
@@ -338,8 +340,8 @@ fn texts_that_a_datastore_has_leave_the_memory_and_the_file() {
     theirs.merge_into(&path, None).unwrap();
     ours.merge_into(&path, Some(&known)).unwrap();
     for left in [&ours, &open(&path).unwrap()] {
-        assert_eq!(texts(left, "ann"), [text(3, 50)]);
-        assert_eq!(texts(left, "bob").len(), 1);
+        assert_eq!(left.texts("ann"), [text(3, 50)]);
+        assert_eq!(left.texts("bob").len(), 1);
         assert_eq!(left.num_tokens(), 50 + 111);
     }
     ours.insert("ann", &text(1, 50)).unwrap();

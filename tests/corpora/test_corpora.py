@@ -188,8 +188,6 @@ def test_sample_is_a_share_and_depends_on_the_text_alone(tmp_path):
     skipped = [item for item in read(tmp_path, sample=0.3) if isinstance(item, Skipped)]
     assert len(skipped) == 1000 - len(kept)
     assert {item.reason for item in skipped} == {"not in the sample"}
-    other = {i.name for i in read(tmp_path, sample=0.3, seed=-1) if isinstance(i, Document)}
-    assert other != kept.keys()
     larger = {i.name for i in read(tmp_path, sample=0.5) if isinstance(i, Document)}
     assert larger > kept.keys()
 

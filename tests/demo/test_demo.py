@@ -133,7 +133,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
 def test_demo_prints_what_it_measured(capsys):
     from specds.cli.demo import run_demo
 
-    run_demo(2, 24, 16, 0, as_json=True)
+    run_demo(2, 24, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["build"]["num_documents"] > 300
     assert [mode["mode"].split(",")[0] for mode in report["modes"]] == ["sampled", "greedy"]
@@ -142,7 +142,6 @@ def test_demo_prints_what_it_measured(capsys):
         stats = mode["stats"]
         assert mode["num_tokens"] == stats["num_emitted_tokens"] > 0
         assert stats["mean_acceptance_length"] >= 1
-        assert stats["num_draft_tokens"] <= 16 * stats["num_drafts"]
         assert mode["speed_up"] == pytest.approx(
             mode["specds_tokens_per_s"] / mode["plain_tokens_per_s"]
         )
@@ -152,7 +151,7 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
     from specds.cli import demo
 
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
-    demo.run_demo(1, 16, 16, 0)
+    demo.run_demo(1, 16)
     out = capsys.readouterr().out
     for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
                      "nodes per draft", "time per draft", "repeats itself"):  # fmt: skip

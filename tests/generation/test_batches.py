@@ -1,7 +1,5 @@
 """Several sequences in one call: who leaves, what only one may have, and what fails."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
@@ -14,8 +12,6 @@ from models import (
     random_drafter,
     tiny_model,
 )
-from specds.budget.policy import Budget
-from specds.decoding import Decoding, Limits
 from specds.generation import custom_generate, generate
 from specds.verify import StaticRunner
 
@@ -120,20 +116,3 @@ def test_a_session_that_fails_to_finish_leaves_none_open(monkeypatch):
     with pytest.raises(RuntimeError, match="no room"):
         generate(tiny_model("llama"), ids, drafter, max_new_tokens=3)
     assert [session.finished for session in drafter.sessions] == [1, 1]
-
-
-@pytest.mark.parametrize("asked", [(3,), (3, 0, 5), (0, 0, 0)])
-def test_rows_are_told_what_is_predicted_of_themselves(asked):
-    logits = [torch.randn(1 + 2 * row, 11) for row in range(len(asked))]
-    rows = [SimpleNamespace(num_predictions=number) for number in asked]
-    limits = Limits(99, vocab_size=11, known_tokens=9)
-    decoding = SimpleNamespace(_limits=limits, _budget=Budget(7))
-    told = Decoding._predictions(decoding, rows, logits)
-    for number, of_row, predictions in zip(asked, logits, told, strict=True):
-        if any(asked):
-            expected = of_row[:, :9].argsort(dim=-1, descending=True)[:, :number]
-            assert predictions.tolist() == expected.tolist()
-        else:
-            assert predictions is None
-    decoding._budget = Budget(0)  # always pauses
-    assert Decoding._predictions(decoding, rows, logits) == [None] * len(rows)

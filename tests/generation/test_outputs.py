@@ -22,7 +22,7 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds.generation import custom_generate
+from specds.generation import custom_generate, generate
 from specds.stats import GenerationStats
 
 
@@ -61,6 +61,14 @@ def test_stop_strings_inside_a_draft(tokenizer):
                 model.generate(prompt(), **settings, **GREEDY)
     with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
         tree_generate(model, random_drafter(), stop_strings=stop)
+    ids = torch.cat([prompt(), prompt(seed=1)])
+    # Where there is no token for the end, plain decoding writes on behind a stop.
+    batch = {"max_new_tokens": 32, "pad_token_id": 0, "eos_token_id": 1, **with_string}
+    expected = model.generate(ids, **batch)
+    assert expected.shape[1] == 21 + 32  # one ends before the other
+    assert (expected[0, 29:] == 0).all()
+    output = generate(model, ids, oracle_drafter(free), budget=16, **batch)
+    assert output.sequences.tolist() == expected.tolist()
 
 
 class Counts(StoppingCriteria):

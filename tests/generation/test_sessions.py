@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 from models import (
     GREEDY,
@@ -11,6 +12,7 @@ from models import (
     Session,
     oracle_drafter,
     plain_generate,
+    prompt,
     random_drafter,
     random_tree,
     tiny_model,
@@ -18,7 +20,7 @@ from models import (
 )
 from specds._core import TokenTree
 from specds.drafters import TokenTree as CoreTree
-from specds.generation import custom_generate
+from specds.generation import custom_generate, generate
 
 BUDGETS = {
     "drafts over the budget are cut": (None, 3, {3}),
@@ -72,13 +74,15 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
         return sessions[-1]
 
     drafter.session = session
-    output = tree_generate(model, drafter, verification=verification, **GREEDY)
-    assert output.sequences.tolist() == [expected]
-    (session,) = sessions
-    assert len(session.recycled) == 1 + output.stats.num_drafts
-    assert len(session.recycled[0][0]) == 0
-    assert max(len(tree) for tree, _, _ in session.recycled) > 4
-    for tree, predictions, emitted in session.recycled:
+    settings = {"verification": verification, "max_new_tokens": 32, **GREEDY}
+    # What the second row drafts is wrong, so that it goes on by itself.
+    ids = torch.cat([prompt(), prompt(seed=1)])
+    output = generate(model, ids, drafter, budget=16, **settings)
+    assert output.sequences[0].tolist() == expected
+    assert max(len(tree) for tree, _, _ in sessions[0].recycled) > 4
+    assert len(sessions[1].recycled) > len(sessions[0].recycled)
+    assert all(len(session.recycled[0][0]) == 0 for session in sessions)
+    for tree, predictions, emitted in sessions[0].recycled + sessions[1].recycled:
         edges = list(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
         node = -1
         for token in emitted:
@@ -88,7 +92,7 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     drafter.vocab_size = 7
     drafter.grow = lambda *_: CoreTree([], [])
     tree_generate(model, drafter, budget=1, **GREEDY)
-    told = [entry[1] for later in sessions[1:] for entry in later.recycled]
+    told = [entry[1] for later in sessions[2:] for entry in later.recycled]
     assert told
     assert all(predictions.max() < 7 for predictions in told)
 

@@ -59,8 +59,8 @@ def hopes(hope, likeliest, free):
 
 # How many matches of the context are read, and how often one occurs that is enough; how likely a
 # node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
-# likely a candidate is of what fits, and a node that knows what follows another token; how many
-# places tell it, how many are enough, and how many of the latest are looked at.
+# likely a candidate is of what fits, and a node that has all experts; how many places tell what
+# follows another token, how many are enough, and how many of the latest are looked at.
 EFFORTS = {
     "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 512),
     "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512),
@@ -80,7 +80,7 @@ class Request:
         effort="normal",
     ):
         matches, reading = EFFORTS[effort][:2], EFFORTS[effort][2:]
-        self.likely, self.hope, self.slack, self.skip_from, self.most_skipped, *reading = reading
+        self.likely, self.hope, self.slack, self.full_from, self.most_skipped, *reading = reading
         self.matches, self.reading = matches, reading
         self.weights = Weights()
         self.passages = Passages(documents, separator, vocab_size) if documents else None
@@ -183,15 +183,16 @@ class Request:
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
                 groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
-            experts += self.passages.experts(groups, tail[-1], min_prob / prob)
+            is_full = prob >= self.full_from
+            experts += self.passages.experts(groups, tail[-1], min_prob / prob, is_full)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
             places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
             experts += text.experts(kind, places[kind][0])
         skipped = self.skipped
         if path:
-            skipped = self.skips(parent, tail[-1]) if prob >= self.skip_from else {}
-        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in (self.likely, self.skip_from))
+            skipped = self.skips(parent, tail[-1]) if prob >= self.full_from else {}
+        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in (self.likely, self.full_from))
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)

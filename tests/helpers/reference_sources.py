@@ -140,7 +140,7 @@ class Passages:
                 return order, [(p[1], 1.0) for p in found if len(p) > 1 and p[0] != token]
         return 0, []
 
-    def experts(self, groups, token, min_share):
+    def experts(self, groups, token, min_share, is_full):
         rank, last = 0, 0
         for order, number, found in groups:
             if number > last:
@@ -148,9 +148,10 @@ class Passages:
                 expert = Expert("datastore", order, rank, number, nexts(found))
                 rank += bool(expert.counts)
                 yield expert
-        found = self.occurrences([token], 1)
-        counts = {t: c for t, c in nexts(found).items() if c >= min_share * len(found)}
-        yield Expert("datastore", 1, rank, len(found), counts, len(found))
+        if is_full or rank == 0:
+            found = self.occurrences([token], 1)
+            counts = {t: c for t, c in nexts(found).items() if c >= min_share * len(found)}
+            yield Expert("datastore", 1, rank, len(found), counts, len(found))
 
 
 class Recycled:

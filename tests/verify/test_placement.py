@@ -5,9 +5,11 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
 from models import FAMILIES, GREEDY, build, oracle_drafter, plain_generate, tree_generate
+from specds.verify import TreeCache
 
 # Each rank runs this. Only rank 0 drafts what comes, and rank 1 drafts another number of nodes.
 PROGRAM = """
@@ -83,3 +85,20 @@ def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path)
     output = tree_generate(model, oracle_drafter(expected), verification="tree", **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_accepted_tokens > 20
+
+
+def test_layers_on_several_devices_have_their_states_there():
+    with FakeTensorMode(), torch.no_grad():  # of devices that are not here
+        cache = TreeCache(2, 8)
+        for width in (3, 2, 40):
+            start = cache.length
+            cache.reserve(start + width)
+            end = start + width if start else 0
+            cache.place(torch.arange(start, start + width, device="cuda:0"), end)
+            for layer in range(2):
+                states = torch.zeros(1, 2, width, 4, device=f"cuda:{layer}")
+                for seen in cache.update(states, states, layer):
+                    assert seen.shape == (1, 2, start + width, 4)
+                    assert seen.device == states.device
+            cache.settle()
+            cache.commit([[0, *range(2, width)]])  # which moves

@@ -33,7 +33,7 @@ With the last token they fill tiles of 64, as do the other numbers that are reco
 _SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
 # Where time runs out, these have been measured first: a line through the most telling ones.
 _ORDER = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
-_MEASURING_S = 0.3
+_MEASURING_S = 1.0
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
@@ -169,7 +169,7 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes 0.3 s, or three passes where these take longer; each size gets as much of it.
+    Takes about a second, or three passes where these take longer; each size gets as much of it.
 
     Args:
         verify: Verifies this number of nodes, and returns when that is done.

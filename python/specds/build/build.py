@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from specds._core import DatastoreBuilder
 from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
-from specds.build.report import BuildReport, Clock
+from specds.build.report import BuildReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,11 +59,11 @@ def build_datastore(
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
-        num_taken_up, started = builder.num_given, Clock.now()
+        num_taken_up, started = builder.num_given, time.perf_counter()
         read = tokenise(corpus, tokenizer, builder, options, progress)
         if not (builder.num_tokens or options.append):
             raise ValueError(read.nothing())
-        tokenised = Clock.now()
+        tokenised = time.perf_counter()
         datastore = builder.finish(progress)
     return BuildReport.of(out, datastore, read, num_taken_up, started, tokenised)
 

@@ -21,8 +21,8 @@ class BuildOptions:
         max_tokens: Index at most this many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
-        prior_tokens: Fit the prior, what the fused drafter starts from, to at most this many tokens
-            of the datastore and to at most one in 16; 0 fits none.
+        prior_tokens: Fit the prior, the fused drafter's first weights, to at most this many tokens
+            of the datastore, at most one in 16; 0 fits none.
         engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
             ``specds compact --drop-duplicates`` leaves out what came to several of them.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from specds._core import merge
 from specds._lazy import imported
 from specds.build.local import open_builder, tokenise
-from specds.build.report import BuildReport, Clock, Reading
+from specds.build.report import BuildReport, Reading
 from specds.cache_folder import write_whole
 from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import digest
@@ -70,7 +70,7 @@ def build_on_ray(
         OSError: The disk is full, or a worker does not see the folder.
         RuntimeError: The cluster failed for good.
     """
-    started = Clock.now()
+    started = time.perf_counter()
     target = Path(out).absolute()
     folder = target.with_name(f".{target.name}.build-parts")
     # Until the shards are merged, nobody else may write there.
@@ -82,7 +82,7 @@ def build_on_ray(
     ):
         groups = _Groups(corpus, tokenizer, folder, options, tokenizer_name)
         read, sources = groups.build(progress)
-        built_at = Clock.now()
+        built_at = time.perf_counter()
     if not sources:
         shutil.rmtree(folder)
         raise ValueError(read.nothing())

@@ -98,8 +98,6 @@ class BuildReport:
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
-        tokenise_cpu_s: Seconds of all cores while tokenising; of this machine alone.
-        index_cpu_s: Seconds of all cores after that; of this machine alone.
         peak_memory_bytes: The largest resident set of this process so far.
         skipped: What the corpus left out, counted by reason.
     """
@@ -116,8 +114,6 @@ class BuildReport:
     text_bytes: int
     tokenise_s: float
     index_s: float
-    tokenise_cpu_s: float
-    index_cpu_s: float
     peak_memory_bytes: int
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -128,11 +124,10 @@ class BuildReport:
         datastore: Datastore,
         read: Reading,
         num_taken_up: int,
-        started: Clock,
-        tokenised: Clock,
+        started: float,
+        tokenised: float,
     ) -> BuildReport:
-        """The report of a build that ends now."""
-        ended = Clock.now()
+        """The report of a build that ends now, by what `time.perf_counter` said."""
         return cls(
             path=str(path),
             num_documents=datastore.num_documents,
@@ -144,10 +139,8 @@ class BuildReport:
             num_duplicates=read.num_duplicates,
             num_taken_up=num_taken_up,
             text_bytes=read.num_bytes,
-            tokenise_s=tokenised.wall_s - started.wall_s,
-            index_s=ended.wall_s - tokenised.wall_s,
-            tokenise_cpu_s=tokenised.cpu_s - started.cpu_s,
-            index_cpu_s=ended.cpu_s - tokenised.cpu_s,
+            tokenise_s=tokenised - started,
+            index_s=time.perf_counter() - tokenised,
             peak_memory_bytes=peak_memory_bytes(),
             skipped=read.skipped,
         )
@@ -167,19 +160,6 @@ class BuildReport:
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
         # `asdict` would make another counter of the pairs in this one.
         return asdict(self) | derived | {"skipped": dict(self.skipped)}
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The time, and what of it this process has spent on its cores."""
-
-    wall_s: float
-    cpu_s: float
-
-    @classmethod
-    def now(cls) -> Clock:
-        """Reads both."""
-        return cls(time.perf_counter(), time.process_time())
 
 
 def peak_memory_bytes() -> int:

@@ -92,16 +92,6 @@ def drafter(text: str) -> DrafterName | HierarchyName:
         raise typer.BadParameter(str(error)) from None
 
 
-def drafter_of_one(text: str) -> DrafterName:
-    """A drafter of one model by its name."""
-    from specds.drafters import DrafterName
-
-    try:
-        return DrafterName.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def text_of(argument: str) -> str:
     """The text of an argument; `-` reads standard input.
 

@@ -72,10 +72,10 @@ def replay(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Replay recorded answers: how many of their tokens does a drafter foretell, how fast?
+    """Replay recorded answers: how many of their tokens does a drafter predict, and how fast?
 
-    Needs no model: greedy acceptance depends on nothing but the tokens that were written. Where
-    rows hold `prompt_ids` and `completion_ids`, these are taken. Several drafters, budgets or
+    Needs no model: greedy acceptance depends on the recorded tokens alone. Rows may hold
+    `prompt_ids` and `completion_ids` instead of texts. Several drafters, budgets or
     datastores are separated by commas.
 
     Examples:

@@ -29,7 +29,7 @@ _CORPUS = Annotated[
 _OUT = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to make.")]
 _ESTIMATE = Annotated[
     bool,
-    typer.Option("--estimate", help="Say from a sample what it would take, and build nothing."),
+    typer.Option("--estimate", help="Index a sample, and report what a build would take."),
 ]
 _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
 
@@ -48,8 +48,7 @@ def build(
 ) -> None:
     """Build a datastore from a corpus.
 
-    A build that was stopped, also by force, goes on where it was when the same command is given
-    again.
+    A stopped or killed build continues when you repeat the command.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
@@ -95,8 +94,8 @@ def add(
 ) -> None:
     """Add documents to a datastore, in shards of their own.
 
-    Who has the datastore open goes on with what it was. Documents that it has already are left
-    out. Many small shards make lookups slower: `specds compact` makes few of them.
+    Readers keep the datastore that they opened. Documents that it already holds are left out. Many
+    small shards make lookups slower: `specds compact` joins them.
 
     Example:
         specds add chat.specds --corpus answers.jsonl
@@ -140,9 +139,9 @@ def _build(
             )
     except (Exception, KeyboardInterrupt) as error:
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
-            terminal.note("what was read is kept: the same command goes on from there")
+            terminal.note("what was read is kept: repeat the command to continue")
         elif isinstance(error, KeyboardInterrupt):
-            terminal.note("nothing was read yet: the same command begins anew")
+            terminal.note("nothing was read yet: the same command starts anew")
         raise
     display.show(report.to_dict(), display.build_table(report), as_json=as_json)
 
@@ -164,7 +163,7 @@ _SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max
 def refresh(
     datastore: Annotated[
         Path,
-        typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`, or to make."),
+        typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`, or a new one."),
     ],
     from_memory: Annotated[
         Path,
@@ -173,19 +172,22 @@ def refresh(
     options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
     tenant: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Whose texts; by default those that are nobody's."),
+        typer.Option(
+            metavar="NAME",
+            help="Whose texts; by default those without a tenant.",
+        ),
     ] = "",
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of the tokens, where the datastore is still to make."),
+        typer.Option(metavar="NAME", help="Of the texts, if the datastore is a new one."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Move what a server remembers into its datastore.
 
-    Adds a tenant's texts to the datastore, in shards of their own, then takes out of the memory
-    what the datastore has. Readers and servers go on meanwhile. Nothing is lost where it is killed:
-    give the same command again.
+    Adds a tenant's texts to the datastore, in a shard of their own, then removes from the memory
+    what the datastore holds. Readers and servers may run meanwhile. Nothing is lost if it is
+    killed: repeat the command.
 
     Examples:
         specds refresh chat.specds --from-memory memory.file
@@ -223,8 +225,8 @@ def merge(
 ) -> None:
     """Join datastores of one tokenizer into a new one.
 
-    The shards stay as they are, and share their space on the disk with the old ones where the file
-    system can; `specds compact` makes few of many.
+    The shards stay as they are, and share disk space with the old ones if the file system allows;
+    `specds compact` joins them.
 
     Example:
         specds merge chat.specds code.specds --out both.specds
@@ -242,13 +244,13 @@ def compact(
     datastore: DatastorePath,
     options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
     drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Keep documents that recur only once.")
+        bool, typer.Option("--drop-duplicates", help="Keep one copy of documents that recur.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Rebuild the shards of a datastore into as few as memory allows.
 
-    Who has the datastore open goes on with the old shards.
+    Readers keep the shards that they opened.
 
     Example:
         specds compact chat.specds

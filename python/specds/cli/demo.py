@@ -5,17 +5,16 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from specds import terminal
-from specds._core import Datastore
 from specds.cli import display
 from specds.cli.writing import coloured
 from specds.demo.held_out import build_stdlib, prompts
 from specds.demo.measure import MODES, Comparison, compare
-from specds.drafters import DrafterInputs, DrafterName, make_drafter
+from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
@@ -25,50 +24,26 @@ if TYPE_CHECKING:
 
 
 def run_demo(
-    num_prompts: int,
-    max_new_tokens: int,
-    budget: int | Literal["auto"],
-    seed: int,
-    drafter_name: DrafterName | None = None,
-    *,
-    verification: str = "auto",
-    verbose: bool = False,
-    as_json: bool = False,
+    num_prompts: int, max_new_tokens: int, *, verbose: bool = False, as_json: bool = False
 ) -> None:
     """Runs the demo and prints what it measured.
 
     Args:
         num_prompts: How many held-out prompts.
         max_new_tokens: Tokens for each of them.
-        budget: Nodes of a draft, as in `specds.generate`.
-        seed: Chooses the prompts, and seeds the sampling.
-        drafter_name: What drafts; by default ``fused``.
-        verification: How drafts are verified, as in `specds.generate`.
         verbose: Tell where the time went.
         as_json: Print one JSON document instead of text and tables.
     """
-    drafter_name = drafter_name or DrafterName.parse("fused")
-    chosen = prompts(num_prompts, seed=seed)
+    chosen = prompts(num_prompts)
     model, tokenizer = load_model("demo", device="cpu")
     one_thread_for("demo")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
             terminal.out.print(display.build_table(report))
-        inputs = DrafterInputs(Datastore.open(report.path), model)
-        make = partial(make_drafter, drafter_name, inputs)
-        compare_in_mode = partial(
-            compare,
-            model,
-            tokenizer,
-            make,
-            chosen,
-            budget=budget,
-            verification=verification,
-            seed=seed,
-            max_new_tokens=max_new_tokens,
-        )
-        comparisons = _in_all_modes(compare_in_mode, len(chosen))
+        make = partial(FusedDrafter, report.path)
+        run = partial(compare, model, tokenizer, make, chosen, max_new_tokens=max_new_tokens)
+        comparisons = _in_all_modes(run, len(chosen))
     if as_json:
         modes = [comparison.to_dict() for comparison in comparisons]
         terminal.print_json({"build": report.to_dict(), "modes": modes})
@@ -79,14 +54,14 @@ def run_demo(
         terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _in_all_modes(compare_in_mode: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
+def _in_all_modes(run: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
     columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal.err) as progress:
         comparisons = []
         for mode, settings in MODES.items():
             task = progress.add_task(f"completing prompts, {mode}", total=num_prompts)
             advance = partial(progress.advance, task)
-            comparisons.append(compare_in_mode(mode=mode, on_completion=advance, **settings))
+            comparisons.append(run(mode=mode, on_completion=advance, **settings))
         return comparisons
 
 

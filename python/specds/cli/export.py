@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from specds import terminal
-
-
-class Otherwise(str, Enum):
-    """What to do where drafts cannot do what a call asks."""
-
-    REFUSE = "refuse"
-    PLAIN = "plain"
-
 
 _FOLDER = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder for `custom_generate`.")]
 
@@ -25,23 +16,21 @@ def export_generate(
     folder: _FOLDER,
     datastore: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Draft from this folder made by `specds build`, too."),
+        typer.Option(metavar="FOLDER", help="Also draft from this folder made by `specds build`."),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="A model's folder that gets a `custom_generate` as well."
-        ),
+        typer.Option(metavar="FOLDER", help="A model's folder that also gets a `custom_generate`."),
     ] = None,
     otherwise: Annotated[
-        Otherwise,
+        Literal["refuse", "plain"],
         typer.Option(
             metavar="refuse|plain",
             help="Calls that drafts cannot serve: `refuse` them, or decode `plain`ly.",
         ),
-    ] = Otherwise.REFUSE,
+    ] = "refuse",
 ) -> None:
-    """Write the folder by which transformers generates with specds, with no other code.
+    """Write a `custom_generate` folder: transformers then generates with specds.
 
     Examples:
         specds export-generate ./specds-generate --datastore src.specds
@@ -55,5 +44,5 @@ def export_generate(
     if into is not None and not (into / "config.json").exists():
         raise ValueError(f"{into}: no model is there: give a folder with a config.json")
     for target in (folder, into) if into is not None else (folder,):
-        made = export(target, datastore, otherwise=otherwise.value)
+        made = export(target, datastore, otherwise=otherwise)
         terminal.err.print(f"wrote {made}", markup=False, soft_wrap=True)

@@ -39,12 +39,11 @@ def fit(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Learn what the fused drafter starts from.
+    """Fit the weights that the fused drafter starts from.
 
-    From recorded answers, the best of which are the model's own, to a file that `specds generate`
-    and `specds bench replay` take by --weights. Without answers, from the documents of a datastore
-    that has nothing to start from, as an older version has built it: it is kept there, as by
-    `specds build`.
+    With recorded answers, ideally the model's own, it writes a file for --weights of `specds
+    generate` and `specds bench replay`. With --datastore alone it fits a datastore's prior, as
+    `specds build` does, if it has none of this version.
 
     Examples:
         specds fit --transcripts answers.jsonl --datastore chat.specds --out answers.weights

@@ -51,12 +51,16 @@ def lookup(
         typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
     ] = 10,
     max_match: Annotated[
-        int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="Longest suffix to look for.")
+        int,
+        typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try."),
     ] = 16,
     sources: Annotated[
         int,
         typer.Option(
-            metavar="NUMBER", min=0, max=_MOST, help="The most places of it in the corpus to show."
+            metavar="NUMBER",
+            min=0,
+            max=_MOST,
+            help="How many places of the match to show.",
         ),
     ] = 0,
     tokenizer: Annotated[

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
 from functools import wraps
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -92,7 +91,9 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     def spread(**given: Any) -> None:
         for name, of_record in options.items():
             record: Any = _record(inspect.signature(command).parameters[name].annotation)
-            values = {option.name: _plain(given.pop(option.name)) for option in of_record}
+            values = {option.name: given.pop(option.name) for option in of_record}
+            # What typer has read as a list, a record holds as a tuple.
+            values |= {key: tuple(value) for key, value in values.items() if type(value) is list}
             try:
                 given[name] = record(**values)
             except ValueError as error:
@@ -144,7 +145,7 @@ def _options_of(annotation: Any) -> Iterator[inspect.Parameter]:
         if get_origin(hints[field.name]) is Annotated:  # it says itself how it is read
             yield _parameter(field.name, default, hints[field.name])
             continue
-        kind, settings = _kind(field.name, hints[field.name])
+        kind, settings = _kind(hints[field.name])
         settings |= {"metavar": _METAVARS.get(field.name, _usual_metavar(hints[field.name]))}
         settings |= {"rich_help_panel": _PANEL_OF.get(field.name)}
         flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
@@ -161,10 +162,8 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _kind(name: str, hint: Any) -> tuple[Any, dict[str, Any]]:
+def _kind(hint: Any) -> tuple[Any, dict[str, Any]]:
     """What typer takes for a type that it does not know, and how to read it."""
-    if get_origin(hint) is Literal:
-        return Enum(name, {value: value for value in get_args(hint)}, type=str), {}
     if get_origin(hint) is tuple:
         return list[str], {}
     for sequence in (hint, *get_args(hint)):
@@ -202,13 +201,6 @@ def _shown(default: Any, kind: Any) -> Any:
     if not isinstance(default, tuple):
         return default
     return list(default) if kind == list[str] else ",".join(map(str, default))
-
-
-def _plain(value: Any) -> Any:
-    """The value of a field that typer has read as something else."""
-    if isinstance(value, Enum):
-        return value.value
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _helps(record: Any) -> dict[str, str]:

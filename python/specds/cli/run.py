@@ -7,17 +7,9 @@ from typing import Annotated
 import typer
 
 from specds import terminal
-from specds.cli.arguments import Budget, Json, text_of
+from specds.cli.arguments import Json, text_of
 from specds.cli.records import with_records
-from specds.cli.running import (
-    HowVerified,
-    NewTokens,
-    OneDrafter,
-    Running,
-    Verification,
-    opened,
-    require,
-)
+from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
 _PROMPT = Annotated[
@@ -27,9 +19,9 @@ _PROMPT = Annotated[
 _PROMPT_OPTION = Annotated[
     str | None, typer.Option("--prompt", metavar="TEXT", help="The same, as an option.")
 ]
-_SYSTEM = Annotated[str | None, typer.Option(metavar="TEXT", help="Said before the first turn.")]
+_SYSTEM = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
 _VERBOSE = Annotated[
-    bool, typer.Option("--verbose", help="Tell more of the drafts, and where the time went.")
+    bool, typer.Option("--verbose", help="Say more about the drafts, and where the time went.")
 ]
 
 
@@ -44,8 +36,8 @@ def generate(
 ) -> None:
     """Complete a prompt; drafted and accepted tokens are green.
 
-    The text comes as it is written; Ctrl-C ends it where it is. On a terminal the prompt stands
-    before it, dim; where the output goes elsewhere, the text stands alone.
+    The text is printed as it is written; Ctrl-C stops it and keeps what is there. A terminal shows
+    the prompt first, dimmed; a file or a pipe gets the completion alone.
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
@@ -105,8 +97,8 @@ def chat(
 ) -> None:
     """Talk to a model; drafted and accepted tokens are green.
 
-    Ctrl-C ends a reply where it is, and the conversation goes on from there; Ctrl-D ends the
-    conversation. A line `/clear` begins another one.
+    Ctrl-C stops a reply, and the conversation continues from there; Ctrl-D quits. `/clear` starts a
+    new conversation.
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
@@ -158,39 +150,19 @@ def demo(
     num_prompts: Annotated[
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Held-out prompts.")
     ] = 8,
-    drafter: OneDrafter = "fused",
     max_new_tokens: NewTokens = 128,
-    budget: Budget = "auto",
-    verification: HowVerified = Verification.AUTO,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER",
-            min=0,
-            max=(1 << 32) - 1,
-            help="Chooses the prompts; also of the sampling.",
-        ),
-    ] = 0,
     verbose: _VERBOSE = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from real code and watch a small model write code faster with it.
 
     Needs no network and no GPU. Completes held-out prompts with `model.generate` and with specds,
-    greedy and sampled, and compares text and time.
+    greedy and sampled, and compares text and time. `specds bench generate --model demo` compares
+    other drafters and settings.
 
     Example:
         specds demo --prompts 4
     """
     from specds.cli.demo import run_demo
 
-    run_demo(
-        num_prompts,
-        max_new_tokens,
-        budget,
-        seed,
-        drafter,
-        verification=verification.value,
-        verbose=verbose,
-        as_json=as_json,
-    )
+    run_demo(num_prompts, max_new_tokens, verbose=verbose, as_json=as_json)

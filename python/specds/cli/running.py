@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,18 +22,10 @@ if TYPE_CHECKING:
     from specds.stats import GenerationStats
 
 
-class Verification(str, Enum):
-    """How drafts are verified."""
-
-    AUTO = "auto"
-    FAST = "fast"
-    TREE = "tree"
-
-
-OneDrafter = Annotated[
-    Any,  # `DrafterName`, read by typer's parser
+DrafterOrHierarchy = Annotated[
+    Any,  # `DrafterName | HierarchyName`: typer knows no unions
     typer.Option(
-        parser=arguments.drafter_of_one,
+        parser=arguments.drafter,
         metavar="NAME[:OPTION=VALUE]",
         rich_help_panel="Drafting",
         help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
@@ -44,24 +35,14 @@ OneDrafter = Annotated[
         "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
         "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
         "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
-        "part of it).",
-    ),
-]
-DrafterOrHierarchy = Annotated[
-    Any,  # `DrafterName | HierarchyName`: typer knows no unions
-    typer.Option(
-        parser=arguments.drafter,
-        metavar="NAME[:OPTION=VALUE]",
-        rich_help_panel="Drafting",
-        help="As of `specds demo`, or a hierarchy, `hierarchy:MODEL,...`: models of one tokenizer "
-        "that draft for each other and for the target, the smallest first, and a datastore, where "
-        "there is one, for the smallest. With the option `joined=yes` among the models, "
-        "what the datastore drafts goes up to the target as well; `ablation=sd`, `self`, `pre` or "
-        "`pre-self`: those of HSDDW.",
+        "part of it); `hierarchy:MODEL,...`: models of one tokenizer that draft for each other and "
+        "for the target, the smallest first, and a datastore, where there is one, for the "
+        "smallest (`joined=yes` among the models: what the datastore drafts goes up to the target "
+        "as well; `ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
     ),
 ]
 HowVerified = Annotated[
-    Verification,
+    Literal["auto", "fast", "tree"],
     typer.Option(
         metavar="auto|fast|tree",
         rich_help_panel="Drafting",
@@ -90,7 +71,7 @@ class Running:
             metavar="FOLDER|NAME",
             rich_help_panel="Drafting",
             help="A folder made by `specds build`, or `org/name` on the hub; `none` for none. "
-            "[default: what the model's folder names]",
+            "[default: the one that the model's folder names]",
         ),
     ] = None
     drafter: DrafterOrHierarchy = "fused"
@@ -100,7 +81,7 @@ class Running:
         typer.Option(
             metavar="FILE",
             rich_help_panel="Drafting",
-            help="A file that keeps what was written; it need not be there yet.",
+            help="A file of earlier texts to draft from, which gets this one too; new if missing.",
         ),
     ] = None
     tenant: Annotated[
@@ -108,7 +89,7 @@ class Running:
         typer.Option(
             metavar="NAME",
             rich_help_panel="Drafting",
-            help="Whose requests `--memory` drafts from, and adds this one to.",
+            help="The tenant whose texts in `--memory` are drafted from, and get this one.",
         ),
     ] = ""
     model_tables: Annotated[
@@ -116,11 +97,11 @@ class Running:
         typer.Option(
             "--model-tables",
             rich_help_panel="Drafting",
-            help="Draft from the model's own bigrams too: without a datastore.",
+            help="Also draft from the model's own bigrams; pays without a datastore.",
         ),
     ] = False
     budget: Budget = "auto"
-    verification: HowVerified = Verification.AUTO
+    verification: HowVerified = "auto"
     temperature: Annotated[
         float,
         typer.Option(metavar="NUMBER", rich_help_panel="Sampling", min=0.0, help="0 is greedy."),
@@ -138,7 +119,7 @@ class Running:
             rich_help_panel="Sampling",
             min=0.0,
             max=1.0,
-            help="Of the likeliest tokens, until they have this share; 1 is off.",
+            help="Sample from the likeliest tokens that together have this probability; 1 is off.",
         ),
     ] = 1.0
     seed: Annotated[
@@ -148,7 +129,7 @@ class Running:
             rich_help_panel="Sampling",
             min=0,
             max=(1 << 32) - 1,
-            help="Of the sampling.",
+            help="The seed of the sampling.",
         ),
     ] = 0
     by_source: Annotated[
@@ -182,7 +163,7 @@ class Running:
             sampling |= {name: getattr(self, name) for name in names}
         return {
             "budget": self.budget,
-            "verification": Verification(self.verification).value,
+            "verification": self.verification,
             "stopping_criteria": StoppingCriteriaList([interrupt]),
             **sampling,
         }
@@ -236,7 +217,7 @@ class Opened:
         line = summary(stats, counted, by_source=self._running.by_source)
         terminal.err.print(line, soft_wrap=True)
         if not self.sources and self._running.datastore is None:
-            terminal.note("nothing was foretold: make a datastore of texts like this one")
+            terminal.note("no draft was accepted: build a datastore of texts like this one")
         if verbose:
             terminal.err.print(display.stats_table(stats))
 

@@ -26,7 +26,9 @@ def push(
     revision: _REVISION = None,
     private: Annotated[
         bool | None,
-        typer.Option("--private/--public", help="Who sees a new one; by default as you have set."),
+        typer.Option(
+            "--private/--public", help="Who can see a new one; by default as your account says."
+        ),
     ] = None,
     licence: Annotated[
         str | None,
@@ -44,8 +46,8 @@ def push(
 ) -> None:
     """Upload a datastore to the Hugging Face hub, with a card.
 
-    Shards that are there are not sent again. A datastore holds its whole corpus: who can read it,
-    can read the texts.
+    Shards that the hub has are not sent again. A datastore holds its whole corpus: everyone who can
+    read it can read the texts.
 
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
@@ -68,15 +70,16 @@ def pull(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A tokenizer that it must be of: a name on the hub or a folder."
+            metavar="NAME",
+            help="Refuse a datastore that is not of this tokenizer.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a datastore from the Hugging Face hub, or what it lacks, and check it.
+    """Download a datastore from the Hugging Face hub and check it.
 
-    Prints its folder, in the hub's cache. What is there is not sent again, and what was interrupted
-    goes on.
+    Prints its folder in the hub's cache. Files that are there are not downloaded again, and an
+    interrupted download continues.
 
     Example:
         specds pull org/chat

@@ -112,9 +112,8 @@ class CorpusOptions:
         on_bad_row: What to do with a row that cannot be read: ``fail`` names its place, ``skip``
             counts it.
         max_file_bytes: Larger files of a folder are skipped.
-        sample: The share of documents to keep, chosen by a hash of each one's text: independent
-            of their order, of the parts, and of where the same text lies.
-        seed: Another seed chooses another sample.
+        sample: The share of documents to keep, chosen by a hash of each one's text, so that a text
+            is kept or left out wherever it stands.
         include: Patterns as in a ``.gitignore``: of a folder, read only the files that match.
         exclude: Patterns as in a ``.gitignore``: of a folder, leave out what matches.
         without: Modules that ``stdlib`` leaves out together with their tests.
@@ -132,7 +131,6 @@ class CorpusOptions:
     on_bad_row: Literal["fail", "skip"] = "fail"
     max_file_bytes: int = MAX_FILE_BYTES
     sample: float = 1.0
-    seed: int = 0
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -160,7 +158,6 @@ class CorpusOptions:
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
     """Leaves out the documents that are empty or not in the sample; mends what is not Unicode."""
-    key = options.seed.to_bytes(16, "little", signed=True)
     for item in items:
         if isinstance(item, Skipped):
             yield item
@@ -168,7 +165,7 @@ def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
         document, content = _encodable(item)
         if not document.text.strip():
             yield Skipped(item.name, "empty", item.num_bytes)
-        elif options.sample < 1 and _share(content, key) >= options.sample:
+        elif options.sample < 1 and _share(content) >= options.sample:
             yield Skipped(item.name, "not in the sample", item.num_bytes)
         else:
             yield document
@@ -183,7 +180,7 @@ def _encodable(document: Document) -> tuple[Document, bytes]:
         return Document(document.name, text, document.num_bytes), text.encode()
 
 
-def _share(content: bytes, key: bytes) -> float:
-    """A number in [0, 1) that depends on the content and the key alone."""
-    digest = hashlib.blake2b(content, digest_size=6, key=key).digest()
+def _share(content: bytes) -> float:
+    """A number in [0, 1) that depends on the content alone."""
+    digest = hashlib.blake2b(content, digest_size=6).digest()
     return float(int.from_bytes(digest, "little") / 2**48)

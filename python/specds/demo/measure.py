@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -145,9 +145,7 @@ def compare(
     prompts: Sequence[Prompt],
     *,
     mode: str,
-    budget: int | Literal["auto"],
-    verification: str = "auto",
-    seed: int = 0,
+    drafting: dict[str, Any] | None = None,
     on_completion: Callable[[], None] = lambda: None,
     **settings: Any,
 ) -> Comparison:
@@ -159,9 +157,7 @@ def compare(
         make: Makes the drafter that proposes the token trees: one that has seen none of this yet.
         prompts: What to complete.
         mode: The name of these settings in the report.
-        budget: Nodes of a draft, as in `specds.generate`.
-        verification: How drafts are verified, as in `specds.generate`.
-        seed: Both ways start each prompt from the same state of the random generator.
+        drafting: What `specds.generate` alone is given: `budget`, `verification`.
         on_completion: Called after each prompt.
         settings: Passed to `model.generate` and to `specds.generate` alike.
     """
@@ -175,10 +171,12 @@ def compare(
         arguments = {**settings, "attention_mask": torch.ones_like(ids)}
         if warming:
             arguments["max_new_tokens"] = 8
-        place = (seed + number, model.device)
+        drafter = drafters[not warming]
+        place = (number, model.device)  # both begin in one state of the random generator
         plain, plain_s = timed(*place, plain_generate, ids, **arguments)
-        arguments |= {"budget": budget, "verification": verification}
-        output, specds_s = timed(*place, generate, model, ids, drafters[not warming], **arguments)
+        output, specds_s = timed(
+            *place, generate, model, ids, drafter, **(arguments | (drafting or {}))
+        )
         if warming:
             continue
         length = ids.shape[1]

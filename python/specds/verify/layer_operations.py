@@ -20,15 +20,10 @@ def add_norm(
     eps: float,
     offset: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds what a layer has found to its states, and norms them for the next.
+    """Adds `delta`, what a layer has found, to its states, and norms the sum for the next layer.
 
-    Args:
-        residual: The states, `(..., size)`, contiguous as `delta`.
-        delta: What is added; None for nothing.
-        inner: Weights of a norm of `delta` itself; None where it has none.
-        weight: Weights of the norm.
-        eps: Of both norms.
-        offset: Is added to their weights.
+    Both are `(..., size)`, contiguous. `inner` has the weights of a norm of `delta` itself, where
+    there is one; `offset` is added to the weights of both norms.
 
     Returns:
         The sum, and the same normed.
@@ -64,21 +59,11 @@ def rotate_and_store(
 ) -> torch.Tensor:
     """Turns queries and keys by their positions, and writes keys and values to the cache.
 
-    Args:
-        query: `(1, num_tokens, num_heads * size)`, of any stride between tokens, as the next two.
-        key: `(1, num_tokens, num_key_heads * size)`.
-        value: As `key`.
-        query_norm: Weights of a norm of each head, before it is turned; None where there is none.
-        key_norm: The same for the keys.
-        cosines: `(num_positions, size)`.
-        sines: The same; those of the first half of a head with the other sign.
-        lengths: int64 `(num_rows,)`: where the states of each row's tokens begin.
-        positions: int64 `(num_rows, width)`.
-        keys: `(num_slots, num_key_heads, size)`, contiguous as `values`; written to.
-        values: The same.
-        capacity: Slots of a row.
-        eps: Of the norms.
-        offset: Is added to their weights.
+    Query, key and value are `(1, num_tokens, heads * size)`, of any stride between tokens; weights
+    of norms of each head, before it is turned, are None where there are none. Cosines and sines are
+    `(num_positions, size)`, the sines of the first half of a head with the other sign. Keys and
+    values are the cache's slots `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths`
+    int64 `(num_rows,)` and `positions` int64 `(num_rows, width)` tell where tokens are.
 
     Returns:
         The turned queries, `(num_tokens, num_heads, size)`.

@@ -9,22 +9,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Everything that can go wrong while a datastore is built, opened, checked or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what fields are")]
 pub enum Error {
     /// The operating system refused an operation on a file or folder.
     #[error("{path}: {source}")]
-    Io {
-        /// The file or folder that was worked on.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 
     /// The target is already there.
     #[error("{0} exists already: choose another path or ask to overwrite it")]
     Exists(PathBuf),
 
-    /// Something is where a writer works beside its target, and no earlier write of this user has left
-    /// it: it is not touched.
+    /// Something lies where a writer works beside its target, and is not its own.
     #[error(
         "{0} is in the way: it was not left by a write of this user: move it away or choose another target"
     )]
@@ -40,33 +35,22 @@ pub enum Error {
         if found > expected { "upgrade specds, or rebuild it with `specds build`" } else { "rebuild it with `specds build`" }
     )]
     Version {
-        /// The file.
         path: PathBuf,
-        /// The format version that is read here.
         expected: u32,
-        /// The format version that the file states.
         found: u32,
     },
 
     /// The file is shorter or longer than it should be.
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated {
-        /// The file.
         path: PathBuf,
-        /// The length it was written with, in bytes.
         expected: u64,
-        /// Its length now, in bytes.
         found: u64,
     },
 
     /// The file contradicts itself or its neighbours.
     #[error("{path} is corrupt: {reason}: rebuild it")]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What does not fit.
-        reason: String,
-    },
+    Corrupt { path: PathBuf, reason: String },
 
     /// The bytes of the file are not those that were written.
     #[error("{0} has changed since it was written: copy it again or rebuild it")]
@@ -80,12 +64,7 @@ pub enum Error {
     #[error(
         "{path} cannot be opened as a memory: {reason}: copy it again or begin with an empty one"
     )]
-    Snapshot {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Snapshot { path: PathBuf, reason: String },
 
     /// A build was finished without a single token.
     #[error("the corpus is empty: add at least one document with tokens")]
@@ -95,32 +74,17 @@ pub enum Error {
     #[error(
         "token {token} is outside the vocabulary of {vocab_size}: tokens and datastore must be of one tokenizer"
     )]
-    TokenOutOfRange {
-        /// The token.
-        token: u32,
-        /// The size of the vocabulary: tokens are below it.
-        vocab_size: u32,
-    },
+    TokenOutOfRange { token: u32, vocab_size: u32 },
 
     /// A document does not fit into a shard.
     #[error(
         "a document takes {found} tokens, separator included, and a shard holds {limit}: split it or raise `max_shard_tokens`"
     )]
-    TooManyTokens {
-        /// The tokens of the document, its separator included.
-        found: u64,
-        /// The tokens that a shard may hold.
-        limit: u64,
-    },
+    TooManyTokens { found: u64, limit: u64 },
 
     /// An argument is not usable.
     #[error("`{name}` {reason}")]
-    InvalidArgument {
-        /// The argument.
-        name: &'static str,
-        /// What it must be.
-        reason: String,
-    },
+    InvalidArgument { name: &'static str, reason: String },
 
     /// Another process builds, adds to, merges or compacts the same datastore.
     #[error(
@@ -128,24 +92,18 @@ pub enum Error {
     )]
     Locked(PathBuf),
 
-    /// The datastores, or a datastore and what is to be added, or a memory and its reader, are not of
-    /// one tokenizer: tokens would mean different things.
+    /// Datastores, documents or memories that are not of one tokenizer: tokens would mean different
+    /// things.
     #[error("{path} is of another tokenizer: {reason}")]
-    OtherTokenizer {
-        /// The datastore or memory that does not fit.
-        path: PathBuf,
-        /// What differs.
-        reason: String,
-    },
+    OtherTokenizer { path: PathBuf, reason: String },
 
-    /// The memory to sort a shard, in bytes, cannot be had.
+    /// There is no memory to sort a shard, in bytes.
     #[error(
         "no memory for {0} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
     )]
     OutOfMemory(u64),
 
-    /// The caller's progress function stopped the build: what a later build cannot go on from is
-    /// removed.
+    /// The caller's progress function stopped the build.
     #[error("the build was stopped")]
     Stopped,
 

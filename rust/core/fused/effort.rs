@@ -47,7 +47,7 @@ impl Effort {
                 passages: 32,
                 passages_if_covered: 24,
                 skipped_places: 8,
-                skip_from: 0.3,
+                full_from: 0.3,
                 requery_min_prob: f32::INFINITY,
                 requery_min_prob_long_text: 0.5,
                 child_ratio: 0.4,
@@ -59,7 +59,7 @@ impl Effort {
                 passages: 64,
                 passages_if_covered: 64,
                 skipped_places: 32,
-                skip_from: 0.0,
+                full_from: 0.0,
                 requery_min_prob: 0.1,
                 requery_min_prob_long_text: 0.1,
                 child_ratio: 0.5,
@@ -82,8 +82,9 @@ pub(crate) struct Reading {
     pub(crate) passages_if_covered: usize,
     /// Skip-grams of a text come from at most this many of its places.
     pub(crate) skipped_places: usize,
-    /// A node of at least this probability has skip-grams.
-    pub(crate) skip_from: f32,
+    /// A node of at least this probability has all experts: skip-grams, and what follows its token alone
+    /// beside longer matches.
+    pub(crate) full_from: f32,
     /// A node of at least this probability is looked up in the datastore again where few of its
     /// parent's passages are left.
     pub(crate) requery_min_prob: f32,

@@ -172,7 +172,7 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`: their first lies in `lower`, the one after
     /// their last in `upper`.
     ///
-    /// Each round splits both ranges in sixteen, not in two: nearly every read misses the processor's
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the processor's
     /// caches, and those of one round overlap.
     fn bounds(
         &self,
@@ -180,7 +180,7 @@ impl Shard {
         mut upper: Range<usize>,
         pattern: &[u32],
     ) -> Range<usize> {
-        const WAYS: usize = 16;
+        const WAYS: usize = 8;
         let step = |ranks: &Range<usize>| ranks.len().div_ceil(WAYS).max(1);
         let narrow = |ranks: &mut Range<usize>, num_before| {
             let step = step(ranks);
@@ -204,8 +204,6 @@ impl Shard {
                 let started = Instant::now();
                 self.touch(positions, 0);
                 self.disk_latency.note(started.elapsed(), positions.len());
-            } else {
-                self.touch(positions, 0);
             }
             let (of_lower, of_upper) = positions.split_at(num_lower);
             let compare = |position: &&usize| self.tokens.compare(**position, pattern);

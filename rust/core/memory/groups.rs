@@ -41,7 +41,7 @@ impl Groups {
     /// The most bytes of [`to_bytes`](Self::to_bytes).
     pub(crate) const MAX_SAVED: u64 = 24 * Self::MAX_TEXTS as u64;
 
-    /// A prompt shorter than this begins no other: it may be a mark of the template alone.
+    /// A shorter prompt begins no group: it may be the template's first tokens alone.
     const MIN_LENGTH: u32 = 16;
 
     /// Notes that the text of this hash is of a group.

@@ -7,7 +7,7 @@ use crate::base::portable_math::saturating_u32;
 use crate::memory::postings::Postings;
 use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
 
-/// The tokens that are appended one right after the other.
+/// The tokens that are appended between two prefetches.
 const BLOCK: usize = 32;
 
 /// A text that grows at its end, and the places of each token and pair of it.
@@ -28,21 +28,20 @@ impl AsRef<[u32]> for History {
     }
 }
 
-/// Where tokens are below this, the last place of each is listed while a whole text is filed.
+/// Indexing a whole text lists the last place of every token, up to this one.
 const MAX_LISTED: usize = 1 << 24;
 
-/// Stands for no place.
+/// No place.
 const NONE: u32 = u32::MAX;
 
 impl History {
-    /// Divides documents. It is found nowhere itself, and no pair reaches across it.
+    /// Separates documents: it has no postings, and no pair contains it.
     pub const BOUNDARY: u32 = u32::MAX;
 
     /// The most tokens that are kept.
     pub const MAX_LENGTH: usize = Postings::MAX_PLACES;
 
-    /// Appends tokens; those beyond [`MAX_LENGTH`](Self::MAX_LENGTH) are not kept. O(tokens), over
-    /// time: where a table grows, O(tokens so far).
+    /// Appends tokens, up to [`MAX_LENGTH`](Self::MAX_LENGTH) in all. Amortised O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
         for block in tokens[..tokens.len().min(room)].chunks(BLOCK) {
@@ -55,8 +54,7 @@ impl History {
         }
     }
 
-    /// The history of a whole text, as if it had been appended, in a fraction of the time: what finds
-    /// its tokens is written in order.
+    /// Indexes a whole text at once, in a fraction of the time that appending takes.
     pub(crate) fn of(mut tokens: Vec<u32>) -> Self {
         tokens.truncate(Self::MAX_LENGTH);
         let in_text = tokens.iter().filter(|&&token| token != Self::BOUNDARY);
@@ -96,7 +94,7 @@ impl History {
         &self.tokens
     }
 
-    /// The whole text, without what finds its tokens.
+    /// The whole text, without its index.
     pub(crate) fn into_tokens(self) -> Vec<u32> {
         self.tokens
     }
@@ -142,7 +140,7 @@ impl History {
         self.same_token.push(same_token.unwrap_or(NONE));
     }
 
-    /// Brings what is read to append a block of tokens into the cache.
+    /// Prefetches what appending a block of tokens will read.
     fn touch(&self, block: &[u32]) {
         let tokens = self.tokens();
         let pairs = block.windows(2).map(|two| pair(two[0], two[1]));

@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
-/// What grows has room for one part in this many more than it holds.
+/// A vector grows by one part in this many.
 const PARTS: usize = 24;
 
 /// A hash table of numbers, 4 bytes a slot, without keys: `key_of`, which callers give, looks up the key
@@ -29,7 +29,7 @@ impl SlotTable {
         before
     }
 
-    /// The number of this key, likely; any other where it was not filed.
+    /// Probably the number of this key; any number if it has none. It reads one slot.
     pub(crate) fn guess(&self, key: u64) -> u32 {
         let slot = self.slots.get(self.place(spread(key))).copied();
         (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
@@ -49,8 +49,7 @@ impl SlotTable {
         self.find(key, key_of).1
     }
 
-    /// Makes room for one more key, and for numbers below `end`. O(keys) where the table grows, by a
-    /// fourth, else O(1).
+    /// Makes room for one more key, and for numbers below `end`. Amortised O(1).
     pub(crate) fn reserve(&mut self, end: usize, key_of: impl Fn(u32) -> u64) {
         let is_full = slots_of(self.len + 1) > self.slots.len();
         if !is_full && end as u64 <= u64::from(self.mask()) {
@@ -179,16 +178,15 @@ fn spread(key: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// What is larger than this has room for [`MAPPED`] bytes at least.
+/// Vectors larger than this get a capacity of at least [`MAPPED`] bytes.
 const LARGE: usize = 1 << 21;
 
-/// Allocators map what is larger than 32 MiB by itself: pages that were never written take no memory,
-/// growth moves pages and copies nothing, and what is freed goes back to the system at once. What is
-/// smaller leaves gaps in the heap: a memory of 64 MiB took 135, and takes 77.
+/// Allocators map larger blocks separately: unwritten pages take no memory, growth copies nothing, and
+/// freed blocks return to the system. Smaller ones leave gaps in the heap: a memory of 64 MiB took 135,
+/// and takes 77.
 const MAPPED: usize = 33 << 20;
 
-/// Makes room for `additional` items, in steps of a part of what is there: a text is to take little
-/// more than its tokens.
+/// Makes room for `additional` items, growing by little: a text is to take little more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
         let wanted = additional.max(items.len() / PARTS);
@@ -200,8 +198,8 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     }
 }
 
-/// The memory that items take, in bytes: of what is mapped, what was written; of what lies in the
-/// heap, what an allocator takes for it, and a third more for the gaps that growth leaves there.
+/// The memory that items take, in bytes: of a mapped vector, what was written; of one in the heap, its
+/// block, and a third more for the gaps that growth leaves.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
     match all {
@@ -211,7 +209,7 @@ pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     }
 }
 
-/// What an allocator takes for so many bytes.
+/// The size of an allocator's block for `num_bytes`.
 pub(crate) fn allocated(num_bytes: usize) -> usize {
     (num_bytes + 8).next_multiple_of(16).max(32)
 }

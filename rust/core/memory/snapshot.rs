@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -28,7 +27,7 @@ const LENGTH: Range<usize> = 16..24;
 const CHECKSUM: Range<usize> = 24..32;
 const MAX_USE: u64 = 1 << 63;
 
-/// At most so many tokens are written or read at a time.
+/// The most tokens that are written or read at a time.
 const BLOCK: usize = 1 << 16;
 
 impl<L: Learned> Memory<L> {
@@ -77,16 +76,15 @@ impl<L: Learned> Memory<L> {
         sync_parent(path)
     }
 
-    /// Reads what [`save`](Self::save) has written. Where `options` allow it fewer bytes than it had,
-    /// texts go as if they had been added one after the other. O(tokens), and it never takes more
-    /// bytes than it may, whatever the file holds.
+    /// Reads what [`save`](Self::save) has written, within the bytes that `options` allow: where they are
+    /// fewer, texts are evicted as if added one by one. O(tokens).
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;
         Ok(memory)
     }
 
-    /// Adds what a file holds, unless it is the one that was read or written last.
+    /// Adds what a file holds, unless this memory read or wrote it last.
     fn take_in(&self, path: &Path) -> Result<()> {
         let mut file = File::open(path).map_err(Error::io(path))?;
         let unusable = |reason: String| Error::Snapshot {
@@ -114,25 +112,10 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Takes in what a snapshot has of a tenant: what he taught, then each of his texts.
-    fn restore(&self, name: &str, last_use: u64, learned: Option<L>) -> Result<Arc<Tenant<L>>> {
-        let tenant = self.tenant(name)?;
-        if let Some(learned) = learned {
-            self.begin_learning(&tenant, learned);
-        }
-        self.note_use(&tenant, last_use);
-        Ok(tenant)
-    }
-
-    /// What comes later is of later use.
+    /// Moves the clock past a use.
     fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
         tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
         self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-    }
-
-    fn restore_text(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
-        let _writing = self.begin_writing();
-        self.append(tenant, tokens, last_use);
     }
 
     fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
@@ -145,7 +128,7 @@ impl<L: Learned> Memory<L> {
         self.make_room(tenant, 0);
     }
 
-    /// Puts texts that were read at once into a tenant who had none.
+    /// Gives a tenant these texts; indexes all at once if he has none yet.
     fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
         let _writing = self.begin_writing();
         if tenant.read().is_textless() {
@@ -159,14 +142,14 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// How many tokens a tenant who has no texts surely has room for.
+    /// How many tokens surely fit if a tenant has no texts yet, else 0.
     fn num_tokens_at_once(&self, tenant: &Tenant<L>) -> usize {
         let room = self.max_bytes().saturating_sub(self.num_bytes());
         let most = room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         if tenant.read().is_textless() { most } else { 0 }
     }
 
-    /// Gives the checksum of what it writes, and the names that are forgotten in it.
+    /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
     fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
@@ -299,7 +282,7 @@ impl Output<'_> {
 
 const UNFIT: &str = "its parts do not fit together";
 
-/// What a snapshot is read through; every part is `None` where the file ends before it does.
+/// What a snapshot is read through; a part is `None` where the file ends too early.
 struct Input {
     file: BufReader<File>,
     left: u64,
@@ -363,11 +346,14 @@ impl Input {
             let last_use = self.last_use()?;
             let learned = L::take(&self.bytes(most_learned)?);
             let groups = Groups::from_bytes(&self.bytes(Groups::MAX_SAVED)?)?;
-            let tenant = if memory.has_forgotten(&name) {
-                None
-            } else {
-                Some(memory.restore(&name, last_use, learned).ok()?)
-            };
+            let mut tenant = None;
+            if !memory.has_forgotten(&name) {
+                let tenant = tenant.insert(memory.tenant(&name).ok()?);
+                if let Some(learned) = learned {
+                    memory.begin_learning(tenant, learned);
+                }
+                memory.note_use(tenant, last_use);
+            }
             let room = tenant
                 .as_ref()
                 .map(|tenant| memory.num_tokens_at_once(tenant));
@@ -389,7 +375,8 @@ impl Input {
                 } else {
                     room = 0;
                     memory.restore_texts(tenant, std::mem::take(&mut first));
-                    memory.restore_text(tenant, &tokens, last_use);
+                    let _writing = memory.begin_writing();
+                    memory.append(tenant, &tokens, last_use);
                 }
             }
             if let Some(tenant) = &tenant {

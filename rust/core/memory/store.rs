@@ -26,11 +26,10 @@ use crate::storage::manifest::MAX_VOCAB_SIZE;
 pub struct MemoryOptions {
     /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// The most bytes that all texts, what finds them, and what they taught take, from
-    /// [`MIN_BYTES`](Self::MIN_BYTES) on: some 14 bytes a token of text.
+    /// The most bytes of all texts, their indexes and what they taught, at least
+    /// [`MIN_BYTES`](Self::MIN_BYTES); a token of text takes some 14.
     pub max_bytes: usize,
-    /// Which tokenizer the tokens are of, in the caller's words: a snapshot of another one is not
-    /// opened.
+    /// The tokenizer's name or fingerprint: a snapshot of another one is not opened.
     pub tokenizer: String,
 }
 
@@ -56,7 +55,7 @@ impl MemoryOptions {
         check_within("max_bytes", self.max_bytes, range)
     }
 
-    /// Whether tokens of what lies at `path` mean here what they mean there.
+    /// Refuses what lies at `path` and is of another vocabulary or tokenizer.
     pub(crate) fn check_tokenizer(
         &self,
         path: &Path,
@@ -109,7 +108,7 @@ pub struct Memory<L> {
 /// The tokens that are appended at a time: readers wait for no more.
 const PIECE: usize = 1024;
 
-/// No token takes more, tables that have just grown and gaps of the heap included.
+/// The most that a token takes, tables that have just grown and gaps of the heap included.
 pub(crate) const MAX_BYTES_PER_TOKEN: usize = 37;
 
 impl<L: Learned> Memory<L> {
@@ -131,7 +130,7 @@ impl<L: Learned> Memory<L> {
         })
     }
 
-    /// The tenant of this name, who is entered where he is new.
+    /// The tenant of this name; a new one if there is none.
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
@@ -173,8 +172,7 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Adds a text, all of whose tokens are known to be in the vocabulary, unless the tenant was
-    /// forgotten meanwhile.
+    /// Adds a text of known tokens, unless the tenant was forgotten meanwhile.
     pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
         let _writing = self.begin_writing();
         self.append(tenant, tokens, self.tick());
@@ -249,14 +247,14 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// The text that holds a position was of use: it is kept longer than those that were not. It
-    /// waits for nobody: while the tenant is written to, it is not noted.
+    /// Marks the text at a position as used, so that it is kept longer. Never waits: while the tenant is
+    /// locked, nothing is marked.
     pub fn touch(&self, tenant: &Tenant<L>, position: usize) {
         tenant.touch(position, self.tick());
     }
 
-    /// Removes all that is kept of a tenant. Requests of his that are open add nothing to him any
-    /// more, and who comes by his name later is somebody else.
+    /// Removes all that is kept of a tenant. His open requests add nothing any more; whoever comes by the
+    /// name later is a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
@@ -276,7 +274,7 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Remembers, where there is a snapshot that may have him, that a tenant does not come back from it.
+    /// Notes that a tenant must not come back from the snapshot, if there is one.
     fn note_forgotten(&self, tenant: &str) {
         if self.synced.load(Ordering::Relaxed) != 0 {
             self.forgotten().insert(xxh3_64(tenant.as_bytes()));
@@ -303,7 +301,7 @@ impl<L: Learned> Memory<L> {
         self.options.max_bytes
     }
 
-    /// The bytes that it takes: all tenants, what finds their texts, and what they taught.
+    /// The bytes of all tenants, their texts, indexes and what they taught.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }
@@ -331,7 +329,7 @@ impl<L: Learned> Memory<L> {
         tenants.values().cloned().collect()
     }
 
-    /// Replaces a tenant's texts, who seems to have none meanwhile.
+    /// Replaces a tenant's texts; meanwhile readers find none.
     pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
         self.change(tenant, |kept| {
@@ -384,7 +382,7 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Ends the entry of a tenant of whom nothing is kept and whom no request holds.
+    /// Removes a tenant of whom nothing is kept and whom no request holds.
     fn remove_if_empty(&self, tenant: &Arc<Tenant<L>>) {
         if tenant.read().is_empty() {
             let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
@@ -408,7 +406,7 @@ impl<L: Learned> Memory<L> {
         });
     }
 
-    /// Changes what is kept of a tenant, and counts.
+    /// Changes what is kept of a tenant, and updates the totals.
     pub(crate) fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());

@@ -24,11 +24,11 @@ pub trait Learned: fmt::Debug + Default + Send + Sync {
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-/// One tenant of a memory: his texts, and what they taught. Requests hold on to him, so he outlives
-/// his entry in the memory; what a request adds to a tenant who was forgotten is lost.
+/// One tenant of a memory: his texts, and what they taught. Requests share him, so he may outlive his
+/// entry in the memory; what is then added is lost.
 pub struct Tenant<L> {
     pub(crate) name: Box<str>,
-    /// When anything of him was last of use.
+    /// When anything of him was last used.
     pub(crate) last_use: AtomicU64,
     kept: RwLock<Kept<L>>,
 }
@@ -51,9 +51,8 @@ impl<L: Learned> Tenant<L> {
         }
     }
 
-    /// What is kept of him. It keeps out whoever wants to add to it, so it should be let go after some
-    /// microseconds. A text of more than a thousand tokens may be there in part while it is being
-    /// added, and all may be away while the oldest ones are removed.
+    /// What is kept of him. The guard blocks writers: drop it after some microseconds. A long text may be
+    /// there in part while it is added, and all are away while the oldest are removed.
     pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +70,7 @@ impl<L: Learned> Tenant<L> {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// The text that holds a position was of use.
+    /// Marks the text at a position as used.
     pub(crate) fn touch(&self, position: usize, now: u64) {
         self.last_use.fetch_max(now, Ordering::Relaxed);
         if let Ok(kept) = self.kept.try_read() {
@@ -115,8 +114,8 @@ impl<L: Learned> Kept<L> {
     }
 }
 
-/// The texts of one tenant, in the order in which they came, as one history; or as its tokens alone,
-/// while none is searched yet: what finds all of them takes a fraction of the time when made at once.
+/// The texts of one tenant, in the order in which they came, as one history; or as its tokens alone, to
+/// be [indexed](Self::index) at once.
 #[derive(Debug, Default)]
 pub(crate) struct Texts<T = History> {
     text: T,
@@ -160,7 +159,7 @@ impl<T: AsRef<[u32]>> Texts<T> {
         found.map(document)
     }
 
-    /// Enters the document that ends where the text does, before a boundary.
+    /// Lists the document that ends where the text does now; a boundary follows.
     fn enter(&mut self, hash: u64, last_use: u64) {
         let documents = &mut self.documents;
         let number = u32::try_from(documents.len()).expect("fewer than tokens");
@@ -195,12 +194,11 @@ impl Texts<Vec<u32>> {
 }
 
 impl Texts {
-    /// What a text takes beside its tokens, and what texts take that are just begun: tables and lists
-    /// have room to spare.
+    /// The most that a text takes beside its tokens, the spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
-    /// Those of the latest use, of some two thirds of the bytes. O(tokens), and it never takes more
-    /// than there was.
+    /// The most recently used ones, some two thirds of the tokens. O(tokens), in no more memory than
+    /// before.
     pub(crate) fn without_oldest(self) -> Self {
         let mut uses: Vec<(u64, usize)> = self
             .documents()
@@ -251,7 +249,7 @@ impl Texts {
         self.text.tokens().len() - self.documents.len()
     }
 
-    /// Whether a document has just these tokens, whose hash is given; it was then of use.
+    /// Whether a document has just these tokens, whose hash is given; marks it as used.
     pub(crate) fn touch_same(&self, tokens: &[u32], hash: u64, now: u64) -> bool {
         let is_same = |document: &&Document| self.tokens(document) == tokens;
         let found = self.find(hash).filter(is_same);
@@ -261,7 +259,7 @@ impl Texts {
         found.is_some()
     }
 
-    /// The document that holds this position was of use; a boundary belongs to none.
+    /// Marks the document at this position as used; a boundary belongs to none.
     pub(crate) fn touch(&self, position: usize, now: u64) {
         let after = |document: &Document| document.end as usize <= position;
         let number = self.documents.partition_point(after);

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::base::error::{Error, Result};
 
-/// The one name of what is at `path` or will be: links are followed, so that it has one lock.
+/// The path without links: all names of a target lead to one lock.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     open().map_err(Error::io(path))
 }
 
-/// The content of a file that should have at most `max_bytes`; of a longer one, that and a byte more.
+/// The content of a file, but not more than `max_bytes` and one.
 pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut file = open(path)?.take(max_bytes.saturating_add(1));
@@ -77,8 +77,8 @@ pub(crate) fn make_private(folder: &Path) -> Result<()> {
     }
 }
 
-/// Opens a file to write it, or makes it, for this user's eyes alone. A link, a pipe and what belongs
-/// to another are refused: whoever put them there chooses what is written, or who reads it.
+/// Opens or makes a file to write, readable by this user alone. Links, pipes and other users' files are
+/// refused: whoever put them there would choose what is overwritten, or read it.
 pub(crate) fn open_private(path: &Path) -> Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false);
@@ -164,7 +164,7 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a small file so that it is there completely or not at all, and on the disk.
+/// Writes a small file completely or not at all, and waits until it is on the disk.
 pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
     let partial = path.with_extension("new");
     let write = || {
@@ -193,9 +193,8 @@ pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
 /// No note is longer.
 pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
-/// Locks the file at `path`, as it is opened by `open`: for this caller alone, who writes what will be
-/// at `target`. Whoever has it locked is waited for, or an error. `open` may give nothing, to be asked
-/// again.
+/// Locks the file at `path`, which `open` opens, for whoever writes `target`. A lock that is held is
+/// waited for, or an error. Where `open` gives nothing, it is called again.
 pub(crate) fn lock(
     path: &Path,
     target: &Path,
@@ -221,7 +220,7 @@ pub(crate) fn lock(
     }
 }
 
-/// Whether `file` is what `path` names: a process that ends removes the file that it has locked.
+/// Whether `path` still names `file`: a process that ends removes the file that it has locked.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -50,6 +50,12 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
             "Above 1, drafts pay. In brackets the least and the most of the runs.",
         ),
         ("tokens_per_s", "Tokens a second", "What one waits for, prefill included."),
+        (
+            "expected_speed_up",
+            "Speed-up to expect: tokens of a pass over its cost",
+            "What drafts would gain over our plain loop if passes took all of the time. What is "
+            "measured is lower by the time of drafting and of the loop.",
+        ),
     ):
         groups: dict[str, dict[str, float]] = {}
         spread = {}
@@ -57,8 +63,9 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
             if row[field] is not None:
                 name = way_label(row, rows)
                 groups.setdefault(title_of(row), {})[name] = row[field]
-                spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        drawn = bars(groups, styles, spread)
+                if f"{field}_min" in row:
+                    spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
+        drawn = bars(groups, styles, spread or None)
         yield Figure(field.replace("_", "-"), title, caption, drawn)
     times = {
         f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
@@ -67,7 +74,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     yield Figure(
         "time-shares",
         "Where the time of a request went",
-        "All but `prefill` and `forward` is what drafting costs; `measure` is spent once for a "
-        "model and a machine, and kept.",
+        "All but `prefill` and `forward` is what drafting costs; `measure` is spent once in a "
+        "process.",
         shares(times, {phase: Style(number) for number, phase in enumerate(phases)}),
     )

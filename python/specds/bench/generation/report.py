@@ -32,7 +32,8 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
-    generate = next((other for other in measured if other.way.name == "generate"), None)
+    named = {other.way.name: other for other in measured}
+    generate = named.get("generate")
     return {
         "mode": cell.mode,
         "batch": cell.batch,
@@ -48,7 +49,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "fastest_plain": None if fastest is None else fastest.way.name,
         **_spread("speed_up", _ratios(cell, fastest)),
         **_spread("speed_up_over_generate", _ratios(cell, generate)),
-        **_drafting(cell),
+        **_drafting(cell, named.get("plain")),
         "num_differing": _num_differing(cell, generate),
     }
 
@@ -74,17 +75,30 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 _COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
 
 
-def _drafting(cell: Cell) -> Row:
+def _drafting(cell: Cell, plain: Cell | None) -> Row:
     if not cell.way.is_ours or cell.profile is None:
-        return dict.fromkeys((*_COUNTS, "nodes_per_draft", "shares", "outside_forward"))
+        none = "nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward"
+        return dict.fromkeys((*_COUNTS, *none))
     stats, profile = sum((run.stats for run in cell.runs), GenerationStats()), cell.profile.stats
     shares = dict(profile.shares)
+    cost = _pass_cost(cell, plain)
     return {
         **{name: getattr(stats, name) for name in _COUNTS},
         "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
+        "pass_cost": cost,
+        "expected_speed_up": stats.mean_acceptance_length / cost if cost else None,
         "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
         "outside_forward": _outside_forward(profile),
     }
+
+
+def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
+    """How many times as long a pass took as one of our loop without drafts, in the same run."""
+    runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
+    if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
+        return None
+    mine, theirs = (stats.forward_s / stats.num_drafts for stats in runs)
+    return mine / theirs
 
 
 def _outside_forward(stats: GenerationStats) -> float | None:

@@ -57,7 +57,9 @@ impl DraftSource for Corpus {
         let parent = node.parent.map(|parent| &self.nodes[parent]);
         let found = self.passages.find(corpus, parent, node, reading);
         let rank = self.passages.add_experts(&found, evidence);
-        add_next_tokens(corpus, token, rank, node.min_share, evidence);
+        if rank == 0 || node.prob >= reading.full_from {
+            add_next_tokens(corpus, token, rank, node.min_share, evidence);
+        }
         self.nodes.push(found);
         let (passages, nodes) = (&self.passages, &self.nodes);
         let collect = |parent: usize, token, skipped: &mut Skipped| {

@@ -42,7 +42,7 @@ impl SkipGrams {
         collect: impl FnOnce(usize, u32, &mut Skipped),
     ) {
         match (node.parent, node.path.last()) {
-            (Some(parent), Some(&token)) if node.prob >= reading.skip_from => {
+            (Some(parent), Some(&token)) if node.prob >= reading.full_from => {
                 self.of_node.clear();
                 collect(parent, token, &mut self.of_node);
                 self.of_node.add_expert(kind, decay, evidence);

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::base::checks::check_within;
-use crate::base::error::Result;
+use crate::papers::aded::config::AdedConfig;
 use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
 /// The most words of all rows that differ from the matrix's: 8 bytes each.
@@ -13,43 +12,16 @@ const CAPACITY: usize = if cfg!(test) { 64 } else { 1 << 22 };
 /// What a row counts as beside its words.
 const ROW_SIZE: usize = 8;
 
-/// How a matrix is adapted to a text.
-///
-/// ADED names the two numbers and does not state them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Adaptation {
-    /// What an n-gram that occurs gains, and what a new one begins with.
-    pub increment: f32,
-    /// No n-gram that occurs is likelier thereafter.
-    pub max_prob: f32,
-}
-
-impl Default for Adaptation {
-    fn default() -> Self {
-        Self {
-            increment: 0.5,
-            max_prob: 1.0,
-        }
+/// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
+fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
+    match words.iter_mut().find(|word| word.token == token) {
+        Some(word) => word.prob = (word.prob + config.increment).min(config.max_prob),
+        None => words.push(Word {
+            token,
+            prob: config.increment,
+        }),
     }
-}
-
-impl Adaptation {
-    pub(crate) fn check(self) -> Result<()> {
-        check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;
-        check_within("increment", self.increment, f32::EPSILON..=self.max_prob)
-    }
-
-    /// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
-    fn apply(self, words: &mut Vec<Word>, token: u32) {
-        match words.iter_mut().find(|word| word.token == token) {
-            Some(word) => word.prob = (word.prob + self.increment).min(self.max_prob),
-            None => words.push(Word {
-                token,
-                prob: self.increment,
-            }),
-        }
-        words.sort_by(Word::compare); // linear in what is sorted but for a word
-    }
+    words.sort_by(Word::compare); // linear in what is sorted but for a word
 }
 
 /// A matrix of tri-grams and what was learned since, for one request or for several at a time.
@@ -93,7 +65,7 @@ impl AdaptiveTrigrams {
 
     /// Learns that each token came after the prefix beside it; nothing is read meanwhile. O(words of
     /// their rows).
-    pub(crate) fn learn(&self, grams: &[(Prefix, u32)], adaptation: Adaptation) {
+    pub(crate) fn learn(&self, grams: &[(Prefix, u32)], config: &AdedConfig) {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {
             if learned.size > CAPACITY {
@@ -106,7 +78,7 @@ impl AdaptiveTrigrams {
                 words
             });
             *size -= words.len();
-            adaptation.apply(words, token);
+            adapt(words, token, config);
             *size += words.len();
         }
     }
@@ -137,7 +109,7 @@ impl Reader<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Adaptation, AdaptiveTrigrams, CAPACITY, Prefix, ROW_SIZE};
+    use super::{AdaptiveTrigrams, AdedConfig, CAPACITY, Prefix, ROW_SIZE};
     use crate::papers::aded::trigrams::{TrigramOptions, Trigrams};
 
     #[test]
@@ -146,7 +118,7 @@ mod tests {
         let learning = AdaptiveTrigrams::new(Arc::new(trigrams));
         let most = CAPACITY / (ROW_SIZE + 1) + 1;
         for (prefix, number) in (0..).map(Prefix).zip((1..=most).cycle()).take(3 * most) {
-            learning.learn(&[(prefix, 7)], Adaptation::default());
+            learning.learn(&[(prefix, 7)], &AdedConfig::default());
             let learned = learning.learned.read().unwrap();
             assert_eq!(learned.rows.len(), number);
             assert_eq!(learned.size, number * (ROW_SIZE + 1));

@@ -1,11 +1,9 @@
 //! Which sentences are likely by tri-grams? ADED's search.
 
-use crate::base::checks::{check_limit, check_within};
-use crate::base::error::Result;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::papers::aded::adaptive::Reader;
+use crate::papers::aded::config::AdedConfig;
 use crate::papers::aded::trigrams::{Prefix, Word};
-use crate::papers::continuation_trie::MAX_DEPTH;
 
 /// Splitmix64: the same numbers on every machine.
 #[derive(Debug, Clone, Copy)]
@@ -26,63 +24,6 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
-
-/// How sentences are searched: the defaults are ADED's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SearchConfig {
-    /// The iterations of a search (s), up to 65,536.
-    pub searches: usize,
-    /// The tokens of a sentence (l), up to 1024.
-    pub depth: usize,
-    /// The sentences of a draft (n).
-    pub candidates: usize,
-    /// How much a search explores, beside what was found to be good.
-    pub c1: f64,
-    /// How late it comes to explore more.
-    pub c2: f64,
-    /// The seed of the random numbers, which begin anew with each draft.
-    pub seed: u64,
-}
-
-impl Default for SearchConfig {
-    fn default() -> Self {
-        Self {
-            searches: 150,
-            depth: 4,
-            candidates: 24,
-            c1: 32.0,
-            c2: 8.0,
-            seed: 0,
-        }
-    }
-}
-
-impl SearchConfig {
-    pub(crate) fn check(&self) -> Result<()> {
-        check_limit("searches", self.searches, MAX_SEARCHES)?;
-        check_limit("depth", self.depth, MAX_DEPTH)?;
-        check_limit("candidates", self.candidates, usize::MAX)?;
-        check_within("c1", self.c1, 0.0..=1e9)?;
-        check_within("c2", self.c2, 1e-9..=1e9)
-    }
-
-    /// `E` after each number of visits (ADED, Eq. 3): `c1 + log((ΣN + c2 + 1) / c2)`.
-    ///
-    /// Rounded to 32 bits, as the last bits of a logarithm differ between systems.
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        reason = "as precise as is asked for"
-    )]
-    pub(crate) fn exploration(&self) -> Vec<f64> {
-        let after = |visits| self.c1 + ((visits as f64 + self.c2 + 1.0) / self.c2).ln();
-        (0..=self.searches)
-            .map(|visits| f64::from(after(visits) as f32))
-            .collect()
-    }
-}
-
-const MAX_SEARCHES: usize = 1 << 16;
 
 /// A sentence of the search, in the tree that a draft is.
 #[derive(Debug, Default)]
@@ -120,17 +61,17 @@ struct Node<'a> {
 /// the visited ones are the first of a row, at any time.
 pub(crate) struct Search<'a> {
     reader: &'a Reader<'a>,
-    config: &'a SearchConfig,
+    config: &'a AdedConfig,
     exploration: &'a [f64],
     random: Random,
     nodes: Vec<Node<'a>>,
 }
 
 impl<'a> Search<'a> {
-    /// Searches for what comes after `root`, given [`SearchConfig::exploration`].
+    /// Searches for what comes after `root`, given [`AdedConfig::exploration`].
     pub(crate) fn run(
         reader: &'a Reader<'a>,
-        config: &'a SearchConfig,
+        config: &'a AdedConfig,
         exploration: &'a [f64],
         root: Prefix,
     ) -> Self {

@@ -4,12 +4,13 @@
 //! It imports what `papers` may import.
 
 pub(crate) mod adaptive;
+mod config;
 mod count;
 mod mcts;
 pub(crate) mod session;
 pub(crate) mod trigrams;
 
-pub use adaptive::{Adaptation, AdaptiveTrigrams};
-pub use mcts::SearchConfig;
-pub use session::{AdedConfig, AdedSession, SearchMethod};
+pub use adaptive::AdaptiveTrigrams;
+pub use config::AdedConfig;
+pub use session::AdedSession;
 pub use trigrams::{MAX_VOCAB_SIZE, TrigramOptions, Trigrams};

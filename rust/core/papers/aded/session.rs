@@ -6,47 +6,10 @@ use crate::base::checks::check_tokens;
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
-use crate::papers::aded::adaptive::{Adaptation, AdaptiveTrigrams};
-use crate::papers::aded::mcts::{self, Search, SearchConfig};
+use crate::papers::aded::adaptive::AdaptiveTrigrams;
+use crate::papers::aded::config::AdedConfig;
+use crate::papers::aded::mcts::{self, Search};
 use crate::papers::aded::trigrams::Prefix;
-
-/// How sentences are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SearchMethod {
-    /// By Monte Carlo tree search: the paper's own.
-    #[default]
-    Mcts,
-    /// By the likeliest word at each place: the paper's ablation.
-    Greedy,
-}
-
-/// How an [`AdedSession`] drafts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdedConfig {
-    /// How sentences are found.
-    pub method: SearchMethod,
-    /// The search.
-    pub search: SearchConfig,
-    /// What is learned from the text; nothing where it is none.
-    pub adaptation: Option<Adaptation>,
-}
-
-impl Default for AdedConfig {
-    fn default() -> Self {
-        Self {
-            method: SearchMethod::Mcts,
-            search: SearchConfig::default(),
-            adaptation: Some(Adaptation::default()),
-        }
-    }
-}
-
-impl AdedConfig {
-    fn check(&self) -> Result<()> {
-        self.search.check()?;
-        self.adaptation.map_or(Ok(()), Adaptation::check)
-    }
-}
 
 /// One request that is drafted for by tri-grams: ADED (Liu et al., 2024).
 ///
@@ -70,7 +33,7 @@ impl AdedSession {
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
-            exploration: config.search.exploration(),
+            exploration: config.exploration(),
             trigrams,
             config,
             prefix: Prefix::default(),
@@ -109,27 +72,24 @@ impl Session for AdedSession {
             grams.extend(self.prefix().map(|prefix| (prefix, token)));
             self.step(token);
         }
-        if let Some(adaptation) = self.config.adaptation {
-            self.trigrams.learn(&grams, adaptation);
+        if self.config.is_adaptive {
+            self.trigrams.learn(&grams, &self.config);
         }
         Ok(())
     }
 
     /// The nodes of the best sentences, by what the search backed up to them; a node's probability
-    /// is its share of that. With [`SearchMethod::Greedy`], it is that of its path.
+    /// is its share of that. Of a greedy draft, it is that of its path.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
-        let config = &self.config.search;
+        let config = &self.config;
         let tree = match self.prefix() {
             None => TokenTree::default(),
             Some(root) => {
                 let reader = self.trigrams.reader();
-                match self.config.method {
-                    SearchMethod::Mcts => {
-                        Search::run(&reader, config, &self.exploration, root).tree(limits.max_nodes)
-                    }
-                    SearchMethod::Greedy => {
-                        mcts::greedy(&reader, root, config.depth.min(limits.max_nodes))
-                    }
+                if config.is_greedy {
+                    mcts::greedy(&reader, root, config.depth.min(limits.max_nodes))
+                } else {
+                    Search::run(&reader, config, &self.exploration, root).tree(limits.max_nodes)
                 }
             }
         };

@@ -1,0 +1,77 @@
+//! How does ADED draft and learn?
+
+use crate::base::checks::{check_limit, check_within};
+use crate::base::error::Result;
+use crate::papers::continuation_trie::MAX_DEPTH;
+
+/// How an [`AdedSession`](crate::papers::aded::AdedSession) drafts and learns: the defaults are ADED's,
+/// which names the last two numbers and does not state them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdedConfig {
+    /// Whether the likeliest word at each place is taken, the paper's ablation, and not searched.
+    pub is_greedy: bool,
+    /// The iterations of a search (s), up to 65,536.
+    pub searches: usize,
+    /// The tokens of a sentence (l), up to 1024.
+    pub depth: usize,
+    /// The sentences of a draft (n).
+    pub candidates: usize,
+    /// How much a search explores, beside what was found to be good.
+    pub c1: f64,
+    /// How late it comes to explore more.
+    pub c2: f64,
+    /// The seed of the random numbers, which begin anew with each draft.
+    pub seed: u64,
+    /// Whether the matrix learns from the text.
+    pub is_adaptive: bool,
+    /// What an n-gram that occurs gains, and what a new one begins with.
+    pub increment: f32,
+    /// No n-gram that occurs is likelier thereafter.
+    pub max_prob: f32,
+}
+
+impl Default for AdedConfig {
+    fn default() -> Self {
+        Self {
+            is_greedy: false,
+            searches: 150,
+            depth: 4,
+            candidates: 24,
+            c1: 32.0,
+            c2: 8.0,
+            seed: 0,
+            is_adaptive: true,
+            increment: 0.5,
+            max_prob: 1.0,
+        }
+    }
+}
+
+const MAX_SEARCHES: usize = 1 << 16;
+
+impl AdedConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        check_limit("searches", self.searches, MAX_SEARCHES)?;
+        check_limit("depth", self.depth, MAX_DEPTH)?;
+        check_limit("candidates", self.candidates, usize::MAX)?;
+        check_within("c1", self.c1, 0.0..=1e9)?;
+        check_within("c2", self.c2, 1e-9..=1e9)?;
+        check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;
+        check_within("increment", self.increment, f32::EPSILON..=self.max_prob)
+    }
+
+    /// `E` after each number of visits (ADED, Eq. 3): `c1 + log((ΣN + c2 + 1) / c2)`.
+    ///
+    /// Rounded to 32 bits, as the last bits of a logarithm differ between systems.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "as precise as is asked for"
+    )]
+    pub(crate) fn exploration(&self) -> Vec<f64> {
+        let after = |visits| self.c1 + ((visits as f64 + self.c2 + 1.0) / self.c2).ln();
+        (0..=self.searches)
+            .map(|visits| f64::from(after(visits) as f32))
+            .collect()
+    }
+}
