@@ -77,7 +77,7 @@ def verification_costs(
     def step(tree: TokenTree | None) -> None:
         """What a step asks of the device: acceptance too, where that is its part."""
         if isinstance(runner, StaticRunner) and runner.accepts:
-            runner.launch([last], [tree], [()], request)()
+            runner.launch([last], [tree], request)()
         else:
             runner.verify_rows([last], [tree])
 

@@ -44,8 +44,8 @@ class NotAsRecordedError(Exception):
     """A way emitted something else: that must never be."""
 
 
-class Forced(StaticRunner):
-    """Computes what the model computes; its logits say what was recorded.
+class Forces:
+    """A runner that computes what the model computes, and whose logits say what was recorded.
 
     Attributes:
         texts: Prompt and answer of each row, int64. Recordings read them where they lie. While
@@ -76,6 +76,10 @@ class Forced(StaticRunner):
         super().leave(row)
 
 
+class Forced(Forces, StaticRunner):
+    """The fast way to verify, forced."""
+
+
 def forced(
     target: Target, make: Callable[[], Drafter], budget: Any
 ) -> Callable[[Batch, dict[str, Any]], Result]:
@@ -85,7 +89,7 @@ def forced(
     def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
         for row, request in enumerate(batch.requests):
             text = torch.tensor([*request.prompt_ids, *request.answer_ids])
-            Forced.texts[row, : len(text)] = text
+            Forces.texts[row, : len(text)] = text
         result = call(batch, settings)
         answers = [list(request.answer_ids[: batch.num_tokens]) for request in batch.requests]
         if result.token_ids != answers:
@@ -115,7 +119,7 @@ def measure_forced(
     store.warm()
     _, loaded = tokenizer_of(tokenizer, [store])
     target = Target(random_model(shape, device=device, dtype=dtype), Forced)
-    Forced.texts = None
+    Forces.texts = None
     require_support(target.model, verification=Forced)
     requests = [
         Recorded(each.prompt_ids.tolist(), len(answer), answer)
@@ -124,7 +128,7 @@ def measure_forced(
     ]
     longest = max(len(each.prompt_ids) + len(each.answer_ids) for each in requests)
     num_rows = 1 << (batch - 1).bit_length()
-    Forced.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
+    Forces.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
     # What a model of random weights predicts would not be what the record's has.
     make = partial(FusedDrafter, store, FusedConfig(recycled=False))
     ways = [

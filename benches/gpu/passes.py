@@ -62,7 +62,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
         }
         tree = TokenTree(range(width - 1), range(-1, width - 2)) if width > 1 else None
         host = Inputs.on_host(1, width)
-        host.fill([0], [tree], [PROMPT], [()])
+        host.fill([0], [tree], [PROMPT])
         inputs = host.to(device)
         logits = runner._pass(inputs, FEW_SLOTS)
         linear = seconds_of(partial(_all_linear, layers, states), device)

@@ -380,7 +380,6 @@ def pack_rows(
     token_ids: Sequence[int],
     trees: Sequence[TokenTree | None],
     lengths: Sequence[int],
-    forced: Sequence[ArrayLike],
 ) -> None: ...
 def read_outcomes(
     reported: NDArray[np.int64], width: int

@@ -220,7 +220,6 @@ class Decoding:
         wait = runner.launch(
             [row.new[-1] for row in rows],
             trees,
-            [row.emitter.forced_ahead for row in rows],
             PassRequest(choose, most, self._limits.known_tokens, self._noise_of(rows, trees)),
         )
         self._catch_up()

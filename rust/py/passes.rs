@@ -5,7 +5,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, PassRow};
 
-use crate::arrays::integers;
 use crate::error::py_err;
 use crate::token_tree::TokenTree;
 
@@ -17,7 +16,6 @@ use crate::token_tree::TokenTree;
 ///     token_ids: The last token of each row.
 ///     trees: The draft of each row; None where it is empty.
 ///     lengths: The tokens of each row before the last one.
-///     forced: What each row emits whatever is chosen, from its next token on; empty where it is free.
 ///
 /// Raises:
 ///     ValueError: These are not as many as each other, or do not fit.
@@ -28,23 +26,16 @@ pub(crate) fn pack_rows(
     token_ids: Vec<i64>,
     trees: Vec<Option<Bound<'_, TokenTree>>>,
     lengths: Vec<i64>,
-    forced: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let num_rows = token_ids.len();
-    if [trees.len(), lengths.len(), forced.len()] != [num_rows; 3] {
-        let message = "token_ids, trees, lengths and forced must have one for each row";
+    if [trees.len(), lengths.len()] != [num_rows; 2] {
+        let message = "token_ids, trees and lengths must have one for each row";
         return Err(PyValueError::new_err(message));
     }
-    let forced = forced.iter().map(|ahead| match ahead.len()? {
-        0 => Ok(Vec::new()),
-        _ => integers(ahead, "forced"),
-    });
-    let forced: Vec<Vec<i64>> = forced.collect::<PyResult<_>>()?;
     let rows = (0..num_rows).map(|row| PassRow {
         last: token_ids[row],
         tree: trees[row].as_ref().map(|tree| &tree.get().0),
         length: lengths[row],
-        forced: &forced[row],
     });
     let rows: Vec<_> = rows.collect();
     draft::pack_rows(numbers.as_slice_mut()?, width, &rows).map_err(py_err)

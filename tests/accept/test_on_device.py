@@ -60,7 +60,7 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
     width = 1 + max(sizes) + padding
     inputs = Inputs.on_host(len(trees), width)
     drafts = [tree if len(tree) else None for tree in trees]
-    inputs.fill([0] * len(trees), drafts, [9] * len(trees), [()] * len(trees))
+    inputs.fill([0] * len(trees), drafts, [9] * len(trees))
     choices = torch.from_numpy(rng.integers(0, 4, (len(trees), width)))
     ranks = torch.from_numpy(rng.integers(0, 4, (len(trees), width, seed % 3)))
     counts, path = follow(
@@ -78,6 +78,18 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
         assert path[row, end:].tolist() == list(range(end, width))
 
 
+class Says:
+    """Chooses the tokens of some texts, whatever the logits are."""
+
+    is_argmax = False
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __call__(self, logits, depths, noise):
+        return self.texts.gather(1, depths)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("num_moved", [0, 2, 16])
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -86,7 +98,9 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, int(rng.integers(1, 13))) for _ in range(num_rows)]
     paths = [path_to(tree, int(rng.integers(len(tree)))) for tree in trees]
-    forced = [tree.token_ids[path].tolist() for tree, path in zip(trees, paths, strict=True)]
+    texts = torch.zeros(num_rows, 14, dtype=torch.int64)
+    for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
+        texts[row, : len(path)] = torch.from_numpy(tree.token_ids[path])
     prompts = [prompt(9 + row, row) for row in range(num_rows)]
     sizes = {"prompt_length": 12, "max_length": 50, "max_nodes": 12, "num_rows": num_rows}
     caches, wanted = [], [path[: len(path) - stops] for path in paths]
@@ -96,7 +110,7 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
             runner = StaticRunner(tiny_model("qwen3"), **sizes)
             runner.prefill_rows(prompts)
             if accepts:
-                wait = runner.launch([5] * num_rows, trees, forced, PassRequest(GREEDILY))
+                wait = runner.launch([5] * num_rows, trees, PassRequest(Says(texts)))
                 decided = zip(wait(), paths, strict=True)
                 assert all(decision.nodes[: len(path)] == path for decision, path in decided)
             else:

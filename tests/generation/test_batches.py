@@ -71,8 +71,6 @@ NOT_OF_BATCHES = {
     "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
     "cache": ({"past_key_values": DynamicCache()}, "past_key_values cannot be used: of one prompt"),
-    "forced": ({"forced_ids": [[1], [2], [3]]}, "tokens for each of 2 sequences"),
-    "forced_empty": ({"forced_ids": [[1], []]}, "tokens for each of 2 sequences"),
 }
 
 

@@ -5,7 +5,6 @@ import torch
 
 from models import (
     GREEDY,
-    SAMPLING,
     Drafter,
     mixed_drafter,
     oracle_drafter,
@@ -14,11 +13,8 @@ from models import (
     random_tree,
     tiny_model,
     tree_generate,
-    wrong_drafter,
 )
-from passes import Accepting
 from specds.generation import generate
-from specds.verify import RUNNERS
 
 
 def test_true_drafts_are_accepted_and_save_forwards():
@@ -71,28 +67,6 @@ def test_texts_are_the_same_however_the_cache_gets_its_slots(name, monkeypatch):
     output = tree_generate(model, mixed_drafter(expected), eos_token_id=eos, **settings, **GREEDY)
     assert output.sequences[0].tolist() == expected[: output.sequences.shape[1]]
     assert len(expected) >= output.sequences.shape[1] > 25
-
-
-@pytest.mark.parametrize("verification", [*RUNNERS, Accepting])
-@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-def test_forced_tokens_are_emitted_and_drafts_of_them_accepted(mode, verification):
-    model = tiny_model("llama")
-    forced = prompt(30, seed=7)[0].tolist()
-    known = [*prompt()[0].tolist(), *forced]
-    settings = {"budget": 9, "verification": verification, "forced_ids": forced, **mode}
-    output = generate(model, prompt(), oracle_drafter(known), **settings)
-    assert output.sequences.tolist() == [known]
-    assert output.stats.num_drafts == 3
-    assert output.past_key_values is None
-    shorter = generate(model, prompt(), wrong_drafter(known), max_new_tokens=12, **settings)
-    assert shorter.sequences.tolist() == [known[: 21 + 12]]
-    assert shorter.stats.num_accepted_tokens == 0
-    ended = generate(model, prompt(), wrong_drafter(known), max_new_tokens=99, **settings)
-    assert ended.sequences.tolist() == [known]
-    at_end = generate(
-        model, prompt(), wrong_drafter(known), eos_token_id=forced[4], pad_token_id=0, **settings
-    )
-    assert at_end.sequences.tolist() == [known[: 21 + 1 + forced.index(forced[4])]]
 
 
 @torch.no_grad()

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from forced import Forces
 from models import GREEDY, VOCAB_SIZE, Recorder, mixed_drafter, prompt, random_drafter, tiny_model
-from specds import FusedDrafter, accelerate, custom_generate, generate
+from specds import FusedConfig, FusedDrafter, accelerate, custom_generate, generate
+from specds.verify import Runner
 
-BUDGET, EVERY, LENGTH = 8, 8, 60
+BUDGET, EVERY, LENGTH = 8, 8, 64
 HIDDEN = {"stream_every": EVERY}
+
+
+class ForcedTree(Forces, Runner):
+    """What a model writes is given."""
 
 
 class Observer(Recorder):
@@ -51,14 +57,15 @@ def observed(repeats_at_end, trial, **settings):
     text = np.where(random.random(LENGTH) < 0.03, random.integers(3, VOCAB_SIZE), text)
     model = tiny_model("llama")
     observer = Observer(model)
+    Forces.texts = torch.tensor([[*prompt(seed=trial)[0].tolist(), *text.tolist()]])
     generate(
         model,
         prompt(seed=trial),
-        FusedDrafter(),
+        FusedDrafter(config=FusedConfig(recycled=False)),
         budget=BUDGET,
-        verification="tree",
+        verification=ForcedTree,
         self_check=False,
-        forced_ids=text.tolist(),
+        max_new_tokens=len(text),
         streamer=observer,
         **settings,
     )

@@ -182,7 +182,7 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
     for _ in range(24):
         tree = random_tree(rng, int(rng.integers(1, 13 if length < 120 else 70)))
         inputs = Inputs.on_host(1, 1 + len(tree))
-        inputs.fill([0], [tree], [length], [()])
+        inputs.fill([0], [tree], [length])
         told = inputs.visible(), inputs.depths, inputs.lengths
         built = builder.build(*told, length + len(tree) + 1)
         expected = naive_mask(config, tree, length)

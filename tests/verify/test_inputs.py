@@ -16,18 +16,16 @@ from specds.verify.inputs import Inputs
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 9) | st.integers(60, 70), min_size=1, max_size=3),
-    num_forced=st.lists(st.integers(0, 4), min_size=3, max_size=3),
     padding=st.tuples(st.integers(0, 2), st.integers(0, 3)),
 )
-def test_rows_are_packed_place_by_place(seed, sizes, num_forced, padding):
+def test_rows_are_packed_place_by_place(seed, sizes, padding):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, size) for size in sizes]
     num_rows, width = len(sizes) + padding[0], 1 + max(sizes) + padding[1]
     inputs = Inputs.on_host(num_rows, width)
     inputs.numbers.fill_(-7)  # what is left of another pass
-    forced = [list(range(50, 50 + number)) for number in num_forced[: len(sizes)]]
     lasts, lengths = [*range(10, 10 + len(sizes))], [*range(20, 20 + len(sizes))]
-    inputs.fill(lasts, [tree if len(tree) else None for tree in trees], lengths, forced)
+    inputs.fill(lasts, [tree if len(tree) else None for tree in trees], lengths)
     visible = inputs.visible()
     assert inputs.lengths.tolist() == lengths + [0] * padding[0]
     for row in range(num_rows):
@@ -39,14 +37,10 @@ def test_rows_are_packed_place_by_place(seed, sizes, num_forced, padding):
             depth = len(path) - 1
             drafted = trees[row].token_ids[place - 1] if 0 < place < end else 0
             token = lasts[row] if end and place == 0 else drafted
-            ahead = [*forced[row], *[-1] * width][depth] if row < len(sizes) else -1
-            expected = [int(token), depth, path[-2] if depth else 0, ahead]
-            four = inputs.token_ids, inputs.depths, inputs.parents, inputs.forced
-            assert [int(of[row, place]) for of in four] == expected
+            expected = [int(token), depth, path[-2] if depth else 0]
+            three = inputs.token_ids, inputs.depths, inputs.parents
+            assert [int(of[row, place]) for of in three] == expected
             assert visible[row, place].nonzero().flatten().tolist() == sorted(path)
-
-
-THREE = {"trees": [None] * 3, "forced": [()] * 3}
 
 
 @pytest.mark.parametrize(
@@ -54,12 +48,11 @@ THREE = {"trees": [None] * 3, "forced": [()] * 3}
     [
         ({"trees": [TokenTree(range(8), [-1] * 8)]}, "rows of 8 places"),
         ({"trees": [None, None]}, "one for each row"),
-        ({"forced": []}, "one for each row"),
-        (dict.fromkeys(("token_ids", "lengths"), [1] * 3) | THREE, "3 rows of 8 places"),
+        ({"token_ids": [1] * 3, "lengths": [1] * 3, "trees": [None] * 3}, "3 rows of 8 places"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, said):
-    rows = {"token_ids": [1], "trees": [None], "lengths": [1], "forced": [()], **change}
+    rows = {"token_ids": [1], "trees": [None], "lengths": [1], **change}
     with pytest.raises(ValueError, match=said):
         Inputs.on_host(2, 8).fill(**rows)
 
@@ -67,7 +60,7 @@ def test_what_does_not_fit_is_refused(change, said):
 @pytest.mark.parametrize("width", [0, 7, 2**62])
 def test_memory_of_no_whole_rows_is_refused(width):
     with pytest.raises(ValueError, match="must hold 0 rows"):
-        pack_rows(np.zeros(41, np.int64), width, [], [], [], [])
+        pack_rows(np.zeros(41, np.int64), width, [], [], [])
 
 
 @pytest.mark.parametrize("row", [[8], [-1, *range(16)], [8, *range(16)], [0, *range(15)]])

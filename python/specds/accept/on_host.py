@@ -14,7 +14,7 @@ from specds.accept.on_device import is_rowwise
 from specds.accept.rejection import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from transformers import StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
@@ -50,7 +50,6 @@ class Emitter:
         stopping_criteria: Called once per emitted token, with the tokens so far.
         streamer: Gets each token as int64 `(1,)` on the CPU.
         scores: Those that the `Sampler` keeps, for the criteria.
-        forced_ids: What to emit, whatever is chosen; the last of these ends the text.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Emitter:
         stopping_criteria: StoppingCriteriaList,
         streamer: BaseStreamer | None = None,
         scores: list[torch.Tensor] | None = None,
-        forced_ids: Sequence[int] | None = None,
     ) -> None:
         self.emitted: list[int] = []
         self.finished = False
@@ -69,7 +67,6 @@ class Emitter:
         self._host_stop = _host_stop(stopping_criteria)
         self._streamer = streamer
         self._scores = scores
-        self._forced_ids = forced_ids
 
     @property
     def length(self) -> int:
@@ -84,15 +81,8 @@ class Emitter:
             self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([new])], dim=1)
         return self._tokens
 
-    @property
-    def forced_ahead(self) -> Sequence[int]:
-        """What will be emitted whatever is chosen; empty where nothing is forced."""
-        return () if self._forced_ids is None else self._forced_ids[len(self.emitted) :]
-
     def emit(self, token: int) -> int:
-        """Appends `token` or what is forced in its place, tests, streams and returns it."""
-        if self._forced_ids is not None:
-            token = self._forced_ids[len(self.emitted)]
+        """Appends, tests, streams and returns a token."""
         self.emitted.append(token)
         if self._host_stop is not None:
             max_length, eos = self._host_stop
@@ -100,7 +90,6 @@ class Emitter:
         else:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
-        self.finished |= self._forced_ids is not None and not self.forced_ahead
         if self._streamer is not None:
             self._streamer.put(torch.tensor([token]))  # type: ignore[no-untyped-call]
         return token

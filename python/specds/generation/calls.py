@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from transformers import GenerationMixin, StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -13,7 +12,7 @@ from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.request import GenerationOutput, Options, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
     from transformers import (
@@ -37,7 +36,6 @@ def generate(
     verification: Verification = "auto",
     self_check: bool = True,
     profile: bool = False,
-    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
     stream_every: int | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -73,9 +71,6 @@ def generate(
             (see `specds.verify.check_model`).
         profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
             are true. That costs speed; without it `accept_s` takes the blame for queued work.
-        forced_ids: For benchmarks of models with random weights: emit these tokens, whatever the
-            target chooses, and end with the last of them. All work is done as for its own text,
-            and drafts are accepted where they agree with these. For all sequences, or for each.
         stream_every: Hides from who sees the stream how many tokens a step emitted, which tells
             texts apart: the streamer gets this many tokens at once (of each sequence), fewer at the
             end alone, and each step verifies exactly `budget` nodes, which must be a number. The
@@ -103,16 +98,12 @@ def generate(
         raise UnsupportedRequestError(
             "custom_generate cannot be used here: this is a decoding loop of its own"
         )
-    if forced_ids is not None and kwargs.keys().isdisjoint({"max_new_tokens", "max_length"}):
-        rows: Any = [forced_ids] if np.ndim(forced_ids[0]) == 0 else forced_ids
-        kwargs["max_new_tokens"] = max(map(len, rows))
     options = Options.of(
         drafter,
         budget=budget,
         verification=verification,
         self_check=self_check,
         profile=profile,
-        forced_ids=forced_ids,
         stream_every=stream_every,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}

@@ -8,7 +8,6 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 
 from specds._core import Datastore
@@ -65,7 +64,6 @@ class Options:
     verification: Verification = "auto"
     self_check: bool = True
     profile: bool = False
-    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
     stream_every: int | None = None
 
     @classmethod
@@ -79,8 +77,6 @@ class Options:
         return cls(drafter, **options)
 
     def __post_init__(self) -> None:
-        if self.forced_ids is not None and len(self.forced_ids) == 0:
-            raise ValueError("forced_ids is empty: give at least one token")
         require_budget(self.budget)
         require_verification(self.verification)
         if self.stream_every is None:
@@ -163,7 +159,6 @@ def run(
     refuse_tokens_beyond(vocab_size, known_tokens - 1)
     if len(input_ids) > 1:
         require_rowwise(logits_processor, stopping_criteria)
-    forced = _forced_rows(options.forced_ids, len(input_ids), vocab_size)
     padding = generation_config._pad_token_tensor
     padding_id = 0 if padding is None else int(padding)
     if streamer is not None and not prompt_is_put:
@@ -182,7 +177,7 @@ def run(
             if len(input_ids) > 1:
                 processors = processors_of_row(logits_processor, number)
             sampler = _sampler(processors, generation_config)
-            emitter = Emitter(ids, stopping_criteria, puts, sampler.scores, forced[number])
+            emitter = Emitter(ids, stopping_criteria, puts, sampler.scores)
             if isinstance(puts, InStep):
                 puts.rows.append(emitter)
             prompt_ids = ids[:, shown[number]]
@@ -308,18 +303,3 @@ def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:
     if row.sampler.keeps or (config.do_sample and row.session.proposes):
         return None
     return Chooser.of(row.sampler.logits_processor, do_sample=config.do_sample)
-
-
-def _forced_rows(
-    forced_ids: Sequence[int] | Sequence[Sequence[int]] | None, num_rows: int, vocab_size: int
-) -> Sequence[Sequence[int] | None]:
-    """What each sequence is forced to emit."""
-    if forced_ids is None:
-        return [None] * num_rows
-    rows: list[Any] = [forced_ids] * num_rows if np.ndim(forced_ids[0]) == 0 else [*forced_ids]
-    if len(rows) != num_rows or not all(len(row) for row in rows):
-        raise ValueError(f"forced_ids must be tokens for each of {num_rows} sequences")
-    unknown = [token for row in rows for token in row if not 0 <= token < vocab_size]
-    if unknown:
-        raise ValueError(f"forced_ids has token {unknown[0]}, the model has {vocab_size}")
-    return rows

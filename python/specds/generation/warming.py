@@ -115,7 +115,7 @@ def _rehearse(
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None
                 for request in requests:
                     drafts = [tree] * len(lengths)
-                    runner.launch([0] * len(drafts), drafts, [()] * len(drafts), request)()
+                    runner.launch([0] * len(drafts), drafts, request)()
         if length == max_context:
             return
         length = min(2 * length, max_context)

@@ -169,7 +169,7 @@ class Runner:
         end = max(self.cache.lengths) + width
         self.cache.reserve(end)
         inputs = Inputs.on_host(len(trees), width)
-        inputs.fill(token_ids, trees, self.cache.lengths, [()] * len(trees))
+        inputs.fill(token_ids, trees, self.cache.lengths)
         return of_rows(self._pass(inputs.to(self._device), end), trees)
 
     def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:

@@ -21,8 +21,6 @@ class Inputs(NamedTuple):
         token_ids: int64 `(num_rows, width)`.
         depths: int64 `(num_rows, width)`, how far a token is from the last one.
         parents: int64 `(num_rows, width)`, places in the row; the last token is its own.
-        forced: int64 `(num_rows, width)`, what is chosen after a place whatever the logits say; -1
-            for the target's own choice.
         lengths: int64 `(num_rows,)`, committed tokens.
         ancestors: int64 `(num_rows, width, num_words)`, which tokens of its row each one sees: bit
             ``i % 64`` of word ``i // 64`` is the token at place `i`.
@@ -32,7 +30,6 @@ class Inputs(NamedTuple):
     token_ids: torch.Tensor
     depths: torch.Tensor
     parents: torch.Tensor
-    forced: torch.Tensor
     lengths: torch.Tensor
     ancestors: torch.Tensor
     numbers: torch.Tensor
@@ -40,17 +37,17 @@ class Inputs(NamedTuple):
     @classmethod
     def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
         """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
-        size = num_rows * (width * (4 + -(-width // 64)) + 1)
+        size = num_rows * (width * (3 + -(-width // 64)) + 1)
         numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
         return cls._of(numbers, num_rows, width)
 
     @classmethod
     def _of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
         num_tokens = num_rows * width
-        tokens, depths, parents, forced = numbers[: 4 * num_tokens].view(4, num_rows, width)
-        lengths = numbers[4 * num_tokens :][:num_rows]
-        ancestors = numbers[4 * num_tokens + num_rows :].view(num_rows, width, -1)
-        return cls(tokens, depths, parents, forced, lengths, ancestors, numbers)
+        tokens, depths, parents = numbers[: 3 * num_tokens].view(3, num_rows, width)
+        lengths = numbers[3 * num_tokens :][:num_rows]
+        ancestors = numbers[3 * num_tokens + num_rows :].view(num_rows, width, -1)
+        return cls(tokens, depths, parents, lengths, ancestors, numbers)
 
     def to(self, device: torch.device) -> Inputs:
         """A copy on a device."""
@@ -67,7 +64,6 @@ class Inputs(NamedTuple):
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
         lengths: Sequence[int],
-        forced: Sequence[Sequence[int]],
     ) -> None:
         """Writes rows into what lies in the host's memory; rows that are left are padding."""
-        pack_rows(self.numbers.numpy(), self.token_ids.shape[1], token_ids, trees, lengths, forced)
+        pack_rows(self.numbers.numpy(), self.token_ids.shape[1], token_ids, trees, lengths)

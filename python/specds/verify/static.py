@@ -123,7 +123,7 @@ class StaticRunner(Runner):
     def _try(self) -> None:
         """A pass that commits nothing."""
         num_rows = len(self.cache.lengths)
-        of_shape, end = self._filled([0] * num_rows, [None] * num_rows, [()] * num_rows)
+        of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
         self._pass(of_shape.inputs, end)
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
@@ -160,24 +160,21 @@ class StaticRunner(Runner):
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> list[torch.Tensor]:
         """As `Runner.verify_rows`."""
-        logits, _, _ = self._run(token_ids, trees, [()] * len(trees), None)
+        logits, _, _ = self._run(token_ids, trees, None)
         return of_rows(logits, trees)
 
     def launch(
         self,
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
-        forced: Sequence[Sequence[int]],
         request: PassRequest,
     ) -> Callable[[], list[Decision]]:
         """Starts `verify_rows` and the acceptance, and leaves the device to it.
 
-        What a row is `forced` to emit, from its next token on, counts whatever is chosen.
-
         Returns:
             Waits for the device and returns what came of each row.
         """
-        logits, reported, inputs = self._run(token_ids, trees, forced, request)
+        logits, reported, inputs = self._run(token_ids, trees, request)
         if reported is None:
             reported = self._accept(inputs, logits, request)
         on_host = reported.to("cpu", non_blocking=True)
@@ -194,12 +191,11 @@ class StaticRunner(Runner):
         self,
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
-        forced: Sequence[Sequence[int]],
         request: PassRequest | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, Inputs]:
         """The logits of a pass, what it reports where its recording accepts too, its inputs."""
         self._num_moved = 0 if request is None else 1 + _MOVED
-        of_shape, end = self._filled(token_ids, trees, forced)
+        of_shape, end = self._filled(token_ids, trees)
         inputs = of_shape.inputs
         # Samples have settings, so they are drawn from the logits of a recording.
         recorded = request if request is not None and request.choose.is_argmax else None
@@ -216,7 +212,6 @@ class StaticRunner(Runner):
         self,
         token_ids: Sequence[int],
         trees: Sequence[TokenTree | None],
-        forced: Sequence[Sequence[int]],
     ) -> tuple[Pass, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
         kept, lengths = self._kept, self.cache.lengths
@@ -232,12 +227,11 @@ class StaticRunner(Runner):
         if kept.scratch is not None:
             end = self.cache.capacity
         of_shape = kept.pass_of((num_rows, width, end if self._records else 0), self._device)
-        of_shape.fill(token_ids, trees, lengths, forced)
+        of_shape.fill(token_ids, trees, lengths)
         return of_shape, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
         choices = request.choose(logits, inputs.depths, request.noise)
-        choices = torch.where(inputs.forced < 0, choices, inputs.forced)
         counts, path = follow(
             inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
         )

@@ -14,16 +14,14 @@ pub struct PassRow<'a> {
     pub tree: Option<&'a TokenTree>,
     /// How many tokens came before the last one.
     pub length: i64,
-    /// What is emitted whatever the model says, from the next token on; where it ends, the row is free.
-    pub forced: &'a [i64],
 }
 
 /// Writes rows of `width` places each into `numbers`, as `specds.verify.inputs.Inputs` reads them: the
-/// tokens of all rows, their depths, parents and forced tokens, the lengths of the rows, and which places
-/// of its row each place sees, as bits. What is left is padding: it sees itself and nobody sees it. O(numbers).
+/// tokens of all rows, their depths and parents, the lengths of the rows, and which places of its row
+/// each place sees, as bits. What is left is padding: it sees itself and nobody sees it. O(numbers).
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
-    let size = width.saturating_mul(4 + words).saturating_add(1);
+    let size = width.saturating_mul(3 + words).saturating_add(1);
     let num_rows = numbers.len() / size;
     let fits = |row: &PassRow<'_>| row.tree.map_or(0, TokenTree::len) < width;
     let is_whole = width > 0 && numbers.len() == num_rows * size;
@@ -32,12 +30,10 @@ pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Res
         return Err(Error::invalid("numbers", reason));
     }
     numbers.fill(0);
-    let (of_places, rest) = numbers.split_at_mut(4 * num_rows * width);
+    let (of_places, rest) = numbers.split_at_mut(3 * num_rows * width);
     let (lengths, ancestors) = rest.split_at_mut(num_rows);
     let (tokens, of_places) = of_places.split_at_mut(num_rows * width);
-    let (depths, of_places) = of_places.split_at_mut(num_rows * width);
-    let (parents, forced) = of_places.split_at_mut(num_rows * width);
-    forced.fill(-1);
+    let (depths, parents) = of_places.split_at_mut(num_rows * width);
     for (place, seen) in ancestors.chunks_exact_mut(words).enumerate() {
         see(seen, place % width);
     }
@@ -48,14 +44,7 @@ pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Res
         lengths[index] = row.length;
         if let Some(tree) = row.tree {
             let seen = &mut ancestors[places.start * words..places.end * words];
-            add_nodes(tree, tokens, depths, &mut parents[places.clone()], seen);
-        }
-        if !row.forced.is_empty() {
-            for (forced, &depth) in forced[places].iter_mut().zip(&*depths) {
-                let ahead = usize::try_from(depth).ok();
-                let ahead = ahead.and_then(|depth| row.forced.get(depth));
-                *forced = ahead.copied().unwrap_or(-1);
-            }
+            add_nodes(tree, tokens, depths, &mut parents[places], seen);
         }
     }
     Ok(())
