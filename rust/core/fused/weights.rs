@@ -37,8 +37,6 @@ pub(crate) const NUM_SUMS: usize = 7;
 pub(crate) struct Table {
     start: usize,
     len: usize,
-    /// Whether it has a part for each kind of expert.
-    is_by_kind: bool,
 }
 
 impl Table {
@@ -46,25 +44,12 @@ impl Table {
         Self {
             start: before.start + before.len,
             len,
-            is_by_kind: false,
         }
     }
 
     /// A part of this length for each kind of expert.
     const fn of_kinds(before: Self, len: usize) -> Self {
-        Self {
-            is_by_kind: true,
-            ..Self::after(before, Kind::COUNT * len)
-        }
-    }
-
-    /// Its length in version 9.
-    const fn len_before(self) -> usize {
-        if self.is_by_kind {
-            self.len / Kind::COUNT * KINDS_BEFORE
-        } else {
-            self.len
-        }
+        Self::after(before, Kind::COUNT * len)
     }
 
     pub(crate) const fn key(self, index: usize) -> usize {
@@ -81,11 +66,7 @@ impl Table {
     }
 }
 
-const START: Table = Table {
-    start: 0,
-    len: 0,
-    is_by_kind: false,
-};
+const START: Table = Table { start: 0, len: 0 };
 /// Of experts, by kind, length of the match, number of matches, and how many tokens followed.
 pub(crate) const ORDER: Table = Table::of_kinds(START, MAX_ORDER * NUM_SIZES * NUM_SPREADS);
 /// Of experts, by kind, rank, and who else has the same favourite.
@@ -112,20 +93,6 @@ pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
 /// Of the opinion of a kind of expert on a candidate that it names, by the token.
 pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
 const NUM_WEIGHTS: usize = TOKEN_TRUST.start + TOKEN_TRUST.len;
-
-const TABLES: [Table; 11] = [
-    ORDER,
-    AGREEMENT,
-    USE,
-    RECENT,
-    TRUST,
-    CALIBRATION,
-    LAST_TOKEN,
-    FAVOURITE,
-    TOKEN,
-    PAIR,
-    TOKEN_TRUST,
-];
 
 /// What the sources of a fused drafter are held to be worth before a tenant taught it anything: the same
 /// numbers for all of them.
@@ -177,42 +144,36 @@ impl Default for Weights {
 /// The version of all these tables.
 pub(crate) const VERSION: u8 = 10;
 
-/// The first bytes of stored weights.
-const MAGIC: [u8; 8] = [b's', b'p', b'e', b'c', b'd', b's', b'w', VERSION];
-
-/// Those of version 9, its number of weights, and its kinds of experts: the first ones of today's.
-const MAGIC_BEFORE: [u8; 8] = *b"specdsw\x09";
-const NUM_BEFORE: usize = {
-    let (mut sum, mut table) = (0, 0);
-    while table < TABLES.len() {
-        sum += TABLES[table].len_before();
-        table += 1;
-    }
-    sum
-};
-const KINDS_BEFORE: usize = 12;
+/// The first bytes of stored weights; the version follows.
+const MAGIC: [u8; 7] = *b"specdsw";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
+        bytes.push(VERSION);
         bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote, or what version 9 did, which knew no groups.
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] where the bytes are not that: cut, changed, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let invalid = |reason| Error::invalid("weights", reason);
-        let is_before = bytes.starts_with(&MAGIC_BEFORE);
-        let magic = if is_before { MAGIC_BEFORE } else { MAGIC };
-        let rest = bytes
-            .strip_prefix(&magic)
-            .ok_or_else(|| invalid("are not weights of this version: fit them again"))?;
+        let (version, rest) = bytes
+            .strip_prefix(&MAGIC)
+            .and_then(<[u8]>::split_first)
+            .ok_or_else(|| invalid("are no weights: fit them again"))?;
+        if *version != VERSION {
+            let reason = format!(
+                "are of version {version}, this version of specds reads {VERSION}: fit them again"
+            );
+            return Err(Error::invalid("weights", reason));
+        }
         let (rest, checksum) = rest
             .split_last_chunk::<8>()
             .ok_or_else(|| invalid("are cut: copy or fit them again"))?;
@@ -222,8 +183,7 @@ impl Weights {
                 "do not match their checksum: copy or fit them again",
             ));
         }
-        let length = if is_before { NUM_BEFORE } else { NUM_WEIGHTS };
-        if rest.len() != length * size_of::<f32>() {
+        if rest.len() != NUM_WEIGHTS * size_of::<f32>() {
             let reason = "have another length than this version's: fit them again";
             return Err(invalid(reason));
         }
@@ -235,23 +195,7 @@ impl Weights {
         if !numbers.iter().all(|weight| weight.is_finite()) {
             return Err(invalid("are not all finite: fit them again"));
         }
-        Ok(if is_before {
-            Self::with_groups(&numbers)
-        } else {
-            Self(numbers)
-        })
-    }
-
-    /// The weights of version 9, and those of groups as before anything is learned.
-    fn with_groups(before: &[f32]) -> Self {
-        let mut weights = Self::default();
-        let mut at = 0;
-        for table in TABLES {
-            let known = &before[at..at + table.len_before()];
-            weights.0[table.start..][..known.len()].copy_from_slice(known);
-            at += known.len();
-        }
-        weights
+        Ok(Self(numbers))
     }
 
     pub(crate) fn get(&self, key: usize) -> f32 {
@@ -263,32 +207,5 @@ impl Weights {
         if let Some(weight) = self.0.get_mut(key) {
             *weight += change;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use xxhash_rust::xxh3::xxh3_64;
-
-    use super::{MAGIC_BEFORE, ORDER, TABLES, Weights};
-
-    #[test]
-    fn weights_of_version_9_are_read_and_groups_are_as_if_nothing_was_learned() {
-        let mut numbers = (0_u16..1000).cycle().map(f32::from);
-        let mut bytes = MAGIC_BEFORE.to_vec();
-        let mut expected = Weights::default();
-        for table in TABLES {
-            for key in table.start..table.start + table.len_before() {
-                expected.0[key] = numbers.next().unwrap();
-                bytes.extend(expected.0[key].to_le_bytes());
-            }
-        }
-        bytes.extend(xxh3_64(&bytes).to_le_bytes());
-        assert_eq!(Weights::from_bytes(&bytes).unwrap(), expected);
-        let of_group = ORDER.range().end - 1;
-        let bits = |weights: &Weights| weights.get(of_group).to_bits();
-        assert_eq!(bits(&expected), bits(&Weights::default()));
-        bytes.remove(9);
-        assert!(Weights::from_bytes(&bytes).is_err());
     }
 }
