@@ -60,9 +60,9 @@ def hopes(hope, likeliest, free):
 # How many matches of the context are read, and how often one occurs that is enough; how likely a
 # node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
 # likely a candidate is of what fits, and a node that has all experts; how many places tell what
-# follows another token, how many are enough, and how many of the latest are looked at.
+# follows another token, how many are enough, and how many of the latest are looked at at most.
 EFFORTS = {
-    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 512),
+    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 256),
     "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512),
 }
 
@@ -171,7 +171,7 @@ class Request:
         }
 
     def expand(self, path, prob, pending, min_prob):
-        tail = [*self.context[-16:], *path]
+        tail = [*self.context[-32:], *path]
         parent = self.known.get(path[:-1]) if path else None
         experts, groups, places = [], [], {}
         if self.passages:
@@ -307,7 +307,7 @@ class Request:
         total = node["none"] * 1e-3 + sum(shares)
         for expert, share in zip(experts, shares, strict=True):
             gradient = share / total - expert.weight
-            for key, rate in zip(expert.keys, (0.3, 0.09, 0.09, 0.09), strict=True):
+            for key, rate in zip(expert.keys, (0.3, 0.12, 0.12, 0.12), strict=True):
                 weights.add(key, rate * gradient)
         gradients = {t: (t == token) - prob for t, prob in node["probs"].items()}
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}

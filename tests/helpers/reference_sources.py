@@ -23,12 +23,12 @@ class Text:
         ends = [end for end in self.ends(suffix) if end + 1 < len(self.tokens)]
         return ends[:limit], len(ends) > limit
 
-    def find(self, parent, tail, prob, enough, reach):
-        pairs = min(max(int(prob * reach), 8), 256)
+    def find(self, parent, tail, prob, enough, most):
+        pairs = min(max(int(prob * 512), 8), most)
         found, is_cut = [], True
         if parent is not None:
             found = [
-                (next_ + 1, length + 1)
+                (next_ + 1, min(length + 1, 63))
                 for next_, length in parent[0]
                 if self.tokens[next_] == tail[-1] and next_ + 1 < len(self.tokens)
             ]
@@ -48,7 +48,7 @@ class Text:
     def length(self, end, tail):
         length = 0
         while (
-            length < min(16, end + 1, len(tail)) and self.tokens[end - length] == tail[-1 - length]
+            length < min(32, end + 1, len(tail)) and self.tokens[end - length] == tail[-1 - length]
         ):
             length += 1
         return length

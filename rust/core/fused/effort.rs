@@ -46,6 +46,8 @@ impl Effort {
                 least_candidates: 16,
                 passages: 32,
                 passages_if_covered: 24,
+                places: 256,
+                unigram_places: 8,
                 skipped_places: 8,
                 full_from: 0.3,
                 requery_min_prob: f32::INFINITY,
@@ -58,6 +60,8 @@ impl Effort {
                 least_candidates: 32,
                 passages: 64,
                 passages_if_covered: 64,
+                places: 512,
+                unigram_places: 64,
                 skipped_places: 32,
                 full_from: 0.0,
                 requery_min_prob: 0.1,
@@ -80,6 +84,11 @@ pub(crate) struct Reading {
     pub(crate) passages: usize,
     /// At most this many passages of a match are read where a longer match says enough.
     pub(crate) passages_if_covered: usize,
+    /// At most this many of a text's latest places are read for a node, half as many of a text that is
+    /// not near.
+    pub(crate) places: usize,
+    /// In a text that is not near, at most this many places after the root's last token alone are read.
+    pub(crate) unigram_places: usize,
     /// Skip-grams of a text come from at most this many of its places.
     pub(crate) skipped_places: usize,
     /// A node of at least this probability has all experts: skip-grams, and what follows its token alone

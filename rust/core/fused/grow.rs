@@ -18,7 +18,7 @@ use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 
 /// How many tokens before a path are matched.
-const TAIL: usize = 16;
+const TAIL: usize = 32;
 
 /// Paths less likely than this are not drafted: no tree of a few hundred nodes has any.
 const MIN_PROB: f32 = 1.0 / 2048.0;

@@ -25,7 +25,7 @@ struct Change {
     change: f32,
 }
 
-const SET_BITS: u32 = 11;
+const SET_BITS: u32 = 13;
 const NUM_SETS: usize = 1 << SET_BITS;
 
 /// The places of a key.

@@ -36,7 +36,7 @@ use crate::fused::weights::{
 
 /// How fast the weights of experts learn: those of what they matched, and those beside.
 const ORDER_RATE: f32 = 0.3;
-const EXPERT_RATE: f32 = 0.09;
+const EXPERT_RATE: f32 = 0.12;
 /// How fast those of candidates learn, those of tokens, and of what experts are worth as factors.
 const CANDIDATE_RATE: f32 = 0.03;
 const TOKEN_RATE: f32 = 0.06;

@@ -144,13 +144,14 @@ impl Default for Weights {
 /// The version of all these tables.
 pub(crate) const VERSION: u8 = 10;
 
-/// The first bytes of stored weights.
-const MAGIC: [u8; 8] = [b's', b'p', b'e', b'c', b'd', b's', b'w', VERSION];
+/// The first bytes of stored weights; the version follows.
+const MAGIC: [u8; 7] = *b"specdsw";
 
 impl Weights {
     /// All of them as bytes: a mark, the numbers, the checksum of both.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
+        bytes.push(VERSION);
         bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         bytes
@@ -163,9 +164,16 @@ impl Weights {
     /// [`Error::InvalidArgument`] where the bytes are not that: cut, changed, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let invalid = |reason| Error::invalid("weights", reason);
-        let rest = bytes
+        let (version, rest) = bytes
             .strip_prefix(&MAGIC)
-            .ok_or_else(|| invalid("are not weights of this version: fit them again"))?;
+            .and_then(<[u8]>::split_first)
+            .ok_or_else(|| invalid("are no weights: fit them again"))?;
+        if *version != VERSION {
+            let reason = format!(
+                "are of version {version}, this version of specds reads {VERSION}: fit them again"
+            );
+            return Err(Error::invalid("weights", reason));
+        }
         let (rest, checksum) = rest
             .split_last_chunk::<8>()
             .ok_or_else(|| invalid("are cut: copy or fit them again"))?;

@@ -25,6 +25,12 @@ impl GroupKey {
             length: 0,
         }
     }
+
+    /// Whether a prompt of this group goes on with what came of an earlier one, as the turns of a
+    /// conversation do: they are its own context.
+    pub(crate) fn is_continued_by(self, prompt: &[u32]) -> bool {
+        self.length > 0 && (self.length as usize) < prompt.len()
+    }
 }
 
 /// The texts of a tenant's groups, by their hashes: the latest [`MAX_TEXTS`](Self::MAX_TEXTS).
@@ -121,6 +127,27 @@ impl Groups {
         let new = self.texts.iter().rev().take(num_new);
         let of_group = new.filter(move |(other, _)| *other == group);
         of_group.map(|&(_, hash)| hash)
+    }
+
+    /// The groups but `own` of the texts of these hashes, at most `most`, the heaviest first: those whose
+    /// texts' weights add up to at least `least`.
+    pub(crate) fn heaviest(
+        &self,
+        weights: &BTreeMap<u64, f32>,
+        own: GroupKey,
+        least: f32,
+        most: usize,
+    ) -> Vec<GroupKey> {
+        let mut sums: BTreeMap<GroupKey, f32> = BTreeMap::new();
+        for (group, hash) in self.texts.iter().filter(|(group, _)| *group != own) {
+            if let Some(weight) = weights.get(hash) {
+                *sums.entry(*group).or_default() += weight;
+            }
+        }
+        let mut groups: Vec<_> = sums.into_iter().filter(|(_, sum)| *sum >= least).collect();
+        groups.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        groups.truncate(most);
+        groups.into_iter().map(|(group, _)| group).collect()
     }
 
     pub(crate) fn num_added(&self) -> u64 {

@@ -261,12 +261,20 @@ impl Texts {
 
     /// Marks the document at this position as used; a boundary belongs to none.
     pub(crate) fn touch(&self, position: usize, now: u64) {
-        let after = |document: &Document| document.end as usize <= position;
-        let number = self.documents.partition_point(after);
-        let document = self.documents.get(number);
-        if let Some(document) = document.filter(|found| found.start as usize <= position) {
+        if let Some(document) = self.document_at(position) {
             document.last_use.fetch_max(now, Ordering::Relaxed);
         }
+    }
+
+    /// The hash of the document that holds this position.
+    pub(crate) fn hash_at(&self, position: usize) -> Option<u64> {
+        Some(self.document_at(position)?.hash)
+    }
+
+    fn document_at(&self, position: usize) -> Option<&Document> {
+        let after = |document: &Document| document.end as usize <= position;
+        let document = self.documents.get(self.documents.partition_point(after));
+        document.filter(|found| found.start as usize <= position)
     }
 
     /// Appends tokens to the document that has not ended.

@@ -5,16 +5,16 @@ use std::ops::Range;
 use crate::base::portable_math::saturating_u32;
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, MAX_DEPTH, Matched};
+use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
 
-/// Longer matches are not told apart.
-const MAX_LENGTH: usize = 16;
+/// Where places are searched for, longer matches are not told apart.
+const MAX_LENGTH: usize = 32;
 
-// The longest match, one of the deepest node, is a bit of a 64-bit number.
-const _: () = assert!(MAX_LENGTH + MAX_DEPTH < u64::BITS as usize);
+/// Nor are they anywhere above this: a length is a bit of a 64-bit number.
+const LONGEST: u32 = u64::BITS - 1;
 
 /// How many of the longest match lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
@@ -27,9 +27,6 @@ const NEAR: usize = 1 << 17;
 
 /// A node of probability p reads at most p times this many of the latest places of a near text.
 const REACH: f32 = 512.0;
-
-/// In a text that is not near, at most this many places after the root's last token alone are read.
-const MAX_UNIGRAM_PLACES: usize = 8;
 
 /// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]
@@ -156,9 +153,9 @@ impl Reach {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
         let (most, reach) = if is_near {
-            (256, REACH)
+            (reading.places, REACH)
         } else {
-            (128, REACH / 2.0)
+            (reading.places / 2, REACH / 2.0)
         };
         #[expect(
             clippy::cast_possible_truncation,
@@ -169,7 +166,7 @@ impl Reach {
         let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
         let unigrams = match child {
             _ if is_near => bigrams / 4,
-            None => MAX_UNIGRAM_PLACES,
+            None => reading.unigram_places,
             Some(_) => 0,
         };
         Self {
@@ -254,7 +251,7 @@ impl Places {
                     next: place.next + 1,
                     token: place.after,
                     after: token_at(text, next + 1),
-                    length: place.length + 1,
+                    length: (place.length + 1).min(LONGEST),
                 });
             }
         }
@@ -436,14 +433,14 @@ mod tests {
 
     #[test]
     fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
-        for effort in [Effort::Low, Effort::Normal] {
+        for (effort, expected) in [(Effort::Low, 8), (Effort::Normal, 64)] {
             let mut text = History::default();
             text.extend(&vec![0; NEAR]);
-            text.extend(&[5, 2].repeat(50));
+            text.extend(&[5, 2].repeat(100));
             let mut places = Places::default();
             let reach = Reach::of(None, &text, effort.reading());
             let found = places.find(&text, None, &[1, 2], reach);
-            assert_eq!(found.range.len(), 8);
+            assert_eq!(found.range.len(), expected);
             assert!(found.is_cut);
         }
     }
