@@ -134,6 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Group, similar};
+    use crate::fused::learned::Learned;
     use crate::memory::groups::GroupKey;
     use crate::memory::store::{Memory, MemoryOptions};
 
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn samples_read_their_own_group_and_others_those_like_it() {
-        let memory = Memory::<()>::new(MemoryOptions::new(1000)).unwrap();
+        let memory = Memory::<Learned>::new(MemoryOptions::new(1000)).unwrap();
         let tenant = memory.tenant("").unwrap();
         let read = |prompt: &[u32]| {
             let mut group = Group::default();
@@ -209,7 +210,7 @@ mod tests {
         ) {
             const NUM_GROUPS: usize = 6;
             const OWN: usize = 0;
-            let memory = Memory::<()>::new(MemoryOptions::new(1000)).unwrap();
+            let memory = Memory::<Learned>::new(MemoryOptions::new(1000)).unwrap();
             let tenant = memory.tenant("").unwrap();
             let mut stored = Vec::new();
             for sentences in texts {
