@@ -167,7 +167,7 @@ impl Weights {
         let (version, rest) = bytes
             .strip_prefix(&MAGIC)
             .and_then(<[u8]>::split_first)
-            .ok_or_else(|| invalid("are no weights: fit them again"))?;
+            .ok_or_else(|| invalid("are not weights: fit them again"))?;
         if *version != VERSION {
             let reason = format!(
                 "are of version {version}, this version of specds reads {VERSION}: fit them again"
