@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -135,11 +136,11 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, float]],
     styles: Styles,
-    spread: Mapping[tuple[str, str], tuple[float, float]] | None = None,
+    spread: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType({}),
 ) -> str:
     """Draws a bar with its value for each name of each group.
 
-    `spread` holds the least and the greatest value by group and name.
+    `spread` holds the least and the greatest value by group and name, where there are several.
     """
     longest = max((value for values in groups.values() for value in values.values()), default=0)
     rows = []
@@ -147,7 +148,7 @@ def bars(
         rows.append(f'<b class="group">{escape(group)}</b>')
         for name, value in values.items():
             told = f"{value:.3g}"
-            if spread is not None:
+            if (group, name) in spread:
                 least, most = spread[group, name]
                 told += f" ({least:.3g} to {most:.3g})"
             rows.append(_bar(name, [(value / (longest or 1), styles[name], told)], told))

@@ -8,13 +8,13 @@ use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned};
 
-/// The texts of a request's group, or of groups like it, as a text of its own: short, so that every place of it is looked
-/// at, and the mixer learns what such places are worth beside all others.
+/// The texts of a request's group, or of groups like it, as one text: short, so that every place of it
+/// is read, and a source of its own, so that the mixer learns what such places are worth.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
     /// `None` before the prompt, unless the group has a name.
     pub(crate) key: Option<GroupKey>,
-    /// The groups whose texts it has: what is likeliest to come again first.
+    /// The groups whose texts it takes in: its own first, then similar ones, the most similar first.
     read: Vec<GroupKey>,
     num_seen: u64,
     text: Arc<History>,
@@ -69,18 +69,18 @@ impl Group {
     }
 }
 
-/// The groups but its own of which a prompt repeats most, such as an agent's earlier trials of a task,
-/// if it repeats much of them. What many texts have tells little of each.
+/// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A
+/// run of tokens that n places have in common counts 1 / n for each.
 #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
 fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
-    /// At most this many of the prompt's last tokens are looked for, so many at a time.
+    /// Runs of `NUM_REPEATED` tokens are looked up, among at most this many of the prompt's last tokens.
     const MAX_TOKENS: usize = 4096;
     const NUM_REPEATED: usize = 8;
     const MAX_PLACES: usize = 256;
     const MIN_SHARE: f32 = 0.05;
     const MAX_GROUPS: usize = 4;
     let texts = kept.texts();
-    // A template is in one text alone, that of the first request: it tells nothing of that.
+    // The memory keeps a template once, in the text of the first request: it must not count for that one.
     let template = longest_match(texts, prompt);
     let tail = &prompt[prompt.len().saturating_sub(MAX_TOKENS).max(template)..];
     let mut weights: BTreeMap<u64, f32> = BTreeMap::new();

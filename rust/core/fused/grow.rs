@@ -238,8 +238,8 @@ impl TreeBuilder {
         self.add_pending(number, path_prob, free);
     }
 
-    /// How likely a child of a node of this probability has to be: likelier than a path that still fits
-    /// or, in a chain, which goes on with the likeliest, than what that seldom is.
+    /// The probability that a child of a node must exceed. In a tree, that of the least likely path that
+    /// still fits; in a chain, which keeps only the likeliest child, a fixed floor.
     fn least(&self, draft: &Draft<'_>, prob: f32, free: usize) -> f32 {
         if draft.limits.is_chain {
             RARE_IN_CHAIN.min(prob * SMALL_SHARE)

@@ -65,7 +65,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
                 groups.setdefault(title_of(row), {})[name] = row[field]
                 if f"{field}_min" in row:
                     spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        drawn = bars(groups, styles, spread or None)
+        drawn = bars(groups, styles, spread)
         yield Figure(field.replace("_", "-"), title, caption, drawn)
     times = {
         f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]

@@ -10,10 +10,10 @@ use crate::fused::source::{DraftSource, Inputs, NodeView};
 use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
 
-/// Where places are searched for, longer matches are not told apart.
+/// A search counts at most this many matching tokens.
 const MAX_LENGTH: usize = 32;
 
-/// Nor are they anywhere above this: a length is a bit of a 64-bit number.
+/// No length exceeds this along a path either, as lengths are bits of a 64-bit number.
 const LONGEST: u32 = u64::BITS - 1;
 
 /// How many of the longest match lengths are experts of their own.
