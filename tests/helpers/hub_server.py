@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -84,6 +85,7 @@ def running_hub():
             thread.join()
 
 
+@lru_cache(maxsize=64)  # a hub knows the checksums of its files
 def _digest(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
