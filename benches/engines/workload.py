@@ -30,9 +30,9 @@ def prompts():
 
 
 def model_path():
-    import specds
+    from specds.loading import demo_models
 
-    return str(Path(specds.__file__).parent / "demo" / "models" / "main")
+    return str(demo_models() / "main")
 
 
 def other_datastore(folder):
