@@ -264,16 +264,8 @@ impl Section {
     }
 }
 
-#[expect(
-    unsafe_code,
-    reason = "a file can only be mapped by promising that it does not change"
-)]
 fn map(path: &Path) -> Result<Mmap> {
-    let file = files::open(path)?;
-    // SAFETY: a section is written in a private folder, renamed into place when it is complete, and
-    // never written again; an overwritten datastore is unlinked, which leaves its mapping alone.
-    // Someone who edits the file in place changes bytes that are only ever read with checks.
-    unsafe { Mmap::map(&file) }.map_err(Error::io(path))
+    files::map(&files::open(path)?).map_err(Error::io(path))
 }
 
 /// Writes one section file: payload now, header once the whole datastore is known.
