@@ -52,10 +52,19 @@ impl Stage {
 pub(crate) struct Progress {
     pub(crate) num_sorted: AtomicU64,
     pub(crate) num_written: AtomicU64,
+    /// In shards.
+    pub(crate) num_complete: AtomicU64,
     pub(crate) is_stopped: AtomicBool,
 }
 
 impl Progress {
+    /// Counts a shard that was complete before.
+    pub(crate) fn skip(&self, num_tokens: u64) {
+        self.num_sorted.fetch_add(num_tokens, Ordering::Relaxed);
+        self.num_written.fetch_add(num_tokens, Ordering::Relaxed);
+        self.num_complete.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn add(&self, counter: &AtomicU64, num_tokens: usize) -> Result<()> {
         counter.fetch_add(num_tokens as u64, Ordering::Relaxed);
         self.check()

@@ -45,7 +45,7 @@ impl Groups {
     const MAX_TEXTS: usize = 1 << 14;
 
     /// The most bytes of [`to_bytes`](Self::to_bytes).
-    pub(crate) const MAX_SAVED: u64 = 24 * Self::MAX_TEXTS as u64;
+    pub(crate) const MAX_SAVED: usize = 24 * Self::MAX_TEXTS;
 
     /// A shorter prompt begins no group: it may be the template's first tokens alone.
     const MIN_LENGTH: u32 = 16;

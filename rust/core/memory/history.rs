@@ -1,14 +1,8 @@
 //! Where did a token, or two in a row, come before in a text that grows?
 
-use std::hint::black_box;
-use std::ops::BitXor;
-
 use crate::base::portable_math::saturating_u32;
 use crate::memory::postings::Postings;
 use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
-
-/// The tokens that are appended between two prefetches.
-const BLOCK: usize = 32;
 
 /// A text that grows at its end, and the places of each token and pair of it.
 ///
@@ -44,13 +38,11 @@ impl History {
     /// Appends tokens, up to [`MAX_LENGTH`](Self::MAX_LENGTH) in all. Amortised O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
-        for block in tokens[..tokens.len().min(room)].chunks(BLOCK) {
-            self.touch(block);
-            reserve(&mut self.tokens, block.len());
-            reserve(&mut self.same_token, block.len());
-            for &token in block {
-                self.push(token);
-            }
+        let tokens = &tokens[..tokens.len().min(room)];
+        reserve(&mut self.tokens, tokens.len());
+        reserve(&mut self.same_token, tokens.len());
+        for &token in tokens {
+            self.push(token);
         }
     }
 
@@ -138,15 +130,6 @@ impl History {
             }
         }
         self.same_token.push(same_token.unwrap_or(NONE));
-    }
-
-    /// Prefetches what appending a block of tokens will read.
-    fn touch(&self, block: &[u32]) {
-        let tokens = self.tokens();
-        let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
-        let places = self.of_pairs.touch(pairs);
-        let touched = places.map(|place| tokens.get(place as usize).copied().unwrap_or(0));
-        black_box(touched.fold(0, BitXor::bitxor));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Where did each key of a text come, the latest place first?
 
-use std::hint::{black_box, select_unpredictable};
-use std::ops::{BitXor, Range};
+use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
 use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
@@ -152,22 +151,6 @@ impl Postings {
             Some(place as usize)
         });
         only.map(|place| place as usize).into_iter().chain(of_runs)
-    }
-
-    /// Prefetches what adding places to these keys will read, and guesses a place of each key.
-    ///
-    /// It has no branch that would wait for a read, so the cache misses of all keys overlap.
-    pub(crate) fn touch(
-        &self,
-        keys: impl Iterator<Item = u64> + Clone,
-    ) -> impl Iterator<Item = u32> {
-        let numbers = keys.map(|key| self.heads.guess(key));
-        black_box(numbers.clone().fold(0, BitXor::bitxor));
-        numbers.map(|number| {
-            let first = self.runs.get(start(number / 2) + 1);
-            let first = first.copied().unwrap_or(FREE);
-            select_unpredictable(number.is_multiple_of(2), number / 2, first)
-        })
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

@@ -29,12 +29,6 @@ impl SlotTable {
         before
     }
 
-    /// Probably the number of this key; any number if it has none. It reads one slot.
-    pub(crate) fn guess(&self, key: u64) -> u32 {
-        let slot = self.slots.get(self.place(spread(key))).copied();
-        (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
-    }
-
     /// Files `number` in the slot of this key, where it [was found](Self::find).
     pub(crate) fn file(&mut self, slot: usize, key: u64, number: u32, is_new: bool) {
         self.slots[slot] = self.tag(spread(key)) | (number + 1);
@@ -93,10 +87,8 @@ impl SlotTable {
 
     /// Files a number under a key that has none, where there is a free slot.
     fn file_new(&mut self, key: u64, number: u32) {
-        let hash = spread(key);
-        let place = self.free_place(hash);
-        self.slots[place] = self.tag(hash) | (number + 1);
-        self.len += 1;
+        let (free, _) = self.find(key, |_| !key);
+        self.file(free, key, number, true);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
@@ -119,22 +111,11 @@ impl SlotTable {
                     return (place, Some(number));
                 }
             }
-            place = self.after(place);
+            place += 1;
+            if place == self.slots.len() {
+                place = 0;
+            }
         }
-    }
-
-    /// Where a key of this hash that is not filed belongs.
-    fn free_place(&self, hash: u64) -> usize {
-        let mut place = self.place(hash);
-        while self.slots[place] != 0 {
-            place = self.after(place);
-        }
-        place
-    }
-
-    fn after(&self, place: usize) -> usize {
-        let next = place + 1;
-        if next == self.slots.len() { 0 } else { next }
     }
 
     /// In the order of hashes, so that a table grows from one end to the other.

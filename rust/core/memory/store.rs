@@ -3,7 +3,7 @@
 //! A [`Memory`] keeps tenants apart, within a number of bytes. When it is full, tenants with more than
 //! three quarters of an equal share lose a third of their texts, the least recently used tenant first.
 //!
-//! One thread writes at a time. It locks a tenant for at most a thousand tokens, or to swap a pointer.
+//! One thread writes at a time. It locks a tenant for one text, or to swap a pointer.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,9 +105,6 @@ pub struct Memory<L> {
     forgotten: Mutex<BTreeSet<u64>>,
 }
 
-/// The tokens that are appended at a time: readers wait for no more.
-const PIECE: usize = 1024;
-
 /// The most that a token takes, tables that have just grown and gaps of the heap included.
 pub(crate) const MAX_BYTES_PER_TOKEN: usize = 37;
 
@@ -207,14 +204,7 @@ impl<L: Learned> Memory<L> {
         if tokens.is_empty() {
             return;
         }
-        let (first, last) = tokens.split_at((tokens.len() - 1) / PIECE * PIECE);
-        for piece in first.chunks(PIECE) {
-            self.change(tenant, |kept| kept.texts.append(piece));
-        }
-        self.change(tenant, |kept| {
-            kept.texts.append(last);
-            kept.texts.end_document(hash(tokens), last_use);
-        });
+        self.change(tenant, |kept| kept.texts.append(tokens, last_use));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -258,26 +248,26 @@ impl<L: Learned> Memory<L> {
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        self.note_forgotten(tenant);
+        // He must not come back from the snapshot, if there is one.
+        if self.synced.load(Ordering::Relaxed) != 0 {
+            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        }
         if let Some(tenant) = tenants.remove(tenant) {
-            self.empty(&tenant);
+            self.num_bytes
+                .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+            self.change(&tenant, |kept| {
+                *kept = Kept {
+                    is_forgotten: true,
+                    ..Kept::default()
+                };
+            });
         }
     }
 
     /// Forgets all tenants.
     pub fn clear(&self) {
-        let _writing = self.begin_writing();
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        for tenant in std::mem::take(&mut *tenants).values() {
-            self.note_forgotten(&tenant.name);
-            self.empty(tenant);
-        }
-    }
-
-    /// Notes that a tenant must not come back from the snapshot, if there is one.
-    fn note_forgotten(&self, tenant: &str) {
-        if self.synced.load(Ordering::Relaxed) != 0 {
-            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        for tenant in self.tenants() {
+            self.forget(&tenant.name);
         }
     }
 
@@ -392,18 +382,6 @@ impl<L: Learned> Memory<L> {
                     .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
             }
         }
-    }
-
-    /// Removes all that is kept of a tenant who has no entry any more.
-    fn empty(&self, tenant: &Tenant<L>) {
-        self.num_bytes
-            .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
-        self.change(tenant, |kept| {
-            *kept = Kept {
-                is_forgotten: true,
-                ..Kept::default()
-            };
-        });
     }
 
     /// Changes what is kept of a tenant, and updates the totals.

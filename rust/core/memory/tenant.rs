@@ -51,8 +51,8 @@ impl<L: Learned> Tenant<L> {
         }
     }
 
-    /// What is kept of him. The guard blocks writers: drop it after some microseconds. A long text may be
-    /// there in part while it is added, and all are away while the oldest are removed.
+    /// What is kept of him. The guard blocks writers: drop it after some microseconds. All texts are away
+    /// while the oldest are removed.
     pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,6 +146,11 @@ impl<T: AsRef<[u32]>> Texts<T> {
             let last_use = document.last_use.load(Ordering::Relaxed);
             (self.tokens(document), last_use)
         })
+    }
+
+    /// The tokens of all documents, boundaries not counted.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.text.as_ref().len() - self.documents.len()
     }
 
     fn tokens(&self, document: &Document) -> &[u32] {
@@ -244,11 +249,6 @@ impl Texts {
         documents.map(|document| document.hash).collect()
     }
 
-    /// The tokens of all documents, boundaries not counted.
-    pub(crate) fn num_tokens(&self) -> usize {
-        self.text.tokens().len() - self.documents.len()
-    }
-
     /// Whether a document has just these tokens, whose hash is given; marks it as used.
     pub(crate) fn touch_same(&self, tokens: &[u32], hash: u64, now: u64) -> bool {
         let is_same = |document: &&Document| self.tokens(document) == tokens;
@@ -277,14 +277,10 @@ impl Texts {
         document.filter(|found| found.start as usize <= position)
     }
 
-    /// Appends tokens to the document that has not ended.
-    pub(crate) fn append(&mut self, tokens: &[u32]) {
+    /// Appends a document.
+    pub(crate) fn append(&mut self, tokens: &[u32], last_use: u64) {
         self.text.extend(tokens);
-    }
-
-    /// Ends the document whose last tokens were just appended, and all of whose tokens have this hash.
-    pub(crate) fn end_document(&mut self, hash: u64, last_use: u64) {
-        self.enter(hash, last_use);
+        self.enter(hash(tokens), last_use);
         self.text.extend(&[History::BOUNDARY]);
     }
 

@@ -5,13 +5,13 @@
 //! `docs/FORMAT.md` has every byte.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
 use crate::storage::files::{self, create_anew, is_ours};
@@ -175,6 +175,20 @@ impl Section {
         Self::new(path, map, section)
     }
 
+    /// Maps the first bytes of the payload of a section that is being written.
+    pub(crate) fn begun(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
+        let path = folder.join(kind.file_name());
+        let map = map(&path)?;
+        let (length, found) = (num_bytes + PAYLOAD_OFFSET as u64, map.len() as u64);
+        check_length(&path, length, found.min(length))?;
+        Ok(Self {
+            path,
+            payload_end: PAYLOAD_OFFSET + usize::try_from(num_bytes).unwrap_or(0),
+            map,
+            xxh3: 0,
+        })
+    }
+
     fn new(path: PathBuf, map: Mmap, section: &SectionManifest) -> Result<Self> {
         check_length(&path, section.file_len(), map.len() as u64)?;
         let payload_end = map.len() - TAIL_LEN;
@@ -264,24 +278,14 @@ impl Section {
     }
 }
 
-#[expect(
-    unsafe_code,
-    reason = "a file can only be mapped by promising that it does not change"
-)]
 fn map(path: &Path) -> Result<Mmap> {
-    let file = files::open(path)?;
-    // SAFETY: a section is written in a private folder, renamed into place when it is complete, and
-    // never written again; an overwritten datastore is unlinked, which leaves its mapping alone.
-    // Someone who edits the file in place changes bytes that are only ever read with checks.
-    unsafe { Mmap::map(&file) }.map_err(Error::io(path))
+    files::map(&files::open(path)?).map_err(Error::io(path))
 }
 
 /// Writes one section file: payload now, header once the whole datastore is known.
 pub(crate) struct SectionWriter {
     path: PathBuf,
     file: BufWriter<File>,
-    hasher: Xxh3,
-    num_bytes: u64,
 }
 
 impl SectionWriter {
@@ -289,45 +293,31 @@ impl SectionWriter {
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;
-        let mut file = BufWriter::with_capacity(1 << 16, file);
-        file.write_all(&[0; PAYLOAD_OFFSET])
-            .map_err(Error::io(&path))?;
-        Ok(Self {
-            path,
-            file,
-            hasher: Xxh3::new(),
-            num_bytes: 0,
-        })
+        let mut writer = Self::new(path, file);
+        writer.write(&[0; PAYLOAD_OFFSET])?;
+        Ok(writer)
     }
 
     /// Goes on after the first `num_bytes` of a payload that was written before; what lies behind
-    /// them is cut off. O(`num_bytes`).
+    /// them is cut off.
     pub(crate) fn resume(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
-        let length = PAYLOAD_OFFSET as u64 + num_bytes;
+        let length = num_bytes.saturating_add(PAYLOAD_OFFSET as u64);
         let open = || {
-            let mut file = File::options().read(true).write(true).open(&path)?;
-            let found = file.metadata()?.len();
-            file.set_len(length)?;
-            file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
-            let mut hasher = Xxh3::new();
-            let mut bytes = vec![0; 1 << 20];
-            loop {
-                let count = file.read(&mut bytes)?;
-                if count == 0 {
-                    return Ok((file, hasher, found));
-                }
-                hasher.update(&bytes[..count]);
-            }
+            let mut file = File::options().write(true).open(&path)?;
+            let found = file.metadata()?.len().min(length);
+            file.set_len(found)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok((file, found))
         };
-        let (file, hasher, found) = open().map_err(Error::io(&path))?;
-        check_length(&path, length, found.min(length))?;
-        Ok(Self {
-            path,
-            file: BufWriter::with_capacity(1 << 16, file),
-            hasher,
-            num_bytes,
-        })
+        let (file, found) = open().map_err(Error::io(&path))?;
+        check_length(&path, length, found)?;
+        Ok(Self::new(path, file))
+    }
+
+    fn new(path: PathBuf, file: File) -> Self {
+        let file = BufWriter::with_capacity(1 << 16, file);
+        Self { path, file }
     }
 
     /// Waits until what was written is on the disk.
@@ -339,33 +329,22 @@ impl SectionWriter {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.hasher.update(bytes);
-        self.num_bytes += bytes.len() as u64;
         self.file.write_all(bytes).map_err(Error::io(&self.path))
     }
 
+    /// Ends the payload, and reads it once for its checksum.
     pub(crate) fn finish(mut self, element_bits: u16, count: u64) -> Result<SectionManifest> {
-        self.file
-            .write_all(&[0; TAIL_LEN])
-            .map_err(Error::io(&self.path))?;
+        self.write(&[0; TAIL_LEN])?;
         self.file.flush().map_err(Error::io(&self.path))?;
-        let (num_bytes, xxh3) = (self.num_bytes, self.hasher.digest());
+        let map = map(&self.path)?;
+        let payload = &map[PAYLOAD_OFFSET..map.len() - TAIL_LEN];
         Ok(SectionManifest {
             element_bits,
             count,
-            num_bytes,
-            xxh3,
+            num_bytes: payload.len() as u64,
+            xxh3: xxh3_64(payload),
         })
     }
-}
-
-/// Reads a section from the first byte of its payload on, finished or not.
-pub(crate) fn payload_reader(folder: &Path, kind: Kind) -> Result<BufReader<File>> {
-    let path = folder.join(kind.file_name());
-    let mut file = files::open(&path)?;
-    let start = SeekFrom::Start(PAYLOAD_OFFSET as u64);
-    file.seek(start).map_err(Error::io(&path))?;
-    Ok(BufReader::with_capacity(1 << 18, file))
 }
 
 /// Puts a section of the shard in `from` into the folder `to`: a link to a file of this user, which
@@ -377,21 +356,13 @@ pub(crate) fn link(from: &Path, to: &Path, place: Place, section: &SectionManife
     if found.is_file() && is_ours(&found) && fs::hard_link(&path, to.join(name)).is_ok() {
         return Ok(());
     }
-    let mut payload = payload_reader(from, place.kind)?.take(section.num_bytes);
-    let mut copy = SectionWriter::create(to, place.kind)?;
-    loop {
-        let bytes = payload.fill_buf().map_err(Error::io(&path))?;
-        if bytes.is_empty() {
-            break;
-        }
-        copy.write(bytes)?;
-        let length = bytes.len();
-        payload.consume(length);
-    }
-    if copy.finish(section.element_bits, section.count)? != *section {
-        return Err(Error::Checksum(path));
-    }
-    stamp(to, place, section)
+    Section::open(from, place, section)?.verify()?;
+    let (mut source, copy) = (files::open(&path)?, to.join(name));
+    let copied = create_anew(&copy).and_then(|mut file| {
+        io::copy(&mut source, &mut file)?;
+        file.sync_all()
+    });
+    copied.map_err(Error::io(&copy))
 }
 
 /// Writes the header of a finished section and waits until the whole file is on the disk.
