@@ -71,7 +71,7 @@ def test_help_is_a_command_too(run, monkeypatch):
     [
         (["lookup", "a", "b", "--top", 10**21], "1000000"),
         (["generate", "--model", "demo", "a", "--budget", 10**8], "4,096"),
-        (["generate", "--model", "demo", "a", "--top-p", 2], "equal to 1"),
+        (["generate", "--model", "demo", "a", "--top-p", 2], "from 0 to 1"),
         (["generate", "--model", "demo", "a", "--seed", -1], "0"),
         (
             ["build", "--corpus=a", "--tokenizer=demo", "--out=b", "--limit-tokens", "9" * 23],

@@ -9,9 +9,9 @@ import typer
 
 from specds import terminal
 from specds.bench.options import GenerateOptions, ReplayOptions
-from specds.cli.arguments import Json, Overwrite, listed, require_place
+from specds.cli.arguments import Json, Overwrite, require_place
 from specds.cli.help import Command, Group
-from specds.cli.records import Without, with_records
+from specds.cli.records import with_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,42 +32,21 @@ def _options() -> None:
     """Measure drafters."""
 
 
-_Files = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", help="A file of recorded answers: JSONL of `prompt` and `completion`."
-    ),
-]
 _MoreFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE", help="The same, without `--transcripts`."),
-]
-_Datastores = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FOLDER,...", help="A folder made by `specds build`, or several."),
+    typer.Argument(metavar="FILE", help="The same as `--transcripts`."),
 ]
 _Html = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the figures here as one page."),
 ]
-# What more can be said than one text between commas.
-_REPEATED = Without("transcripts", "datastores")
-
-
-def _with_files(
-    options: Any, files: list[Path] | None, more: list[Path] | None, datastores: list[str] | None
-) -> Any:
-    paths = [Path(path) for given in datastores or [] for path in listed(given)]
-    return replace(options, transcripts=[*(files or []), *(more or [])], datastores=paths)
 
 
 @app.command(cls=Command)
 @with_records
 def replay(
-    options: Annotated[ReplayOptions, _REPEATED],
-    transcripts: _Files = None,
+    options: ReplayOptions,
     more_transcripts: _MoreFiles = None,
-    datastore: _Datastores = None,
     html: _Html = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -87,23 +66,20 @@ def replay(
     from specds.bench.replay.report import tables
     from specds.bench.replay.run import run_replay, stories_of
 
-    whole = _with_files(options, transcripts, more_transcripts, datastore)
-    if html is not None:
-        require_place(html, overwrite=overwrite)
+    whole = replace(options, transcripts=[*options.transcripts, *(more_transcripts or [])])
 
     def told(document: "Document") -> str:
         return page(document, stories_of(whole))
 
-    _show("replay", partial(run_replay, whole), tables, told, html, as_json=as_json)
+    run = partial(run_replay, whole)
+    _show("replay", run, tables, told, html, overwrite=overwrite, as_json=as_json)
 
 
 @app.command(cls=Command)
 @with_records
 def generate(
-    options: Annotated[GenerateOptions, _REPEATED],
-    transcripts: _Files = None,
+    options: GenerateOptions,
     more_transcripts: _MoreFiles = None,
-    datastore: _Datastores = None,
     html: _Html = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -122,11 +98,9 @@ def generate(
     from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 
-    whole = _with_files(options, transcripts, more_transcripts, datastore)
-    if html is not None:
-        require_place(html, overwrite=overwrite)
+    whole = replace(options, transcripts=[*options.transcripts, *(more_transcripts or [])])
     run = partial(run_generate, whole)
-    document = _show("generate", run, tables, page, html, as_json=as_json)
+    document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
@@ -139,11 +113,14 @@ def _show(
     page: "Callable[[Document], str]",
     html: Path | None,
     *,
+    overwrite: bool,
     as_json: bool,
 ) -> "Document":
     """Runs a benchmark and shows what it measured: tables or JSON, then a page."""
     from specds.bench.harness import reasons
 
+    if html is not None:
+        require_place(html, overwrite=overwrite)
     with terminal.request_progress(what) as progress:
         document = run(progress)
     if as_json:

@@ -129,7 +129,10 @@ def _build(
     if estimate:
         with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)
-        display.show(asdict(expected), display.estimate_table(expected), as_json=as_json)
+        known = "This build would take about"
+        unknown = "Of unknown size; each million tokens would take about"
+        title = known if expected.num_tokens else unknown
+        display.show(title, asdict(expected), as_json=as_json)
         return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
@@ -143,7 +146,7 @@ def _build(
         elif isinstance(error, KeyboardInterrupt):
             terminal.note("nothing was read yet: the same command starts anew")
         raise
-    display.show(report.to_dict(), display.build_table(report), as_json=as_json)
+    display.show("Datastore", report.to_dict(), as_json=as_json)
 
 
 def _command(
@@ -208,7 +211,7 @@ def refresh(
             tokenizer_name=tokenizer,
             progress=progress,
         )
-    display.show(asdict(report), display.refresh_table(report), as_json=as_json)
+    display.show("Datastore", asdict(report), as_json=as_json)
 
 
 @with_records

@@ -40,7 +40,7 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
-            terminal.out.print(display.build_table(report))
+            terminal.out.print(display.facts_table("Datastore", report.to_dict()))
         make = partial(FusedDrafter, report.path)
         run = partial(compare, model, tokenizer, make, chosen, max_new_tokens=max_new_tokens)
         comparisons = _in_all_modes(run, len(chosen))

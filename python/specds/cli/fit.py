@@ -92,4 +92,4 @@ def _fit_answers(
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     write_whole(out, learned)
     facts = {"path": str(out), **asdict(report)}
-    display.show(facts, display.facts_table(f"Weights {out}", facts), as_json=as_json)
+    display.show("Weights", facts, as_json=as_json)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
+from itertools import chain
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,6 +20,7 @@ _FLAGS = {
     "max_documents": "--limit-documents",
     "max_tokens": "--limit-tokens",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
+    "datastores": "--datastore",
     "drafters": "--drafter",
     "budgets": "--budget",
     "baselines": "--baseline",
@@ -31,17 +34,23 @@ _METAVARS = {
     "prior_tokens": "TOKENS",
     "memory_tokens": "TOKENS",
     "max_new_tokens": "TOKENS",
+    "top_k": "TOKENS",
     "max_documents": "DOCUMENTS",
     "max_memory": "BYTES",
     "sample": "SHARE",
+    "top_p": "SHARE",
     "include": "PATTERN",
     "exclude": "PATTERN",
     "drafters": "NAME,...",
     "baselines": "NAME,...",
     "modes": "NAME,...",
     "budgets": "NODES,...",
-    "num_nodes": "NODES,...",
     "batches": "PROMPTS,...",
+    "datastores": "FOLDER,...",
+    "datastore": "FOLDER|NAME",
+    "transcripts": "FILE",
+    "memory": "FILE",
+    "weights": "FILE",
     "limit": "REQUESTS",
     "runs": "RUNS",
     "ray_address": "ADDRESS",
@@ -55,9 +64,11 @@ _PANELS = {
         *("on_bad_row", "include", "exclude"),
     ),
     "What is measured": (
-        *("drafters", "budgets", "baselines", "modes", "batches"),
-        *("model", "tokenizer", "weights", "max_new_tokens", "temperature"),
+        *("transcripts", "datastores", "drafters", "budgets", "baselines", "modes", "batches"),
+        *("model", "tokenizer", "max_new_tokens"),
     ),
+    "Drafting": ("datastore", "weights", "memory", "tenant", "model_tables", "verification"),
+    "Sampling": ("temperature", "top_k", "top_p", "seed"),
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 
@@ -78,8 +89,8 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
     A parameter that is a dataclass becomes an option for each field: its default is the field's,
     its help is what the docstring of the record says of it under ``Attributes``. Whole numbers are
-    read as sizes: ``2.5M``; what a sequence holds is given between commas. The command gets the
-    record whole.
+    read as sizes: ``2.5M``; what a sequence holds is given between commas, or one by one. The
+    command gets the record whole.
 
     Args:
         command: Its annotations must be there when it is defined.
@@ -92,8 +103,10 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
         for name, of_record in options.items():
             record: Any = _record(inspect.signature(command).parameters[name].annotation)
             values = {option.name: given.pop(option.name) for option in of_record}
-            # What typer has read as a list, a record holds as a tuple.
-            values |= {key: tuple(value) for key, value in values.items() if type(value) is list}
+            for key, value in values.items():
+                if isinstance(value, list):  # each of them read by `_several`, or a text
+                    parts = ([each] if isinstance(each, str) else each for each in value)
+                    values[key] = tuple(chain.from_iterable(parts))
             try:
                 given[name] = record(**values)
             except ValueError as error:
@@ -147,12 +160,14 @@ def _options_of(annotation: Any) -> Iterator[inspect.Parameter]:
             continue
         kind, settings = _kind(hints[field.name])
         settings |= {"metavar": _METAVARS.get(field.name, _usual_metavar(hints[field.name]))}
-        settings |= {"rich_help_panel": _PANEL_OF.get(field.name)}
+        is_required = default is MISSING
+        settings |= {"rich_help_panel": None if is_required else _PANEL_OF.get(field.name)}
         flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
         if kind is bool and default and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
         option = typer.Option(flag, help=helps.get(field.name), **settings)
-        yield _parameter(field.name, _shown(default, kind), Annotated[kind, option])
+        default = list(default) if isinstance(default, tuple) else default
+        yield _parameter(field.name, default, Annotated[kind, option])
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
@@ -169,11 +184,27 @@ def _kind(hint: Any) -> tuple[Any, dict[str, Any]]:
     for sequence in (hint, *get_args(hint)):
         if get_origin(sequence) is Sequence:
             held = get_args(sequence)[0]
-            read = numbers if int in (held, *get_args(held)) else names
-            return Any, {"parser": read}
+            return list[Any], {
+                "parser": _several(_number if int in (held, *get_args(held)) else held)
+            }
     if hint is int or (isinstance(hint, UnionType) and int in get_args(hint)):
         return hint, {"parser": size}
     return hint, {}
+
+
+def _several(read: Callable[[str], Any]) -> Callable[[Any], list[Any]]:
+    """Reads what is between commas, unless it is the name of a file; a default is read already."""
+
+    def several(given: Any) -> list[Any]:
+        if not isinstance(given, str):
+            return [given]
+        return list(map(read, [given] if Path(given).is_file() else listed(given)))
+
+    return several
+
+
+def _number(text: str) -> int | str:
+    return text if text == "auto" else size(text)
 
 
 def _usual_metavar(hint: Any) -> str | None:
@@ -182,25 +213,6 @@ def _usual_metavar(hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
     return "NUMBER" if {int, float} & {hint, *get_args(hint)} else "NAME"
-
-
-def names(text: str | Sequence[str]) -> Sequence[str]:
-    """Names between commas."""
-    return listed(text) if isinstance(text, str) else text
-
-
-def numbers(text: str | Sequence[int | str]) -> Sequence[int | str]:
-    """Sizes between commas, ``auto`` among them; ``none`` is no number."""
-    if not isinstance(text, str):
-        return text
-    return [part if part == "auto" else size(part) for part in listed(text) if part != "none"]
-
-
-def _shown(default: Any, kind: Any) -> Any:
-    """A default as the command line has it."""
-    if not isinstance(default, tuple):
-        return default
-    return list(default) if kind == list[str] else ",".join(map(str, default))
 
 
 def _helps(record: Any) -> dict[str, str]:
