@@ -6,13 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from specds import (
-    BuildOptions,
-    Datastore,
-    FusedDrafter,
-    build_datastore,
-    open_corpus,
-)
+from specds import BuildOptions, Datastore, FusedDrafter, build_datastore, open_corpus
 from specds.build import estimate_build
 from specds.drafters import fit_weights, refit
 

@@ -10,13 +10,7 @@ import reference_n_grammys as reference
 import specds
 from models import VOCAB_SIZE, prompt, tiny_model
 from specds import NGrammysDrafter, PromptLookupDrafter
-from specds.drafters import (
-    DrafterInputs,
-    ModelTables,
-    NGrammysConfig,
-    RestConfig,
-    make_drafter,
-)
+from specds.drafters import DrafterInputs, ModelTables, NGrammysConfig, RestConfig, make_drafter
 from specds.papers.path_rows import PathRows
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
