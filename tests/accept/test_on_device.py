@@ -9,13 +9,7 @@ from hypothesis.extra.numpy import arrays
 from transformers import LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from models import (
-    GREEDY,
-    prompt,
-    random_drafter,
-    random_tree,
-    tiny_model,
-)
+from models import GREEDY, prompt, random_drafter, random_tree, tiny_model
 from passes import Accepting
 from reference import path_to
 from specds.accept.on_device import (

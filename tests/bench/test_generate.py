@@ -12,7 +12,6 @@ from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import altered, rows_of, way_label
 from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import Result, Target, Way
-from specds.loading import load_tokenizer
 from specds.stats import GenerationStats
 
 GREEDY = {"do_sample": False}
@@ -167,30 +166,3 @@ def test_a_changed_text_fails_the_command(command, files, monkeypatch):
     )
     assert code == 1
     assert "a drafter changed the text" in err
-
-
-def test_what_cannot_be_measured_is_told_in_one_line(command, files, tmp_path):
-    one = ("--transcripts", files / "one.jsonl")
-    tiny = ("--model", "demo-tiny", "--device", "cpu", "--drafter", "prompt-lookup")
-    other = load_tokenizer("demo")
-    other.add_tokens(["<one more>"])
-    other.save_pretrained(tmp_path / "other")
-    large = tmp_path / "large.jsonl"
-    large.write_text(json.dumps({"prompt_ids": [4096], "completion_ids": [1]}))
-    for arguments, message in (
-        (one, "no target: give a model by --model"),
-        (("--model", "demo-tiny"), "no prompts"),
-        ((*tiny, "--transcripts", large), "holds 4096 at position 0"),
-        ((*tiny, "--transcripts", large, "--tokenizer", tmp_path / "other"), "the model has 4096"),
-        ((*one, *tiny, "--runs", "0"), "runs must be at least 1, got 0"),
-        ((*one, *tiny, "--batch", "0"), "a batch must hold at least 1 prompt, got 0"),
-        ((*one, *tiny, "--batch", "3"), "2 prompts make no batch of 3"),
-        ((*one, *tiny, "--drafter", "rest"), "drafter `rest` needs a datastore"),
-        ((*one, *tiny, "--baseline", "best"), "no baseline `best`: choose of generate"),
-        ((*one, *tiny, "--modes", "best"), "no mode `best`: choose of greedy, sampled"),
-        ((*one, *tiny, "--modes", ","), "no mode: choose of greedy, sampled"),
-    ):
-        code, out, err = command(*arguments)
-        assert (code, out) == (1, ""), message
-        assert message in err
-        assert err.count("\n") == 1

@@ -333,23 +333,3 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
     assert 'class="drafted"' in shown
     assert "accepted" in shown
     assert 'class="token' in shown
-
-
-def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path):
-    one = ("--transcripts", files / "one.jsonl")
-    small = ("--datastore", files / "small.specds")
-    for arguments, message, expected in (
-        ((*one, "--drafter", "rest"), "drafter `rest` needs a datastore", 1),
-        ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
-        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest, aded", 1),
-        ((*one, *small, "--budget", "8,x"), "`x` is no size", 2),
-        ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
-        ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
-        ((*one, *small, "--shape", "best"), "'best' is not one of", 2),
-        (("--transcripts", tmp_path / "none.jsonl", *small), "no such file", 1),
-        ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
-    ):
-        code, out, err = replay_command(*arguments)
-        assert (code, out) == (expected, "")
-        assert message in err
-        assert err.count("\n") == 1

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import (
-    Drafter,
-)
+from models import Drafter
 from specds._core import TokenTree
 from specds.budget.experience import Experience, Trust
 from specds.budget.policy import AutoBudget, Budget, best_size

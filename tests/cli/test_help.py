@@ -64,6 +64,7 @@ def test_help_is_a_command_too(run, monkeypatch):
     assert run("help", "bench", "replay")[1] == shown
     assert run("help")[0] == 0
     assert run()[0] == run("bench")[0] == 0
+<<<<<<< HEAD
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,5 @@ def test_a_number_out_of_bounds_is_told_the_bound(run, arguments, bound):
     assert (code, out) == (2, "")
     assert bound in err
     assert err.count("\n") == 1
+=======
+>>>>>>> refs/heads/tests

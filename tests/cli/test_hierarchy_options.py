@@ -30,22 +30,6 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
     )
 
 
-@pytest.mark.parametrize(
-    ("drafter", "code", "message"),
-    [
-        ("hierarchy-x:demo-tiny", 2, "no hierarchy `hierarchy-x`: try `hierarchy:SMALL,MIDDLE`"),
-        ("hierarchy:a,window=3", 2, "`hierarchy` has no option `window`: try `hierarchy:ablation="),
-        ("hierarchy:", 2, "`hierarchy:` names no models: try `hierarchy:SMALL,MIDDLE`"),
-        ("fusd", 2, "no drafter `fusd`: choose of fused, rest, aded"),
-        ("hierarchy:/no/such", 1, "no model `/no/such`: there is no such folder"),
-    ],
-)
-def test_what_is_no_hierarchy_is_refused_in_one_line(run, drafter, code, message):
-    got, out, err = run(*GENERATE, "--drafter", drafter)
-    assert (got, out) == (code, "")
-    assert message in err.splitlines()[-1]
-
-
 def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     options = ["--max-new-tokens", 12, "--drafter", "hierarchy:demo-tiny", "--model-tables"]
@@ -95,8 +79,3 @@ def test_the_table_of_a_run_has_the_papers_figures_and_a_row_for_each_level():
     rows = dict(display._drafting_rows(stats))
     assert (rows["redundancy"], rows["target utilization"]) == ("40.0%", "25.0%")
     assert rows["level small"] == "30 of 50 kept above, 60 passes, 1.50 s"
-
-
-def test_nothing_drafted_is_not_redundant():
-    assert GenerationStats().redundancy == 0
-    assert GenerationStats().target_utilization == 1

@@ -384,13 +384,3 @@ fn files_of_other_shards_and_kinds_are_refused() {
     let error = victim.with(&victim.file(0, "shard.json"), neighbour, Victim::open);
     assert!(matches!(error, Err(Error::Checksum(_))));
 }
-
-#[test]
-fn a_shard_means_the_same_in_any_datastore() {
-    let (victim, other) = (Victim::new(), Victim::of(&[vec![3, 3], vec![1, 0, 2, 1]]));
-    assert_eq!(victim.shard(1), other.shard(1));
-    for name in SECTIONS {
-        let (one, same) = (victim.file(1, name), other.file(1, name));
-        assert_eq!(victim.files[&one], other.files[&same]);
-    }
-}

@@ -4,16 +4,7 @@ import pytest
 import torch
 import transformers
 
-from models import (
-    _SHAPE,
-    GREEDY,
-    Drafter,
-    build,
-    mixed_drafter,
-    prompt,
-    random_drafter,
-    tiny_model,
-)
+from models import _SHAPE, GREEDY, Drafter, build, mixed_drafter, prompt, random_drafter, tiny_model
 from specds._core import Memory
 from specds.drafters import FusedDrafter
 from specds.generation import UnsupportedRequestError, generate

@@ -4,11 +4,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    StoppingCriteria,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria
 
 from models import (
     GREEDY,

@@ -7,15 +7,7 @@ import pytest
 import torch
 
 from fuzz_generate import drawn, faults
-from models import (
-    FAMILIES,
-    GREEDY,
-    build,
-    oracle_drafter,
-    prompt,
-    random_drafter,
-    tiny_model,
-)
+from models import FAMILIES, GREEDY, build, oracle_drafter, prompt, random_drafter, tiny_model
 from specds.generation import generate
 from specds.verify import StaticRunner, recordings, release, static
 
