@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specds.accept.on_device import PassRequest, likeliest_on_host
-from specds.accept.on_host import Emitter, Sampler, accept_greedy, walk
+from specds.accept.on_host import Emitter, Sampler, walk
 from specds.drafters.session import EMPTY_TREE, Silence
 from specds.stats import GenerationStats
 from specds.verify.static import StaticRunner
@@ -84,10 +84,7 @@ class Row:
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
         num_before = len(self.emitter.emitted)
-        if self.sampler.is_argmax:
-            path = accept_greedy(logits, tree, self.emitter)
-        else:
-            path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
+        path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
         self._note(num_before, len(path))
         return path
 
