@@ -82,11 +82,6 @@ class TreeCache(Cache):
         return {block.shape[-1] for block in self._blocks}
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all slots."""
-        return sum(block.nbytes for block in self._blocks)
-
-    @property
     def num_slots(self) -> int:
         """Slots that are allocated: as many until they move."""
         return self._blocks[0].shape[1] if self._blocks else 0

@@ -205,15 +205,6 @@ def release(model: PreTrainedModel) -> None:
         _free.pop(model, None)
 
 
-def held(model: PreTrainedModel) -> tuple[int, int, int]:
-    """Recordings that no request of a model uses now, bytes of their caches, of copied weights."""
-    with _looking:
-        free = [*_free.get(model, [])]
-    num_recordings = sum(len(made.recordings) for kept in free for made in kept.passes.values())
-    copied = sum(kept.forward.num_copied_bytes for kept in free if kept.forward is not None)
-    return num_recordings, sum(kept.cache.num_bytes for kept in free), copied
-
-
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     """All that a recorded pass depends on besides its inputs and the values of the weights."""
     modules = tuple(
