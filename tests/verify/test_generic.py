@@ -100,7 +100,7 @@ def slots(cache, row=0, layer=0):
 
 @pytest.mark.parametrize("keep", [[], [0], [0, 1, 2], [0, 2], [1, 2], [0, 1, 4], [0, 3, 4], [4]])
 def test_commit_keeps_the_slots_it_is_given(keep):
-    cache = TreeCache(num_layers=2, capacity=8)
+    cache = TreeCache(capacity=8)
     write(cache, 0, 1, 2)
     cache.commit([[0, 1]])
     assert write(cache, 0, 10, 11, 12, 13, 14) == [1, 2, 10, 11, 12, 13, 14]
@@ -114,7 +114,7 @@ def test_commit_keeps_the_slots_it_is_given(keep):
 @given(st.data())
 def test_rows_of_a_cache_are_lists_that_grow_leave_and_are_copied(data):
     num_rows = data.draw(st.integers(1, 4))
-    cache, expected = TreeCache(2, 2, num_rows), [[] for _ in range(num_rows)]
+    cache, expected = TreeCache(2, num_rows), [[] for _ in range(num_rows)]
     number = 0
     for _ in range(data.draw(st.integers(1, 8))):
         kept = []

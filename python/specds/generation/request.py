@@ -23,7 +23,7 @@ from specds.budget.policy import (
     require_budget,
 )
 from specds.budget.step_cost import MOST_NODES, StepCosts
-from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
+from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
@@ -186,11 +186,10 @@ def run(
             rules = _rules(model, processors, generation_config, max_length)
             opens = partial(_open, options.drafter, rules)
             rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
-        limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
         stats, cache = _decode(
-            options, model, verification, rows, noise, limits, past, generation_config
+            options, model, verification, rows, noise, vocab_size, past, generation_config
         )
         stats.verification, stats.reason = name_of(verification), reason or stats.reason
     finally:
@@ -255,7 +254,7 @@ def _decode(
     verification: Verification,
     rows: list[Row],
     noise: Noise | None,
-    limits: Limits,
+    vocab_size: int,
     past: DynamicCache | None,
     generation_config: GenerationConfig,
 ) -> tuple[GenerationStats, DynamicCache | None]:
@@ -264,7 +263,7 @@ def _decode(
     runner = runner_class(verification)(
         model,
         prompt_length=max(row.prompt_ids.shape[1] for row in rows),
-        max_length=limits.max_length,
+        max_length=generation_config.max_length,
         max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
         num_rows=len(rows),
     )
@@ -280,13 +279,14 @@ def _decode(
         elif num_nodes == "auto":
             budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
         else:
-            fills_below = 0 if options.stream_every is None else limits.vocab_size
+            fills_below = 0 if options.stream_every is None else vocab_size
             budget = Budget(num_nodes, fills_below=fills_below)
         if past is not None:
             load(past, runner.cache)
         chooser = _chooser(rows[0], generation_config)
         clock = clock_of(model.device, options.profile)
-        decoding = Decoding(runner, limits, budget, chooser, clock, noise)
+        max_length = generation_config.max_length
+        decoding = Decoding(runner, budget, max_length, vocab_size, chooser, clock, noise)
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)

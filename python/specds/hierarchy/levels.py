@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from specds._core import TokenTree
+from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, within
-from specds.hierarchy.draft import Draft, Drawn, Threshold, by_edge, subtree
+from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from specds.drafters.session import Session
+    from specds.drafters.session import Proposal, Session
     from specds.hierarchy.text import Text
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
@@ -248,7 +249,7 @@ class ModelLevel(Level):
         while len(chosen) < most:
             new = self._verify(text, most - len(chosen) - 1)
             chosen += new
-            if text.ends_with(new[-1].token_id) or self._is_unsure(new):
+            if text.finished or self._is_unsure(new):
                 break
         text.cut(start)
         self.stats.num_drafted += len(chosen)
@@ -263,28 +264,17 @@ class ModelLevel(Level):
         return chosen
 
     def _run(self, text: Text, draft: Draft) -> list[Drawn]:
-        path, chosen = _walk(self._model.run(text.tokens, draft.tree), draft, text)
-        self._model.commit(path)
+        chosen: list[Drawn] = []
+
+        def choose(_: Text, logits: torch.Tensor, proposal: Proposal | None) -> int:
+            probs = text.probs(logits)
+            token = text.choose(probs, proposal)
+            chosen.append(Drawn.of(token, probs))
+            return token
+
+        logits = self._model.run(text.tokens, draft.tree)
+        self._model.commit(walk(logits, draft.tree, text, choose, draft.proposals))
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
         return self.self_verify and any(drawn.entropy > self.threshold.value for drawn in chosen)
-
-
-def _walk(logits: torch.Tensor, draft: Draft, text: Text) -> tuple[list[int], list[Drawn]]:
-    """Chooses tokens down a draft, and appends them: the nodes that they are, and the tokens."""
-    nodes, proposals = by_edge(draft.tree), draft.proposals
-    path: list[int] = []
-    chosen: list[Drawn] = []
-    node: int | None = -1
-    while node is not None:
-        probs = text.probs(logits[node + 1])
-        token = text.choose(probs, proposals.get(node))
-        text.append(token)
-        chosen.append(Drawn.of(token, probs))
-        node = nodes.get((node, token))
-        if node is not None:
-            path.append(node)
-        if text.ends_with(token):
-            break
-    return path, chosen

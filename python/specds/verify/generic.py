@@ -66,7 +66,7 @@ class Runner:
         return ""
 
     def _make_cache(self, num_rows: int) -> TreeCache:
-        return TreeCache(self._config.num_hidden_layers, self._slots, num_rows)
+        return TreeCache(self._slots, num_rows)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None

@@ -73,11 +73,10 @@ class StaticRunner(Runner):
         self._compute: Callable[..., torch.Tensor]
 
     def _make_cache(self, num_rows: int) -> TreeCache:
-        num_layers = self._config.num_hidden_layers
         if not self._records:
-            self._kept = recordings.Kept((), num_layers)
+            self._kept = recordings.Kept(())
             return super()._make_cache(num_rows)
-        self._kept = recordings.take(self._model, num_layers)
+        self._kept = recordings.take(self._model)
         try:
             room = 1 << (num_rows - 1).bit_length()
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
