@@ -227,7 +227,7 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
             let file = folder.join(name).with_extension("bin");
             let mut bytes = fs::read(&file).unwrap();
             let end = bytes.len() - 8;
-            for byte in &mut bytes[4096..end] {
+            for byte in &mut bytes[..end] {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 *byte = if name == "tokens" && state >> 31 == 0 {
                     0

@@ -32,19 +32,16 @@ impl Shard {
     /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
-        let open = |kind, section| Section::open(folder, entry.place(kind), section);
+        let open = |kind| sections.open(folder, kind);
         let width = sections.token_width();
-        let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
-        let suffixes = Suffixes::new(
-            open(Kind::Suffixes, &sections.suffixes)?,
-            &sections.suffixes,
-        );
+        let tokens = Tokens::new(open(Kind::Tokens)?, width);
+        let suffixes = Suffixes::new(open(Kind::Suffixes)?, tokens.len());
         let shard = Self {
             tokens,
             suffixes,
-            firsts: open(Kind::Firsts, &sections.firsts)?,
-            keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
-            documents: open(Kind::Documents, &sections.documents)?,
+            firsts: open(Kind::Firsts)?,
+            keys: Tokens::new(open(Kind::Keys)?, width),
+            documents: open(Kind::Documents)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
