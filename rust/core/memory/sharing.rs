@@ -18,10 +18,7 @@ impl<L: Learned> Memory<L> {
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant<L>>| {
             let kept = tenant.read();
-            kept.texts
-                .documents()
-                .map(|(tokens, _)| tokens.to_vec())
-                .collect()
+            kept.texts.documents().map(<[u32]>::to_vec).collect()
         };
         self.find(tenant).map(copied).unwrap_or_default()
     }

@@ -22,7 +22,7 @@ use crate::storage::token_array::TokenWidth;
 
 /// Four numbers: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
@@ -104,12 +104,6 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Moves the clock past a use.
-    fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
-        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-    }
-
     fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
         let _writing = self.begin_writing();
         self.change(tenant, |kept| {
@@ -128,8 +122,8 @@ impl<L: Learned> Memory<L> {
             self.change(tenant, |kept| kept.texts = texts);
             self.make_room(tenant, 0);
         } else {
-            for (tokens, last_use) in texts.documents() {
-                self.append(tenant, tokens, last_use);
+            for tokens in texts.documents() {
+                self.append(tenant, tokens);
             }
         }
     }
@@ -195,8 +189,7 @@ fn put_tenant<L: Learned>(
     put(output, &kept.groups.to_bytes())?;
     let documents = kept.texts.documents();
     put_number(output, documents.len() as u64)?;
-    for (tokens, last_use) in documents {
-        put_number(output, last_use)?;
+    for tokens in documents {
         put_number(output, tokens.len() as u64)?;
         bytes.clear();
         width.encode(tokens, &mut bytes);
@@ -267,11 +260,6 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn last_use(&mut self) -> Read<u64> {
-        let last_use = self.number()?;
-        (last_use < MAX_USE).then_some(last_use).ok_or(UNFIT)
-    }
-
     /// The last tokens of a text, at most `most`.
     fn tokens(&mut self, most: usize, vocab_size: u32) -> Read<Vec<u32>> {
         let (length, width) = (self.number()?, self.width.num_bytes());
@@ -301,7 +289,10 @@ impl<'a> Input<'a> {
     }
 
     fn fill_tenant<L: Learned>(&mut self, name: &str, memory: &Memory<L>) -> Read<()> {
-        let last_use = self.last_use()?;
+        let last_use = self.number()?;
+        if last_use >= MAX_USE {
+            return Err(UNFIT);
+        }
         let learned = L::take(self.bytes(2 * L::NUM_BYTES)?);
         let groups = Groups::from_bytes(self.bytes(Groups::MAX_SAVED)?).ok_or(UNFIT)?;
         let is_kept = !memory.has_forgotten(name);
@@ -311,21 +302,20 @@ impl<'a> Input<'a> {
             if let Some(learned) = learned {
                 memory.begin_learning(tenant, learned);
             }
-            memory.note_use(tenant, last_use);
+            tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+            memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
         }
         let (most, mut texts) = (memory.num_tokens_at_once(), Texts::default());
         for _ in 0..self.number()? {
-            let last_use = self.last_use()?;
             let tokens = self.tokens(
                 memory.max_bytes() / size_of::<u32>(),
                 memory.options().vocab_size,
             )?;
             let Some(tenant) = &tenant else { continue };
-            memory.note_use(tenant, last_use);
             if texts.num_tokens() + tokens.len() >= most {
                 memory.restore_texts(tenant, std::mem::take(&mut texts));
             }
-            texts.push(&tokens, hash(&tokens), last_use);
+            texts.push(&tokens, hash(&tokens));
         }
         if let Some(tenant) = &tenant {
             memory.restore_texts(tenant, texts);

@@ -70,14 +70,6 @@ impl<L: Learned> Tenant<L> {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// Marks the text at a position as used.
-    pub(crate) fn touch(&self, position: usize, now: u64) {
-        self.last_use.fetch_max(now, Ordering::Relaxed);
-        if let Ok(kept) = self.kept.try_read() {
-            kept.texts.touch(position, now);
-        }
-    }
-
     /// What he takes beside what is kept of him.
     pub(crate) fn fixed_bytes(&self) -> usize {
         // His name is a key too; a node of a tree of tenants has room for as many again.
@@ -130,7 +122,6 @@ struct Document {
     start: u32,
     end: u32,
     hash: u64,
-    last_use: AtomicU64,
 }
 
 impl Document {
@@ -140,12 +131,10 @@ impl Document {
 }
 
 impl<T: AsRef<[u32]>> Texts<T> {
-    /// The tokens of each document, and its last use.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64)> {
-        self.documents.iter().map(|document| {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            (self.tokens(document), last_use)
-        })
+    /// The tokens of each document.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        let documents = self.documents.iter();
+        documents.map(|document| self.tokens(document))
     }
 
     /// The tokens of all documents, boundaries not counted.
@@ -165,7 +154,7 @@ impl<T: AsRef<[u32]>> Texts<T> {
     }
 
     /// Lists the document that ends where the text does now; a boundary follows.
-    fn enter(&mut self, hash: u64, last_use: u64) {
+    fn enter(&mut self, hash: u64) {
         let documents = &mut self.documents;
         let number = u32::try_from(documents.len()).expect("fewer than tokens");
         let end = self.text.as_ref().len();
@@ -174,7 +163,6 @@ impl<T: AsRef<[u32]>> Texts<T> {
             start: documents.last().map_or(0, |document| document.end + 1),
             end: u32::try_from(end).expect("at most `MAX_BYTES`"),
             hash,
-            last_use: last_use.into(),
         });
         self.by_hash
             .replace(number, |number| documents[number as usize].hash);
@@ -182,10 +170,10 @@ impl<T: AsRef<[u32]>> Texts<T> {
 }
 
 impl Texts<Vec<u32>> {
-    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64, last_use: u64) {
+    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64) {
         reserve(&mut self.text, tokens.len() + 1);
         self.text.extend_from_slice(tokens);
-        self.enter(hash, last_use);
+        self.enter(hash);
         self.text.push(History::BOUNDARY);
     }
 
@@ -202,24 +190,10 @@ impl Texts {
     /// The most that a text takes beside its tokens, the spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
-    /// The most recently used ones, some two thirds of the tokens. O(tokens), in no more memory than
-    /// before.
+    /// The latest ones, some two thirds of the tokens. O(tokens), in no more memory than before.
     pub(crate) fn without_oldest(self) -> Self {
-        let mut uses: Vec<(u64, usize)> = self
-            .documents()
-            .map(|(tokens, last_use)| (last_use, tokens.len() + 1))
-            .collect();
-        uses.sort_unstable();
-        let (mut num_removed, num_tokens) = (0, self.text.tokens().len());
-        let is_last = |&&(_, length): &&(u64, usize)| {
-            num_removed += length;
-            3 * num_removed >= num_tokens
-        };
-        let newest = uses
-            .iter()
-            .find(is_last)
-            .map_or(0, |&(last_use, _)| last_use);
-        self.without(|document| document.last_use.load(Ordering::Relaxed) <= newest)
+        let third = self.text.tokens().len().div_ceil(3);
+        self.without(|document| (document.start as usize) < third)
     }
 
     /// Those whose hash is none of these. O(tokens).
@@ -231,8 +205,7 @@ impl Texts {
         let (documents, mut kept) = (self.documents, Texts::default());
         let tokens = self.text.into_tokens();
         for document in documents.into_iter().filter(|each| !is_removed(each)) {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            kept.push(&tokens[document.range()], document.hash, last_use);
+            kept.push(&tokens[document.range()], document.hash);
         }
         drop(tokens);
         kept.index()
@@ -249,38 +222,17 @@ impl Texts {
         documents.map(|document| document.hash).collect()
     }
 
-    /// Whether a document has just these tokens, whose hash is given; marks it as used.
-    pub(crate) fn touch_same(&self, tokens: &[u32], hash: u64, now: u64) -> bool {
-        let is_same = |document: &&Document| self.tokens(document) == tokens;
-        let found = self.find(hash).filter(is_same);
-        if let Some(document) = found {
-            document.last_use.fetch_max(now, Ordering::Relaxed);
-        }
-        found.is_some()
-    }
-
-    /// Marks the document at this position as used; a boundary belongs to none.
-    pub(crate) fn touch(&self, position: usize, now: u64) {
-        if let Some(document) = self.document_at(position) {
-            document.last_use.fetch_max(now, Ordering::Relaxed);
-        }
-    }
-
-    /// The hash of the document that holds this position.
+    /// The hash of the document that holds this position; a boundary belongs to none.
     pub(crate) fn hash_at(&self, position: usize) -> Option<u64> {
-        Some(self.document_at(position)?.hash)
-    }
-
-    fn document_at(&self, position: usize) -> Option<&Document> {
         let after = |document: &Document| document.end as usize <= position;
-        let document = self.documents.get(self.documents.partition_point(after));
-        document.filter(|found| found.start as usize <= position)
+        let document = self.documents.get(self.documents.partition_point(after))?;
+        (document.start as usize <= position).then_some(document.hash)
     }
 
     /// Appends a document.
-    pub(crate) fn append(&mut self, tokens: &[u32], last_use: u64) {
+    pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.text.extend(tokens);
-        self.enter(hash(tokens), last_use);
+        self.enter(hash(tokens));
         self.text.extend(&[History::BOUNDARY]);
     }
 
