@@ -15,8 +15,8 @@ use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
 use crate::memory::groups::Groups;
-use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant, Texts, hash};
+use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::tenant::{Learned, Tenant};
 use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
@@ -112,26 +112,6 @@ impl<L: Learned> Memory<L> {
             }
         });
         self.make_room(tenant, 0);
-    }
-
-    /// Gives a tenant these texts; indexes all at once if he has none yet and they fit.
-    fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
-        let _writing = self.begin_writing();
-        if tenant.read().is_textless() && texts.num_tokens() < self.num_tokens_at_once() {
-            let texts = texts.index();
-            self.change(tenant, |kept| kept.texts = texts);
-            self.make_room(tenant, 0);
-        } else {
-            for tokens in texts.documents() {
-                self.append(tenant, tokens);
-            }
-        }
-    }
-
-    /// How many tokens surely fit.
-    fn num_tokens_at_once(&self) -> usize {
-        let room = self.max_bytes().saturating_sub(self.num_bytes());
-        room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN
     }
 
     /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
@@ -305,20 +285,15 @@ impl<'a> Input<'a> {
             tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
             memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
         }
-        let (most, mut texts) = (memory.num_tokens_at_once(), Texts::default());
+        let most_tokens = memory.max_bytes() / size_of::<u32>();
         for _ in 0..self.number()? {
-            let tokens = self.tokens(
-                memory.max_bytes() / size_of::<u32>(),
-                memory.options().vocab_size,
-            )?;
-            let Some(tenant) = &tenant else { continue };
-            if texts.num_tokens() + tokens.len() >= most {
-                memory.restore_texts(tenant, std::mem::take(&mut texts));
+            let tokens = self.tokens(most_tokens, memory.options().vocab_size)?;
+            if let Some(tenant) = &tenant {
+                let _writing = memory.begin_writing();
+                memory.append(tenant, &tokens);
             }
-            texts.push(&tokens, hash(&tokens));
         }
         if let Some(tenant) = &tenant {
-            memory.restore_texts(tenant, texts);
             memory.restore_groups(tenant, &groups);
         }
         Ok(())

@@ -106,7 +106,7 @@ pub struct Memory<L> {
 }
 
 /// The most that a token takes, tables that have just grown and gaps of the heap included.
-pub(crate) const MAX_BYTES_PER_TOKEN: usize = 37;
+const MAX_BYTES_PER_TOKEN: usize = 37;
 
 impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.

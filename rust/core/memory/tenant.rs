@@ -8,6 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::base::portable_math::saturating_u32;
 use crate::memory::groups::Groups;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
@@ -98,19 +99,14 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_textless() && self.groups.num_bytes() == 0 && self.learned.is_none()
-    }
-
-    pub(crate) fn is_textless(&self) -> bool {
-        self.texts.documents.is_empty()
+        self.texts.documents.is_empty() && self.groups.num_bytes() == 0 && self.learned.is_none()
     }
 }
 
-/// The texts of one tenant, in the order in which they came, as one history; or as its tokens alone, to
-/// be [indexed](Self::index) at once.
+/// The texts of one tenant, in the order in which they came, as one history.
 #[derive(Debug, Default)]
-pub(crate) struct Texts<T = History> {
-    text: T,
+pub(crate) struct Texts {
+    text: History,
     documents: Vec<Document>,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
@@ -130,7 +126,7 @@ impl Document {
     }
 }
 
-impl<T: AsRef<[u32]>> Texts<T> {
+impl Texts {
     /// The tokens of each document.
     pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         let documents = self.documents.iter();
@@ -139,11 +135,11 @@ impl<T: AsRef<[u32]>> Texts<T> {
 
     /// The tokens of all documents, boundaries not counted.
     pub(crate) fn num_tokens(&self) -> usize {
-        self.text.as_ref().len() - self.documents.len()
+        self.text.tokens().len() - self.documents.len()
     }
 
     fn tokens(&self, document: &Document) -> &[u32] {
-        &self.text.as_ref()[document.range()]
+        &self.text.tokens()[document.range()]
     }
 
     /// The last of the documents whose tokens have this hash.
@@ -153,40 +149,6 @@ impl<T: AsRef<[u32]>> Texts<T> {
         found.map(document)
     }
 
-    /// Lists the document that ends where the text does now; a boundary follows.
-    fn enter(&mut self, hash: u64) {
-        let documents = &mut self.documents;
-        let number = u32::try_from(documents.len()).expect("fewer than tokens");
-        let end = self.text.as_ref().len();
-        reserve(documents, 1);
-        documents.push(Document {
-            start: documents.last().map_or(0, |document| document.end + 1),
-            end: u32::try_from(end).expect("at most `MAX_BYTES`"),
-            hash,
-        });
-        self.by_hash
-            .replace(number, |number| documents[number as usize].hash);
-    }
-}
-
-impl Texts<Vec<u32>> {
-    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64) {
-        reserve(&mut self.text, tokens.len() + 1);
-        self.text.extend_from_slice(tokens);
-        self.enter(hash);
-        self.text.push(History::BOUNDARY);
-    }
-
-    pub(crate) fn index(self) -> Texts {
-        Texts {
-            text: History::of(self.text),
-            documents: self.documents,
-            by_hash: self.by_hash,
-        }
-    }
-}
-
-impl Texts {
     /// The most that a text takes beside its tokens, the spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
@@ -205,10 +167,9 @@ impl Texts {
         let (documents, mut kept) = (self.documents, Texts::default());
         let tokens = self.text.into_tokens();
         for document in documents.into_iter().filter(|each| !is_removed(each)) {
-            kept.push(&tokens[document.range()], document.hash);
+            kept.append(&tokens[document.range()]);
         }
-        drop(tokens);
-        kept.index()
+        kept
     }
 
     /// The tokens of the document of this hash.
@@ -232,8 +193,17 @@ impl Texts {
     /// Appends a document.
     pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.text.extend(tokens);
-        self.enter(hash(tokens));
+        let documents = &mut self.documents;
+        let number = saturating_u32(documents.len());
+        reserve(documents, 1);
+        documents.push(Document {
+            start: documents.last().map_or(0, |document| document.end + 1),
+            end: saturating_u32(self.text.tokens().len()),
+            hash: hash(tokens),
+        });
         self.text.extend(&[History::BOUNDARY]);
+        self.by_hash
+            .replace(number, |number| documents[number as usize].hash);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
