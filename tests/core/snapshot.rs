@@ -158,7 +158,7 @@ fn what_a_poisoned_snapshot_says_is_checked() {
         refused(&|bytes| bytes[name + 3 + 7] = 0x80),
         "its parts do not fit together"
     );
-    let length = name + 3 + 32;
+    let length = name + 3 + 40;
     for byte in [0, 2, 200] {
         assert_eq!(
             refused(&|bytes| bytes[length] = byte),

@@ -423,7 +423,7 @@ impl Session for FusedSession {
             };
             let text = &tokens[known.saturating_sub(lead)..];
             let group = self.group.key.unwrap_or_default();
-            self.drafter.memory.add_to_group(&self.tenant, text, group);
+            self.drafter.memory.add(&self.tenant, text, group);
         }
     }
 }

@@ -84,7 +84,10 @@ impl Shard {
 
     /// Brings all of it into memory. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
-        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::warm))
+        self.sequentially(|shard| {
+            shard.sections().into_iter().for_each(Section::warm);
+            Ok(())
+        })
     }
 
     fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
-use crate::memory::groups::Groups;
+use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::{Learned, Tenant};
 use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
@@ -104,16 +104,6 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if !kept.is_forgotten {
-                kept.groups.absorb(groups);
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
     /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
     fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
@@ -166,10 +156,11 @@ fn put_tenant<L: Learned>(
     put(output, tenant.name.as_bytes())?;
     put_number(output, tenant.last_use())?;
     put(output, &bytes)?;
-    put(output, &kept.groups.to_bytes())?;
     let documents = kept.texts.documents();
     put_number(output, documents.len() as u64)?;
-    for tokens in documents {
+    for (tokens, group) in documents {
+        put_number(output, group.hash)?;
+        put_number(output, group.length.into())?;
         put_number(output, tokens.len() as u64)?;
         bytes.clear();
         width.encode(tokens, &mut bytes);
@@ -274,7 +265,6 @@ impl<'a> Input<'a> {
             return Err(UNFIT);
         }
         let learned = L::take(self.bytes(2 * L::NUM_BYTES)?);
-        let groups = Groups::from_bytes(self.bytes(Groups::MAX_SAVED)?).ok_or(UNFIT)?;
         let is_kept = !memory.has_forgotten(name);
         let tenant = is_kept.then(|| memory.tenant(name)).transpose();
         let tenant = tenant.map_err(|_| UNFIT)?;
@@ -287,14 +277,15 @@ impl<'a> Input<'a> {
         }
         let most_tokens = memory.max_bytes() / size_of::<u32>();
         for _ in 0..self.number()? {
+            let group = GroupKey {
+                hash: self.number()?,
+                length: self.number()?.try_into().map_err(|_| UNFIT)?,
+            };
             let tokens = self.tokens(most_tokens, memory.options().vocab_size)?;
             if let Some(tenant) = &tenant {
                 let _writing = memory.begin_writing();
-                memory.append(tenant, &tokens);
+                memory.append(tenant, &tokens, group);
             }
-        }
-        if let Some(tenant) = &tenant {
-            memory.restore_groups(tenant, &groups);
         }
         Ok(())
     }

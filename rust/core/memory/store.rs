@@ -164,32 +164,19 @@ impl<L: Learned> Memory<L> {
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
-            self.add(&*self.tenant(tenant)?, tokens);
+            self.add(&*self.tenant(tenant)?, tokens, GroupKey::default());
         }
         Ok(())
     }
 
     /// Adds a text of known tokens, unless the tenant was forgotten meanwhile.
-    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
+    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
-        self.append(tenant, tokens);
+        self.append(tenant, tokens, group);
     }
 
-    /// As [`add`](Self::add), of a request of this group.
-    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
-        let _writing = self.begin_writing();
-        self.note_use(tenant);
-        self.append(tenant, tokens);
-        self.change(tenant, |kept| {
-            if kept.texts.of_hash(hash(tokens)).is_some() {
-                kept.groups.add(group, hash(tokens));
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
-    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32]) {
+    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
         let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
@@ -203,7 +190,7 @@ impl<L: Learned> Memory<L> {
         if tokens.is_empty() {
             return;
         }
-        self.change(tenant, |kept| kept.texts.append(tokens));
+        self.change(tenant, |kept| kept.texts.append(tokens, group));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -315,10 +302,7 @@ impl<L: Learned> Memory<L> {
     /// Replaces a tenant's texts; meanwhile readers find none.
     pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
-        self.change(tenant, |kept| {
-            texts = std::mem::take(&mut kept.texts);
-            kept.groups.clear();
-        });
+        self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
     }

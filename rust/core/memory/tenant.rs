@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::portable_math::saturating_u32;
-use crate::memory::groups::Groups;
+use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
@@ -38,7 +38,6 @@ pub struct Tenant<L> {
 #[derive(Default)]
 pub struct Kept<L> {
     pub(crate) texts: Texts,
-    pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,
     pub(crate) is_forgotten: bool,
 }
@@ -95,11 +94,11 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.texts.num_bytes() + self.groups.num_bytes() + self.learned_bytes()
+        self.texts.num_bytes() + self.learned_bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.documents.is_empty() && self.groups.num_bytes() == 0 && self.learned.is_none()
+        self.texts.documents.is_empty() && self.learned.is_none()
     }
 }
 
@@ -108,6 +107,8 @@ impl<L: Learned> Kept<L> {
 pub(crate) struct Texts {
     text: History,
     documents: Vec<Document>,
+    /// How many documents were removed.
+    num_removed: u64,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
 }
@@ -118,6 +119,7 @@ struct Document {
     start: u32,
     end: u32,
     hash: u64,
+    group: GroupKey,
 }
 
 impl Document {
@@ -127,10 +129,30 @@ impl Document {
 }
 
 impl Texts {
-    /// The tokens of each document.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+    /// The tokens of each document, and its group.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
         let documents = self.documents.iter();
-        documents.map(|document| self.tokens(document))
+        documents.map(|document| (self.tokens(document), document.group))
+    }
+
+    /// The groups of the latest documents.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> + Clone {
+        let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
+        latest.map(|document| document.group)
+    }
+
+    /// How many documents were ever added.
+    pub(crate) fn num_added(&self) -> u64 {
+        self.num_removed + self.documents.len() as u64
+    }
+
+    /// The documents of a group that were added since there were `num_seen`, the latest first.
+    pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
+        let num_new = self.num_added().saturating_sub(num_seen);
+        let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
+        let new = self.documents.iter().rev().take(num_new);
+        let of_group = new.filter(move |document| document.group == group);
+        of_group.map(|document| self.tokens(document))
     }
 
     /// The tokens of all documents, boundaries not counted.
@@ -152,6 +174,9 @@ impl Texts {
     /// The most that a text takes beside its tokens, the spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
+    /// A prompt is looked for in at most this many groups.
+    const MAX_GROUPS: usize = 1 << 14;
+
     /// The latest ones, some two thirds of the tokens. O(tokens), in no more memory than before.
     pub(crate) fn without_oldest(self) -> Self {
         let third = self.text.tokens().len().div_ceil(3);
@@ -164,11 +189,13 @@ impl Texts {
     }
 
     fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
-        let (documents, mut kept) = (self.documents, Texts::default());
+        let (num_added, documents) = (self.num_added(), self.documents);
         let tokens = self.text.into_tokens();
+        let mut kept = Texts::default();
         for document in documents.into_iter().filter(|each| !is_removed(each)) {
-            kept.append(&tokens[document.range()]);
+            kept.append(&tokens[document.range()], document.group);
         }
+        kept.num_removed = num_added - kept.documents.len() as u64;
         kept
     }
 
@@ -183,15 +210,15 @@ impl Texts {
         documents.map(|document| document.hash).collect()
     }
 
-    /// The hash of the document that holds this position; a boundary belongs to none.
-    pub(crate) fn hash_at(&self, position: usize) -> Option<u64> {
+    /// The group of the document that holds this position; a boundary belongs to none.
+    pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
         let after = |document: &Document| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
-        (document.start as usize <= position).then_some(document.hash)
+        (document.start as usize <= position).then_some(document.group)
     }
 
     /// Appends a document.
-    pub(crate) fn append(&mut self, tokens: &[u32]) {
+    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
         self.text.extend(tokens);
         let documents = &mut self.documents;
         let number = saturating_u32(documents.len());
@@ -200,6 +227,7 @@ impl Texts {
             start: documents.last().map_or(0, |document| document.end + 1),
             end: saturating_u32(self.text.tokens().len()),
             hash: hash(tokens),
+            group,
         });
         self.text.extend(&[History::BOUNDARY]);
         self.by_hash

@@ -251,7 +251,7 @@ impl ShardManifest {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
         };
         if !is_of(manifest) || shard.entry() != *entry {
-            return Err(Error::Mismatch(path));
+            return Err(Error::corrupt(&path, "it is not what the manifest says"));
         }
         Ok(shard)
     }
