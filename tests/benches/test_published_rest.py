@@ -44,7 +44,7 @@ def test_packed_elements_are_read_back(tmp_path, bits):
     values = np.random.default_rng(bits).integers(1 << bits, size=50)
     packed = sum(int(value) << (index * bits) for index, value in enumerate(values))
     payload = packed.to_bytes((50 * bits + 7) // 8, "little")
-    (tmp_path / "section.bin").write_bytes(bytes(4096) + payload + bytes(8))
+    (tmp_path / "section.bin").write_bytes(payload + bytes(8))
     section = published_rest.Section(tmp_path / "section.bin", bits, 50)
     assert section[np.arange(50)].tolist() == values.tolist()
 

@@ -127,16 +127,12 @@ impl DocumentLog {
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;
-        let Checkpoint {
-            num_tokens,
-            num_documents,
-            ..
-        } = self.written;
         let text = ShardText {
             vocab_size: self.vocab_size,
             separator: self.separator,
-            tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
-            documents: self.documents.finish(64, num_documents)?,
+            num_documents: self.written.num_documents,
+            tokens: self.tokens.finish()?,
+            documents: self.documents.finish()?,
         };
         Ok((self.folder, text, self.written))
     }
@@ -157,12 +153,12 @@ impl Documents {
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
-        let open = |kind, section| {
-            let section = Section::open(&folder, entry.place(kind), section)?;
-            section.verify().map(|()| section)
-        };
-        let tokens = open(Kind::Tokens, &shard.tokens)?;
-        let ends = open(Kind::Documents, &shard.documents)?;
+        let (tokens, ends) = (
+            shard.open(&folder, Kind::Tokens)?,
+            shard.open(&folder, Kind::Documents)?,
+        );
+        tokens.verify()?;
+        ends.verify()?;
         Ok(Self::new(tokens, shard.token_width(), ends))
     }
 

@@ -32,19 +32,16 @@ impl Shard {
     /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
-        let open = |kind, section| Section::open(folder, entry.place(kind), section);
+        let open = |kind| sections.open(folder, kind);
         let width = sections.token_width();
-        let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
-        let suffixes = Suffixes::new(
-            open(Kind::Suffixes, &sections.suffixes)?,
-            &sections.suffixes,
-        );
+        let tokens = Tokens::new(open(Kind::Tokens)?, width);
+        let suffixes = Suffixes::new(open(Kind::Suffixes)?, tokens.len());
         let shard = Self {
             tokens,
             suffixes,
-            firsts: open(Kind::Firsts, &sections.firsts)?,
-            keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
-            documents: open(Kind::Documents, &sections.documents)?,
+            firsts: open(Kind::Firsts)?,
+            keys: Tokens::new(open(Kind::Keys)?, width),
+            documents: open(Kind::Documents)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
@@ -87,7 +84,10 @@ impl Shard {
 
     /// Brings all of it into memory. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
-        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::warm))
+        self.sequentially(|shard| {
+            shard.sections().into_iter().for_each(Section::warm);
+            Ok(())
+        })
     }
 
     fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {

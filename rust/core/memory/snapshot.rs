@@ -14,15 +14,15 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
-use crate::memory::groups::Groups;
-use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant, Texts, hash};
+use crate::memory::groups::GroupKey;
+use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::tenant::{Learned, Tenant};
 use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
 /// Four numbers: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
@@ -104,42 +104,6 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Moves the clock past a use.
-    fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
-        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-    }
-
-    fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if !kept.is_forgotten {
-                kept.groups.absorb(groups);
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
-    /// Gives a tenant these texts; indexes all at once if he has none yet and they fit.
-    fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
-        let _writing = self.begin_writing();
-        if tenant.read().is_textless() && texts.num_tokens() < self.num_tokens_at_once() {
-            let texts = texts.index();
-            self.change(tenant, |kept| kept.texts = texts);
-            self.make_room(tenant, 0);
-        } else {
-            for (tokens, last_use) in texts.documents() {
-                self.append(tenant, tokens, last_use);
-            }
-        }
-    }
-
-    /// How many tokens surely fit.
-    fn num_tokens_at_once(&self) -> usize {
-        let room = self.max_bytes().saturating_sub(self.num_bytes());
-        room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN
-    }
-
     /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
     fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
@@ -192,11 +156,11 @@ fn put_tenant<L: Learned>(
     put(output, tenant.name.as_bytes())?;
     put_number(output, tenant.last_use())?;
     put(output, &bytes)?;
-    put(output, &kept.groups.to_bytes())?;
     let documents = kept.texts.documents();
     put_number(output, documents.len() as u64)?;
-    for (tokens, last_use) in documents {
-        put_number(output, last_use)?;
+    for (tokens, group) in documents {
+        put_number(output, group.hash)?;
+        put_number(output, group.length.into())?;
         put_number(output, tokens.len() as u64)?;
         bytes.clear();
         width.encode(tokens, &mut bytes);
@@ -267,11 +231,6 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn last_use(&mut self) -> Read<u64> {
-        let last_use = self.number()?;
-        (last_use < MAX_USE).then_some(last_use).ok_or(UNFIT)
-    }
-
     /// The last tokens of a text, at most `most`.
     fn tokens(&mut self, most: usize, vocab_size: u32) -> Read<Vec<u32>> {
         let (length, width) = (self.number()?, self.width.num_bytes());
@@ -301,9 +260,11 @@ impl<'a> Input<'a> {
     }
 
     fn fill_tenant<L: Learned>(&mut self, name: &str, memory: &Memory<L>) -> Read<()> {
-        let last_use = self.last_use()?;
+        let last_use = self.number()?;
+        if last_use >= MAX_USE {
+            return Err(UNFIT);
+        }
         let learned = L::take(self.bytes(2 * L::NUM_BYTES)?);
-        let groups = Groups::from_bytes(self.bytes(Groups::MAX_SAVED)?).ok_or(UNFIT)?;
         let is_kept = !memory.has_forgotten(name);
         let tenant = is_kept.then(|| memory.tenant(name)).transpose();
         let tenant = tenant.map_err(|_| UNFIT)?;
@@ -311,25 +272,20 @@ impl<'a> Input<'a> {
             if let Some(learned) = learned {
                 memory.begin_learning(tenant, learned);
             }
-            memory.note_use(tenant, last_use);
+            tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+            memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
         }
-        let (most, mut texts) = (memory.num_tokens_at_once(), Texts::default());
+        let most_tokens = memory.max_bytes() / size_of::<u32>();
         for _ in 0..self.number()? {
-            let last_use = self.last_use()?;
-            let tokens = self.tokens(
-                memory.max_bytes() / size_of::<u32>(),
-                memory.options().vocab_size,
-            )?;
-            let Some(tenant) = &tenant else { continue };
-            memory.note_use(tenant, last_use);
-            if texts.num_tokens() + tokens.len() >= most {
-                memory.restore_texts(tenant, std::mem::take(&mut texts));
+            let group = GroupKey {
+                hash: self.number()?,
+                length: self.number()?.try_into().map_err(|_| UNFIT)?,
+            };
+            let tokens = self.tokens(most_tokens, memory.options().vocab_size)?;
+            if let Some(tenant) = &tenant {
+                let _writing = memory.begin_writing();
+                memory.append(tenant, &tokens, group);
             }
-            texts.push(&tokens, hash(&tokens), last_use);
-        }
-        if let Some(tenant) = &tenant {
-            memory.restore_texts(tenant, texts);
-            memory.restore_groups(tenant, &groups);
         }
         Ok(())
     }
