@@ -202,9 +202,10 @@ impl Shard {
             if self.disk_latency.is_cold() {
                 self.fetch(positions, 0, pattern.len());
                 let started = Instant::now();
-                self.touch(positions, 0);
+                self.touch(positions, 0, pattern.len());
                 self.disk_latency.note(started.elapsed(), positions.len());
             }
+            self.touch(positions, 0, pattern.len());
             let (of_lower, of_upper) = positions.split_at(num_lower);
             let compare = |position: &&usize| self.tokens.compare(**position, pattern);
             let num_below = of_lower.iter().filter(|position| compare(position).is_lt());
@@ -224,14 +225,16 @@ impl Shard {
         }
     }
 
-    /// Brings the token `offset` after each of these positions into the processor's cache.
+    /// Brings `length` tokens, `offset` after each of these positions, into the processor's cache.
     ///
-    /// Reads that do nothing but this wait for each other less than those that also copy.
-    pub(crate) fn touch(&self, positions: &[usize], offset: usize) {
-        let tokens = positions
-            .iter()
-            .map(|position| self.token_at(position.saturating_add(offset)));
-        black_box(tokens.fold(0, BitXor::bitxor));
+    /// Reads that do nothing but this wait for each other less than those that also copy or branch.
+    /// So few tokens lie in two lines of the cache at most: the first's and the last's.
+    pub(crate) fn touch(&self, positions: &[usize], offset: usize, length: usize) {
+        let ends = [offset, offset.saturating_add(length.saturating_sub(1))];
+        let ends = positions.iter().flat_map(|position| {
+            ends.map(|offset| self.token_at(position.saturating_add(offset)))
+        });
+        black_box(ends.fold(0, BitXor::bitxor));
     }
 
     /// Asks for where the suffix of this rank begins.

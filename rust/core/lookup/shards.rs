@@ -193,7 +193,7 @@ impl Shards {
             if is_cold {
                 shard.fetch(positions, found.length, length);
             }
-            shard.touch(positions, found.length);
+            shard.touch(positions, found.length, length);
             shard.disk_latency.note(started.elapsed(), positions.len());
             let row = |&position| shard.row(position, found.length, length, before, tokens);
             rows.extend(positions.iter().map(row));

@@ -4,8 +4,10 @@
 //! lookup ([`prompt_lookup`]), ADED ([`aded`]). It imports all but `fused`.
 
 pub mod aded;
-mod continuation_trie;
 pub mod model_tables;
 pub mod n_grammys;
 pub mod prompt_lookup;
 pub mod rest;
+
+/// The most tokens of a path in a draft.
+const MAX_DEPTH: usize = 1 << 10;

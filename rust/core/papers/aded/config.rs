@@ -2,7 +2,7 @@
 
 use crate::base::checks::{check_limit, check_within};
 use crate::base::error::Result;
-use crate::papers::continuation_trie::MAX_DEPTH;
+use crate::papers::MAX_DEPTH;
 
 /// How an [`AdedSession`](crate::papers::aded::AdedSession) drafts and learns: the defaults are ADED's,
 /// which names the last two numbers and does not state them.
