@@ -8,6 +8,3 @@ pub mod model_tables;
 pub mod n_grammys;
 pub mod prompt_lookup;
 pub mod rest;
-
-/// The most tokens of a path in a draft.
-const MAX_DEPTH: usize = 1 << 10;

@@ -11,9 +11,9 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
-use crate::papers::MAX_DEPTH;
 
-/// The most continuations of a draft.
+/// The most tokens of a continuation, and the most continuations of a draft.
+const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
 
 /// How a [`RestSession`] drafts.
@@ -178,7 +178,8 @@ impl Frontier {
         let mut first = rows.start;
         for run in samples.rows[rows].chunk_by(|row, other| next(row) == next(other)) {
             if next(&run[0]).is_some() {
-                self.0.push((rank(first..first + run.len(), depth + 1), place));
+                self.0
+                    .push((rank(first..first + run.len(), depth + 1), place));
             }
             first += run.len();
         }
@@ -198,5 +199,8 @@ fn place_of(rank: Rank) -> (Range<usize>, usize) {
     let part = |shift: u32, bits: u32| (rank >> shift) as usize & ((1 << bits) - 1);
     let start = MAX_SAMPLES - 1 - part(0, ROW_BITS);
     let depth = MAX_DEPTH - part(ROW_BITS, DEPTH_BITS);
-    (start..start + (rank >> (ROW_BITS + DEPTH_BITS)) as usize, depth)
+    (
+        start..start + (rank >> (ROW_BITS + DEPTH_BITS)) as usize,
+        depth,
+    )
 }
