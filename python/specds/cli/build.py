@@ -129,10 +129,7 @@ def _build(
     if estimate:
         with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)
-        known = "This build would take about"
-        unknown = "Of unknown size; each million tokens would take about"
-        title = known if expected.num_tokens else unknown
-        display.show(title, asdict(expected), as_json=as_json)
+        display.show("This build would take about", asdict(expected), as_json=as_json)
         return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:

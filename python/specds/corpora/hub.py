@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
-from specds.corpora.document import Corpus, CorpusError, corpus_of
+from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import RowFile, kind
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
@@ -131,13 +131,13 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
                 f"`{spec}` holds files such as `{path}`, not rows of parquet or JSON: try "
                 "--revision refs/convert/parquet, or download them"
             )
-    files = (
+    files = [
         HubFile(Path(dataset.path, path), options, render, origin + path, sizes[path])
         for path in paths
-    )
+    ]
     at = f"{dataset.path}@{commit[:12]}"
     at = at if spec == dataset.path else f"{spec} ({at})"
-    return corpus_of(at + replace(options, revision=None).describe(), files)
+    return Corpus(at + replace(options, revision=None).describe(), tuple(files))
 
 
 def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:
