@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specds._core import Datastore, __version__
+from specds.bench.engines import check_names, engines_of
 from specds.bench.generation.measure import Mode, Plan, measure
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.requests import batches, held_out_requests, requests_of
@@ -26,8 +27,7 @@ from specds.bench.harness import circumstances, open_datastores, silent
 from specds.bench.options import MODES
 from specds.bench.transcripts import read_files
 from specds.demo.held_out import build_stdlib
-from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
-from specds.hierarchy.config import drafter_name
+from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
@@ -69,9 +69,7 @@ def check(options: GenerateOptions) -> None:
     _check_known("mode", options.modes, MODES)
     require_verification(options.verification)
     given = bool(options.datastores) or options.is_demo
-    for name in map(drafter_name, options.drafters):
-        if isinstance(name, DrafterName):
-            require_inputs(name, datastore=given, model=True)
+    check_names(options.drafters, datastore=given, model=True)
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -107,7 +105,7 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
         inputs = DrafterInputs(
             model=model, tokenizer=tokenizer, weights=read_weights(options.weights)
         )
-        names = [drafter_name(name) for name in options.drafters]
+        engines = engines_of(options.drafters, datastores, inputs)
         baselines = options.baselines
         if baselines is None:
             baselines = usual_baselines(model.device)
@@ -115,7 +113,7 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
             target,
             [
                 *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(names, inputs, options.budgets, datastores, target, stack),
+                *drafter_ways(engines, options.budgets, target, stack),
             ],
             _modes(options),
             {size: batches(requests, size) for size in options.batches},
