@@ -71,17 +71,6 @@ Budget = Annotated[
 ]
 
 
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel="Drafting",
-        help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
-        "[default: what is kept with the datastore]",
-    ),
-]
-
-
 def drafter(text: str) -> DrafterName | HierarchyName:
     """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
     from specds.hierarchy.config import drafter_name

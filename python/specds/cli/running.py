@@ -103,7 +103,7 @@ class Running:
         if self.datastore is not None:
             return replace(self, datastore=None) if str(self.datastore) == "none" else self
         named = named_datastore(self.model)
-        if named is None or not self.drafter.takes_datastore:
+        if named is None or not getattr(self.drafter, "takes_datastore", True):
             return self
         terminal.note(f"drafting from `{named}`, which {self.model} names")
         return replace(self, datastore=Path(named))
