@@ -67,20 +67,12 @@ ENTRANTS: dict[str, Entrant] = {}
 
 
 def drafter_of(name: str) -> Entrant | DrafterName | HierarchyName:
-    """What a name means.
-
-    Raises:
-        ValueError: There is no such drafter.
-    """
+    """What a name means."""
     return ENTRANTS.get(name) or drafter_name(name)
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
-    """Checks that every drafter exists and gets what it needs, before anything is loaded.
-
-    Raises:
-        ValueError: A name is unknown, or its drafter needs what is not there.
-    """
+    """Checks that every drafter exists and gets what it needs, before anything is loaded."""
     for name in names:
         drafter = drafter_of(name)
         if isinstance(drafter, DrafterName):

@@ -71,11 +71,6 @@ def read_transcripts(
         tokenizer: Turns text into token ids.
         vocab_size: Recorded ids are below this.
         limit: The most rows that are read.
-
-    Raises:
-        TranscriptError: A row lacks a field, holds an empty one, or an id outside the vocabulary.
-        CorpusError: The file is damaged.
-        OSError: It cannot be read.
     """
     source = _name(path)
     with readable(str(path)), path.open("rb") as file:
@@ -92,12 +87,7 @@ def read_transcripts(
 def read_files(
     files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
 ) -> list[Transcript]:
-    """Reads several files, one after the other, as `read_transcripts` does each.
-
-    Raises:
-        ValueError: Rows could not be told apart: two files share a name, or a group has that of all
-            of them together.
-    """
+    """Reads several files, one after the other, as `read_transcripts` does each."""
     size = vocab_size(tokenizer)
     read = [each for path in files for each in read_transcripts(path, tokenizer, size, limit)]
     groups = {transcript.source for transcript in read}

@@ -60,12 +60,6 @@ def build_on_ray(
 
     The files of the corpus must be where they are for all workers, and `out` in a folder that all
     of them share. The tokenizer is sent to the workers.
-
-    Raises:
-        CorpusError: A document cannot be read.
-        ConnectionError: There is no cluster at the address.
-        OSError: The disk is full, or a worker does not see the folder.
-        RuntimeError: The cluster failed for good.
     """
     started = time.perf_counter()
     target = Path(out).absolute()

@@ -178,11 +178,7 @@ class Opened:
 
 
 def require(running: Running) -> None:
-    """Refuses what cannot be run, before anything is loaded.
-
-    Raises:
-        ValueError: Naming the option.
-    """
+    """Refuses what cannot be run, before anything is loaded."""
     from specds.drafters import DrafterName, require_inputs
     from specds.hierarchy.config import HierarchyName
 

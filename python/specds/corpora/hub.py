@@ -106,10 +106,6 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
     """Opens a dataset of the hub: learns its files, and reads none of them.
 
     `spec` is what the user calls it.
-
-    Raises:
-        CorpusError: It is not there, it is gated, or it has no such configuration or split.
-        ImportError: `datasets` is not installed.
     """
     if dataset.by_language and options.language is None:
         raise CorpusError(f"`{spec}` is read by language: choose one by --lang, as --lang python")

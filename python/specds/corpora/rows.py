@@ -39,9 +39,6 @@ def conversation(value: Any) -> Messages:
         value: A list of objects with `role` and `content` (OpenAI; the content may be a list of
             text parts), or with `from` and `value` (ShareGPT), or a list of strings that user and
             assistant say in turn (UltraChat).
-
-    Raises:
-        ValueError: It is none of these.
     """
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"no conversation but {kind_of(value)}")
@@ -151,9 +148,6 @@ class RowReader:
         """Yields the document of each row, or what was skipped.
 
         `columns` are the fields of every row, where it was read without those of no use.
-
-        Raises:
-            CorpusError: A row is bad, and `on_bad_row` is ``fail``.
         """
         return sift(self._items(rows, columns), self.options)
 

@@ -63,9 +63,6 @@ def batches(requests: Sequence[Request], size: int) -> list[Batch]:
 
     Single requests keep their order. Larger batches are made of requests of about the same length:
     a batch generates as many tokens as its shortest request asks for.
-
-    Raises:
-        ValueError: There are too few requests for one batch.
     """
     if len(requests) < size:
         raise ValueError(
