@@ -167,24 +167,21 @@ def _text(row: dict[str, Any], field: str, place: str) -> str | None:
     return value
 
 
-def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
-    if not isinstance(value, list):
-        raise TranscriptError(f"{place} must be a list of pairs, not {type(value).__name__}")
-    # The end-of-sequence token that is added to a text was recorded by nobody.
-    if value and len(value) not in (num_tokens - 1, num_tokens):
-        raise TranscriptError(
-            f"{place} has {len(value)} pairs, the completion {num_tokens} tokens: give one for each"
-        )
-    for position, pair in enumerate(value):
-        right, length = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
-        if type(right) is not int or type(length) is not int:
-            raise TranscriptError(f"{place} holds {pair!r} at position {position}: no pair")
-        if not 0 <= right <= min(length, num_tokens - position) or length > _MOST_SUGGESTED:
-            raise TranscriptError(
-                f"{place} holds {pair!r} at position {position}: it has at most as many right as "
-                f"it drafted and as are left, and drafted at most {_MOST_SUGGESTED}"
-            )
-    return [(right, length) for right, length in value]
-
-
 _MOST_SUGGESTED = 1024
+
+
+def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
+    # The end-of-sequence token that is added to a text was recorded by nobody.
+    if not isinstance(value, list) or len(value) not in (0, num_tokens - 1, num_tokens):
+        raise TranscriptError(f"{place} must be a list of {num_tokens} pairs, one for each token")
+    for position, pair in enumerate(value):
+        match pair:
+            case [int(right), int(length)] if (
+                0 <= right <= min(length, num_tokens - position) and length <= _MOST_SUGGESTED
+            ):
+                continue
+        raise TranscriptError(
+            f"{place} holds {pair!r} at position {position}, not how many tokens were right of how "
+            f"many drafted there, at most {_MOST_SUGGESTED}"
+        )
+    return [(right, length) for right, length in value]

@@ -31,32 +31,20 @@ _FLAGS = {
 """Whose option has a name of its own."""
 
 _METAVARS = {
-    "max_tokens": "TOKENS",
-    "max_shard_tokens": "TOKENS",
-    "prior_tokens": "TOKENS",
-    "memory_tokens": "TOKENS",
-    "max_new_tokens": "TOKENS",
     "top_k": "TOKENS",
     "max_documents": "DOCUMENTS",
     "max_memory": "BYTES",
-    "sample": "SHARE",
-    "top_p": "SHARE",
     "include": "PATTERN",
     "exclude": "PATTERN",
-    "drafters": "NAME,...",
-    "baselines": "NAME,...",
-    "modes": "NAME,...",
     "budgets": "NODES,...",
     "batches": "PROMPTS,...",
+    "transcripts": "FILE",
     "datastores": "FOLDER,...",
     "datastore": "FOLDER|NAME",
-    "transcripts": "FILE",
-    "memory": "FILE",
     "weights": "FILE",
-    "limit": "REQUESTS",
-    "runs": "RUNS",
     "ray_address": "ADDRESS",
 }
+"""Whose metavar its type does not tell."""
 
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),
@@ -182,7 +170,7 @@ def _option(
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
         if kind is bool and default is True and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
-        metavar = given or _METAVARS.get(name, _usual_metavar(hint))
+        metavar = given or _METAVARS.get(name) or _usual_metavar(name, hint)
         flags = [flag] if make is typer.Option else []
         hint = Annotated[kind, make(*flags, metavar=metavar, help=text, **reading, **settings)]
         default = list(default) if isinstance(default, tuple) else default
@@ -194,15 +182,18 @@ def _kind(hint: Any) -> tuple[Any, dict[str, Any]]:
     """What typer takes for a type that it does not know, and how to read it."""
     if get_origin(hint) is tuple:
         return list[str], {}
-    for sequence in (hint, *get_args(hint)):
-        if get_origin(sequence) is Sequence:
-            held = get_args(sequence)[0]
-            return list[Any], {
-                "parser": _several(_number if int in (held, *get_args(held)) else held)
-            }
+    if sequence := _is_sequence(hint):
+        (held,) = get_args(sequence)
+        read = _number if int in (held, *get_args(held)) else held
+        return list[Any], {"parser": _several(read)}
     if hint is int or (isinstance(hint, UnionType) and int in get_args(hint)):
         return hint, {"parser": size}
     return hint, {}
+
+
+def _is_sequence(hint: Any) -> Any:
+    """The sequence that a type is, or may be."""
+    return next((each for each in (hint, *get_args(hint)) if get_origin(each) is Sequence), None)
 
 
 def _several(read: Callable[[str], Any]) -> Callable[[Any], list[Any]]:
@@ -220,12 +211,15 @@ def _number(text: str) -> int | str:
     return text if text == "auto" else size(text)
 
 
-def _usual_metavar(hint: Any) -> str | None:
-    if bool in (hint, *get_args(hint)):
+def _usual_metavar(name: str, hint: Any) -> str | None:
+    held = {hint, *get_args(hint)}
+    if bool in held:
         return None
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
-    return "NUMBER" if {int, float} & {hint, *get_args(hint)} else "NAME"
+    if {int, float} & held:
+        return "TOKENS" if name.endswith("tokens") else "NUMBER"
+    return "FILE" if Path in held else "NAME,..." if _is_sequence(hint) else "NAME"
 
 
 def _told(described: Any, section: str) -> dict[str, tuple[str, str]]:

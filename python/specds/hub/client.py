@@ -44,7 +44,7 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
 
 
 def require_hub(ask: Callable[..., Any], name: str) -> None:
-    """Asks once, so that an unreachable hub is known at once: the client tries for half a minute."""
+    """Asks once, so that an unreachable hub is known at once: clients try for half a minute."""
     try:
         ask(name, timeout=_TIMEOUT_S)
     except connection_errors() as error:
