@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from transformers import CompileConfig
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.engines import Engine
-    from specds.bench.generation.requests import Batch
     from specds.drafters import Drafter
     from specds.stats import GenerationStats
 
@@ -34,6 +33,10 @@ that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this p
 drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
 prompt.
 """
+
+
+Batch: TypeAlias = "Sequence[list[int]]"
+"""Prompts that are completed in one call, as token ids."""
 
 
 class Result(NamedTuple):
@@ -74,10 +77,9 @@ class Target:
 
     def inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompts padded on the left, int64 `(num_rows, length)`, and their mask."""
-        prompts = [request.prompt_ids for request in batch.requests]
-        length = max(map(len, prompts))
-        ids = [[0] * (length - len(prompt)) + prompt for prompt in prompts]
-        mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        length = max(map(len, batch))
+        ids = [[0] * (length - len(prompt)) + prompt for prompt in batch]
+        mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in batch]
         device = self.model.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
@@ -107,7 +109,6 @@ def own_calls(
             budget=budget,
             verification=target.verification,
             attention_mask=mask,
-            max_new_tokens=batch.num_tokens,
             pad_token_id=0,
             **settings,
         )
@@ -133,9 +134,7 @@ def baseline_way(name: str, target: Target) -> Way:
     def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         given = arguments[name] | settings
-        sequences = run(
-            ids, attention_mask=mask, max_new_tokens=batch.num_tokens, pad_token_id=0, **given
-        )
+        sequences = run(ids, attention_mask=mask, pad_token_id=0, **given)
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
