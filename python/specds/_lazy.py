@@ -31,11 +31,7 @@ def advice(package: str) -> str:
 
 
 def imported(module: str) -> Any:
-    """A module of a package that comes with an extra.
-
-    Raises:
-        ImportError: It is not installed; the message says how to.
-    """
+    """A module of a package that comes with an extra."""
     package = module.partition(".")[0]
     try:
         return import_module(module)

@@ -60,12 +60,6 @@ def build_on_ray(
 
     The files of the corpus must be where they are for all workers, and `out` in a folder that all
     of them share. The tokenizer is sent to the workers.
-
-    Raises:
-        CorpusError: A document cannot be read.
-        ConnectionError: There is no cluster at the address.
-        OSError: The disk is full, or a worker does not see the folder.
-        RuntimeError: The cluster failed for good.
     """
     started = time.perf_counter()
     target = Path(out).absolute()
@@ -137,7 +131,7 @@ def _build_groups(
     whole: Any,
     notes: list[Path],
     options: BuildOptions,
-    num_bytes: int | None,
+    num_bytes: int,
     progress: Progress,
 ) -> tuple[Reading, list[Path]]:
     """Has all groups built, up to the limits of the options: what was read, and where it is."""
@@ -201,7 +195,7 @@ def _build(
     report()
     corpus, tokenizer, tokenizer_name = whole
     bounds = (each * len(corpus.parts) // num_groups for each in (number, number + 1))
-    corpus = Corpus(corpus.name, corpus.parts[slice(*bounds)], None)
+    corpus = Corpus(corpus.name, corpus.parts[slice(*bounds)])
     # Of a name of its own: a worker that is thought lost may be at work still.
     out = note.with_name(f"{note.stem}-{secrets.token_hex(8)}.specds")
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:

@@ -1,9 +1,10 @@
 """Commands that measure: bench replay, bench generate."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,22 +33,14 @@ def _options() -> None:
     """Measure drafters."""
 
 
-_MoreFiles = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="FILE", help="The same as `--transcripts`."),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write the figures here as one page."),
-]
-
-
 @app.command(cls=Command)
 @with_records
 def replay(
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
     options: ReplayOptions,
-    more_transcripts: _MoreFiles = None,
-    html: _Html = None,
+    html: Path | None = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -56,6 +49,10 @@ def replay(
     Needs no model: greedy acceptance depends on the recorded tokens alone. Rows may hold
     `prompt_ids` and `completion_ids` instead of texts. Several drafters, budgets or
     datastores are separated by commas.
+
+    Args:
+        more_transcripts (FILE): The same as `--transcripts`.
+        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench replay --transcripts answers.jsonl --datastore chat.specds --budget 8,16,32,64
@@ -66,7 +63,7 @@ def replay(
     from specds.bench.replay.report import tables
     from specds.bench.replay.run import run_replay, stories_of
 
-    whole = replace(options, transcripts=[*options.transcripts, *(more_transcripts or [])])
+    whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
 
     def told(document: "Document") -> str:
         return page(document, stories_of(whole))
@@ -78,9 +75,11 @@ def replay(
 @app.command(cls=Command)
 @with_records
 def generate(
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
     options: GenerateOptions,
-    more_transcripts: _MoreFiles = None,
-    html: _Html = None,
+    html: Path | None = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -88,6 +87,10 @@ def generate(
 
     All take turns, prompt by prompt. Several names, budgets, batches or datastores are separated by
     commas.
+
+    Args:
+        more_transcripts (FILE): The same as `--transcripts`.
+        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench generate --model demo
@@ -98,7 +101,7 @@ def generate(
     from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 
-    whole = replace(options, transcripts=[*options.transcripts, *(more_transcripts or [])])
+    whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
     run = partial(run_generate, whole)
     document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
     if altered(document):

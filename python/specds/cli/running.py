@@ -178,11 +178,7 @@ class Opened:
 
 
 def require(running: Running) -> None:
-    """Refuses what cannot be run, before anything is loaded.
-
-    Raises:
-        ValueError: Naming the option.
-    """
+    """Refuses what cannot be run, before anything is loaded."""
     from specds.drafters import DrafterName, require_inputs
     from specds.hierarchy.config import HierarchyName
 
@@ -216,13 +212,7 @@ _MEMORY = b"SPECDS\0M"
 def opened(running: Running) -> Iterator[Opened]:
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
-    from specds.drafters import (
-        DrafterInputs,
-        DrafterName,
-        FusedDrafter,
-        make_drafter,
-        read_weights,
-    )
+    from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
     from specds.hierarchy.config import HierarchyName
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
@@ -248,15 +238,12 @@ def opened(running: Running) -> Iterator[Opened]:
             memory=running.memory,
             model_tables=running.model_tables,
         )
-        if not isinstance(drafter, HierarchyName):
-            made = make_drafter(drafter, inputs)
-        else:
-            from specds.hierarchy.drafter import HierarchyDrafter
+        if isinstance(drafter, HierarchyName):
+            from specds.hierarchy.drafter import maker
 
-            # What drafts for its smallest model is made of the same.
-            retrieves = datastore is not None or running.model_tables
-            own = make_drafter(DrafterName.parse("fused"), inputs) if retrieves else None
-            made = HierarchyDrafter.over(own, drafter.load(model, tokenizer), drafter.config)
+            made = maker(drafter, inputs)()
+        else:
+            made = make_drafter(drafter, inputs)
     try:
         yield Opened(running, model, tokenizer, made)
     finally:

@@ -169,11 +169,7 @@ def kind(name: str) -> str:
 
 
 def local_file(path: Path, options: CorpusOptions, render: Render) -> Part:
-    """The part that reads one file, by the kind of its name.
-
-    Raises:
-        CorpusError: It is a parquet file inside a compressed one.
-    """
+    """The part that reads one file, by the kind of its name."""
     if kind(path.name) == "text":
         return TextFile(path, options, render)
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
-from specds.corpora.document import Corpus, CorpusError, corpus_of
+from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import RowFile, kind
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
@@ -106,10 +106,6 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
     """Opens a dataset of the hub: learns its files, and reads none of them.
 
     `spec` is what the user calls it.
-
-    Raises:
-        CorpusError: It is not there, it is gated, or it has no such configuration or split.
-        ImportError: `datasets` is not installed.
     """
     if dataset.by_language and options.language is None:
         raise CorpusError(f"`{spec}` is read by language: choose one by --lang, as --lang python")
@@ -131,13 +127,13 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
                 f"`{spec}` holds files such as `{path}`, not rows of parquet or JSON: try "
                 "--revision refs/convert/parquet, or download them"
             )
-    files = (
+    files = [
         HubFile(Path(dataset.path, path), options, render, origin + path, sizes[path])
         for path in paths
-    )
+    ]
     at = f"{dataset.path}@{commit[:12]}"
     at = at if spec == dataset.path else f"{spec} ({at})"
-    return corpus_of(at + replace(options, revision=None).describe(), files)
+    return Corpus(at + replace(options, revision=None).describe(), tuple(files))
 
 
 def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:

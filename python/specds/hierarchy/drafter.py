@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
+from specds.drafters import make_drafter
 from specds.drafters.session import EMPTY_TREE, Session
-from specds.hierarchy.config import HierarchyConfig
+from specds.hierarchy.config import HierarchyConfig, HierarchyName
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, LevelError, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from specds._core import TokenTree
+    from specds.drafters import DrafterInputs
     from specds.drafters.session import Drafter, Proposal, RequestRules
     from specds.stats import LevelStats
 
@@ -211,17 +213,6 @@ class HierarchyDrafter:
         for model in self._models.values():
             require_support(model)
 
-    @classmethod
-    def over(
-        cls,
-        retrieval: Drafter | None,
-        models: Mapping[str, PreTrainedModel],
-        config: HierarchyConfig,
-    ) -> HierarchyDrafter:
-        """A hierarchy of models, over a drafter of another kind where there is one."""
-        beneath = {} if retrieval is None else {"retrieval": retrieval}
-        return cls({**beneath, **models}, config)
-
     @property
     def vocab_size(self) -> int | None:
         """That of the levels."""
@@ -283,6 +274,27 @@ class HierarchyDrafter:
                     raise ValueError(
                         f"level `{name}` has {what} {own}, the target {wanted}: {way_out}"
                     )
+
+
+def maker(name: HierarchyName, inputs: DrafterInputs) -> Callable[[], HierarchyDrafter]:
+    """Loads the models of a hierarchy, once; gives what makes a new drafter of them.
+
+    Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
+
+    Raises:
+        LoadingError: There is no model under a name.
+        ValueError: There is no target, or a model has another tokenizer.
+    """
+    if inputs.model is None or inputs.tokenizer is None:
+        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
+    models = name.load(inputs.model, inputs.tokenizer)
+    retrieves = inputs.datastore is not None or inputs.model_tables
+
+    def make() -> HierarchyDrafter:
+        beneath = {"retrieval": make_drafter("fused", inputs)} if retrieves else {}
+        return HierarchyDrafter({**beneath, **models}, name.config)
+
+    return make
 
 
 def _vocab_size(model: PreTrainedModel) -> int:
