@@ -298,7 +298,6 @@ def test_as_many_nodes_are_verified_as_pay(monkeypatch):
     model = tiny_model("llama")
     monkeypatch.setattr(cost, "measure", lambda *_: costs)
     monkeypatch.setattr(cost, "_models", {})
-    monkeypatch.setattr(cost.CostModel, "record", lambda *_: None)
     outputs = [
         tree_generate(
             model,
