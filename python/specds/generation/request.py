@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import torch
 
@@ -53,6 +53,15 @@ if TYPE_CHECKING:
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
+
+
+class DraftOptions(TypedDict, total=False):
+    """What every call takes of the drafts; see `specds.generate` for each."""
+
+    budget: int | Literal["auto"]
+    verification: Verification
+    self_check: bool
+    stream_every: int | None
 
 
 @dataclass(frozen=True)
