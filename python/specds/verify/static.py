@@ -197,7 +197,7 @@ class StaticRunner(Runner):
         of_shape, end = self._filled(token_ids, trees)
         inputs = of_shape.inputs
         # Samples have settings, so they are drawn from the logits of a recording.
-        recorded = request if request is not None and request.choose.is_argmax else None
+        recorded = request if request is not None and request.sampler.is_argmax else None
 
         def compute() -> Outputs:
             logits = self._pass(inputs, end)
@@ -230,7 +230,7 @@ class StaticRunner(Runner):
         return of_shape, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
-        choices = request.choose(logits, inputs.depths, request.noise)
+        choices = request.sampler.everywhere(logits, inputs.depths, request.noise)
         counts, path = follow(
             inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
         )
