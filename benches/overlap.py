@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from demo_setup import demo, show, table_of
 from specds import Datastore, FusedDrafter
-from specds.accept.on_device import Chooser, follow, report
+from specds.accept.on_device import follow, report
 from specds.accept.on_host import Emitter, Sampler
 from specds.bench.transcripts import Transcript, read_files
 from specds.budget.experience import Experience
@@ -86,8 +86,7 @@ def replay(drafter, model, request, budget, device, loop=Decoding):
     row.session.set_step_time(device.step_s)
     sizes = {"prompt_length": len(prompt), "max_length": max_length, "max_nodes": MOST_NODES}
     runner = Replaying(model, **sizes)
-    chooser = Chooser(GREEDY, do_sample=False)
-    decoding = loop(runner, budget, max_length, vocab_size, chooser, perf_counter)
+    decoding = loop(runner, budget, max_length, vocab_size, perf_counter)
     device.rest()
     with torch.no_grad():
         decoding.run([row], None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.accept.noise import Noise
-    from specds.accept.on_device import Chooser, Decision
+    from specds.accept.on_device import Decision
     from specds.budget.policy import Budget
     from specds.drafters.session import Session
     from specds.verify.generic import Runner
@@ -110,8 +110,6 @@ class Decoding:
         budget: How many nodes of the drafts are verified.
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
-        chooser: Chooses the tokens of all rows alike, where it can; used where the runner decides
-            by itself what is accepted.
         clock: Tells the seconds, for the statistics.
         noise: What samples are drawn by; None where each sampler draws for itself.
     """
@@ -120,22 +118,23 @@ class Decoding:
     budget: Budget
     max_length: int
     vocab_size: int
-    chooser: Chooser | None
     clock: Callable[[], float]
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
         # The runner that also accepts, where one does.
-        self._accepts: tuple[StaticRunner, Chooser] | None = None
-        if self.chooser and isinstance(self.runner, StaticRunner) and self.runner.accepts:
-            self._accepts = self.runner, self.chooser
+        self._accepts: StaticRunner | None = None
         self._watch = _Stopwatch(self.stats, self.clock)
         # What a device does not wait for: it comes after the next launch.
         self._late: list[Callable[[], None]] = []
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
+        runner, sampler = self.runner, rows[0].sampler
+        is_decided = sampler.is_of_logits and (sampler.is_argmax or not rows[0].session.proposes)
+        if is_decided and isinstance(runner, StaticRunner) and runner.accepts:
+            self._accepts = runner
         self._prefill(rows, chunk_size)
         active = list(rows)
         self._dismiss(active)
@@ -195,12 +194,11 @@ class Decoding:
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
-        runner, choose = self._accepts  # type: ignore[misc]
         most = 0 if self.budget.pauses else max(row.num_predictions for row in rows)
-        wait = runner.launch(
+        wait = self._accepts.launch(  # type: ignore[union-attr]
             [row.new[-1] for row in rows],
             trees,
-            PassRequest(choose, most, rows[0].known_tokens, self._noise_of(rows, trees)),
+            PassRequest(rows[0].sampler, most, rows[0].known_tokens, self._noise_of(rows, trees)),
         )
         self._catch_up()
         decided = wait()

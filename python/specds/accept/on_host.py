@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import LogitsProcessorList
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.accept.on_device import is_rowwise
 from specds.accept.rejection import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
@@ -95,6 +101,17 @@ class Emitter:
         return token
 
 
+# Processors that look at a row of scores and at nothing else, the tokens before it included. They
+# make a new one and leave it as it is.
+_OF_A_ROW = (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
@@ -113,13 +130,14 @@ class Sampler:
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
         self._num_calls = 0
-        self._is_rowwise = is_rowwise(logits_processor)
+        self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
-        self.keeps = keep_scores or keep_logits
-        """Whether scores or logits are kept."""
-        self.is_argmax = not (do_sample or len(logits_processor) or self.keeps)
+        self._keeps = keep_scores or keep_logits
+        self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
         """Whether a call is the argmax of the logits and no more."""
+        self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
+        """Whether nothing counts but logits and noise, so that `everywhere` does what calls do."""
 
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row, and not by what the generator would give next."""
@@ -139,7 +157,7 @@ class Sampler:
         token_ids = emitter.token_ids
         # In float32 and on the device of `token_ids`, as transformers does: ties and the random
         # generator are then those of plain decoding.
-        copy = self.keeps or not self._is_rowwise
+        copy = self._keeps or not self._is_rowwise
         scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
         if self._is_rowwise:
             # The list asks at each call what arguments a processor takes: 4 times the quotient.
@@ -161,6 +179,25 @@ class Sampler:
             noise, number = self._noise
             return draw_by(probs, noise.at(self._num_calls - 1)[number])
         return int(scores.argmax(dim=-1))
+
+    def everywhere(
+        self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The choices at all places of a pass, int64 as `depths`: the argmax, or samples by noise.
+
+        Args:
+            logits: `(num_rows, width, vocab_size)`.
+            depths: `(num_rows, width)`; places of one depth share the noise.
+            noise: Of `Noise.ahead`; rows that it lacks are padding.
+        """
+        if noise is None:
+            return logits.argmax(dim=-1)
+        scores = logits.flatten(0, 1).float()
+        nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
+        probs = self.logits_processor(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
+        rows = torch.arange(len(depths), device=depths.device).clamp(max=len(noise) - 1)
+        # As `multinomial` does, which would wait for the device to check its arguments.
+        return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:

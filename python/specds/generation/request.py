@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import torch
 
 from specds._core import Datastore
 from specds.accept.noise import Noise
-from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import (
@@ -53,6 +52,15 @@ if TYPE_CHECKING:
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
+
+
+class DraftOptions(TypedDict, total=False):
+    """What every call takes of the drafts; see `specds.generate` for each."""
+
+    budget: int | Literal["auto"]
+    verification: Verification
+    self_check: bool
+    stream_every: int | None
 
 
 @dataclass(frozen=True)
@@ -283,10 +291,9 @@ def _decode(
             budget = Budget(num_nodes, fills_below=fills_below)
         if past is not None:
             load(past, runner.cache)
-        chooser = _chooser(rows[0], generation_config)
         clock = clock_of(model.device, options.profile)
         max_length = generation_config.max_length
-        decoding = Decoding(runner, budget, max_length, vocab_size, chooser, clock, noise)
+        decoding = Decoding(runner, budget, max_length, vocab_size, clock, noise)
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)
@@ -296,10 +303,3 @@ def _decode(
         runner.close()
     decoding.stats.reason = runner.reason
     return decoding.stats, cache
-
-
-def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:
-    """Chooses the tokens of all rows alike; None where they must be chosen one by one."""
-    if row.sampler.keeps or (config.do_sample and row.session.proposes):
-        return None
-    return Chooser.of(row.sampler.logits_processor, do_sample=config.do_sample)

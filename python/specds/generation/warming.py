@@ -8,7 +8,8 @@ import torch
 from transformers import LogitsProcessorList
 
 from specds._core import TokenTree
-from specds.accept.on_device import Chooser, PassRequest
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.generation.request import Options
 from specds.verify.static import StaticRunner, runner_class
@@ -52,9 +53,9 @@ def warm_up(
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
-    choose = Chooser(LogitsProcessorList(), do_sample=False)
+    sampler = Sampler(LogitsProcessorList(), do_sample=False)
     told = drafter.vocab_size or vocab_size
-    requests = [PassRequest(choose, number, told) for number in {0, session.num_predictions}]
+    requests = [PassRequest(sampler, number, told) for number in {0, session.num_predictions}]
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):

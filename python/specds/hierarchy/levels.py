@@ -6,10 +6,10 @@ A model runs over a text and a draft of what follows, and its cache keeps what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,7 +21,7 @@ from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedModel
 
@@ -49,7 +49,7 @@ class CachedModel:
         self._cache = self._runner.cache
         self._cached: list[int] = []
         self._missing: list[int] = []
-        self._tree: TokenTree | None = None
+        self._tree = EMPTY_TREE
 
     @torch.no_grad()
     def run(self, tokens: Sequence[int], tree: TokenTree) -> torch.Tensor:
@@ -81,16 +81,9 @@ class CachedModel:
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
-        if self._tree is None:
-            raise RuntimeError("there is nothing to commit: call `run` first")
         first = len(self._missing)
-        tokens = self._missing + self._tree.token_ids[list(path)].tolist()
-        self._keep(tokens, [*range(first), *(first + node for node in path)])
-        self._tree = None
-
-    def _keep(self, tokens: list[int], places: Sequence[int]) -> None:
-        self._cache.commit([places])
-        self._cached += tokens
+        self._cache.commit([[*range(first), *(first + node for node in path)]])
+        self._cached += self._missing + self._tree.token_ids[list(path)].tolist()
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
         """Forgets what the text does not begin with, and its last token: its logits are wanted."""
@@ -100,17 +93,6 @@ class CachedModel:
             length = next(place for place, (old, new) in enumerate(pairs) if old != new)
         del self._cached[length:]
         self._cache.roll_back(length)
-
-
-Answer = TypeVar("Answer")
-
-
-class LevelError(RuntimeError):
-    """A level failed; its `__cause__` says why."""
-
-    def __init__(self, level: Level) -> None:
-        super().__init__(f"level `{level.name}` failed")
-        self.level = level
 
 
 class Level(ABC):
@@ -126,11 +108,7 @@ class Level(ABC):
 
     @abstractmethod
     def draft(self, text: Text, most: int) -> Draft:
-        """Drafts what follows the text, at most `most` tokens deep, and leaves the text as it was.
-
-        Raises:
-            LevelError: This level or one beneath it failed.
-        """
+        """Drafts what follows the text, at most `most` tokens deep; the text stays as it was."""
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:  # noqa: B027
         """As `Session.observe`; a level may ignore it."""
@@ -138,14 +116,11 @@ class Level(ABC):
     def finish(self) -> None:  # noqa: B027
         """Ends the request; most levels have nothing to end."""
 
-    def _timed(self, call: Callable[[], Answer]) -> Answer:
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
         started = perf_counter()
-        try:
-            return call()
-        except Exception as error:
-            raise LevelError(self) from error
-        finally:
-            self.stats.seconds += perf_counter() - started
+        yield
+        self.stats.seconds += perf_counter() - started
 
 
 class RetrievalLevel(Level):
@@ -179,7 +154,8 @@ class RetrievalLevel(Level):
         """
         is_used = False
         if above.chosen:
-            is_used = self._timed(partial(self.session.suggest, *above.suggestion()))
+            with self._timed():
+                is_used = self.session.suggest(*above.suggestion())
             self._tree = None
         return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
@@ -190,7 +166,8 @@ class RetrievalLevel(Level):
         on_trial = text.tokens[self._context_length :]
         tree = None
         if on_trial:
-            tree = self._timed(partial(self.session.draft_after, on_trial, self._max_nodes_up))
+            with self._timed():
+                tree = self.session.draft_after(on_trial, self._max_nodes_up)
         if tree is None:
             tree = subtree(self._of_context(), on_trial)
         return self._handed_up(within(tree, self._max_nodes_up, most))
@@ -199,7 +176,8 @@ class RetrievalLevel(Level):
         """As `Session.observe`."""
         self._tree = None
         self._context_length += len(token_ids)
-        self._timed(partial(self.session.observe, token_ids, num_verified))
+        with self._timed():
+            self.session.observe(token_ids, num_verified)
 
     def finish(self) -> None:
         """Ends the drafter's request."""
@@ -207,7 +185,8 @@ class RetrievalLevel(Level):
 
     def _of_context(self) -> TokenTree:
         if self._tree is None:
-            self._tree = self._timed(partial(self.session.draft, self._max_nodes))
+            with self._timed():
+                self._tree = self.session.draft(self._max_nodes)
         return self._tree
 
     def _handed_up(self, tree: TokenTree) -> Draft:
@@ -258,7 +237,8 @@ class ModelLevel(Level):
     def _verify(self, text: Text, most: int) -> list[Drawn]:
         """Appends to the text what this model makes of a draft of `most` tokens, and one more."""
         draft = Draft(EMPTY_TREE) if self.beneath is None else self.beneath.draft(text, most)
-        chosen = self._timed(partial(self._run, text, draft))
+        with self._timed():
+            chosen = self._run(text, draft)
         self.stats.num_forwards += 1
         draft.settle([drawn.token_id for drawn in chosen])
         return chosen
