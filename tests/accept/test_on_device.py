@@ -27,7 +27,6 @@ from specds.verify import StaticRunner, static
 from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
-GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
 
 
 def walked(token_ids, parents, choices):

@@ -16,11 +16,6 @@ def model():
     return build(*FAMILIES["llama"])
 
 
-def sample(model):
-    torch.manual_seed(2)
-    return model.generate(prompt(), max_new_tokens=9, **SAMPLING)
-
-
 SETTINGS = {"max_new_tokens": 12, **GREEDY}
 CALLS = {
     "by position": lambda m: m.generate(prompt(), GenerationConfig(**SETTINGS)),
