@@ -26,11 +26,14 @@ MEMBERS = {
 
 def test_import_needs_numpy_alone():
     heavy = ["torch", "transformers", "rich", "typer", "datasets", "pyarrow", "pathspec"]
-    program = "import sys, specds.stats, specds.corpora; print(*sys.modules)"
+    engines = ["sglang", "vllm", "llama_cpp", "tensorrt_llm"]
+    adapters = [f"specds.integrations.{name}" for name in (*engines, "vllm_v2")]
+    names = ", ".join(["sys", "specds.stats", "specds.corpora", *adapters])
+    program = f"import {names}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert not {*heavy} & {*done.stdout.split()}
+    assert not {*heavy, *engines} & {*done.stdout.split()}
 
 
 @pytest.mark.parametrize("name", specds.__all__)

@@ -6,7 +6,6 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::build::DatastoreOptions;
 use specds::fused::Memory;
 use specds::memory::MemoryOptions;
 use specds::{Error, Result};
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::{memory, options, text};
-use crate::{build, refusal, tempdir};
+use crate::{refusal, tempdir};
 
 const MAX_BYTES: usize = 1 << 20;
 
@@ -315,39 +314,4 @@ fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
     fs::write(&path, "somebody's").unwrap();
     assert!(refusal(ours.merge_into(&path, None)).contains("cannot be opened as a memory"));
     assert_eq!(fs::read(&path).unwrap(), b"somebody's");
-}
-
-#[test]
-fn texts_that_a_datastore_has_leave_the_memory_and_the_file() {
-    let (folder, path) = place();
-    let separator = options(MAX_BYTES).vocab_size - 1;
-    let shape = DatastoreOptions {
-        tokenizer_fingerprint: options(MAX_BYTES).tokenizer,
-        ..DatastoreOptions::new(separator + 1, separator)
-    };
-    let documents = [text(1, 50), text(2, 50)];
-    let known = build(&folder.path().join("known"), shape, &documents).unwrap();
-    let ours = memory(MAX_BYTES);
-    ours.insert("ann", &text(1, 50)).unwrap();
-    ours.insert("ann", &text(3, 50)).unwrap();
-    ours.merge_into(&path, None).unwrap();
-    let theirs = memory(MAX_BYTES);
-    theirs.insert("bob", &text(2, 50)[10..30]).unwrap();
-    let both = [&text(1, 50)[..], &[separator], &text(2, 50)].concat();
-    theirs.insert("bob", &both).unwrap();
-    let more = [&both[..], &[separator], &text(4, 9)].concat();
-    theirs.insert("bob", &more).unwrap();
-    theirs.merge_into(&path, None).unwrap();
-    ours.merge_into(&path, Some(&known)).unwrap();
-    for left in [&ours, &open(&path).unwrap()] {
-        assert_eq!(left.texts("ann"), [text(3, 50)]);
-        assert_eq!(left.texts("bob").len(), 1);
-        assert_eq!(left.num_tokens(), 50 + 111);
-    }
-    ours.insert("ann", &text(1, 50)).unwrap();
-    assert_eq!(ours.remove_known(&known).unwrap(), 1);
-    assert_eq!(ours.texts("ann"), [text(3, 50)]);
-    let small = MemoryOptions::new(separator);
-    let refused = Memory::new(small).unwrap().remove_known(&known);
-    assert!(matches!(refused, Err(Error::OtherTokenizer { .. })));
 }

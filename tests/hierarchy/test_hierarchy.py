@@ -27,7 +27,6 @@ from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
 from specds.hierarchy.levels import CachedModel
-from specds.verify import UnsupportedModelError
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 
@@ -277,52 +276,58 @@ def test_the_target_goes_on_alone_where_no_level_is_left(monkeypatch):
     assert output.stats.mean_acceptance_length == 1
 
 
-def test_a_hierarchy_without_levels_or_with_retrieval_above_a_model_is_refused():
-    retrieval, model = random_drafter(), like("llama", 0.1)
-    for wrong in ([], [model, retrieval], [retrieval, retrieval]):
-        with pytest.raises(ValueError, match="all but the first must be models"):
-            HierarchyDrafter(wrong)
+def changed(**settings):
+    """A level with another configuration, in training where that has dropout."""
+    level = copy.deepcopy(like("llama", 0.1))
+    vars(level.config).update(settings)
+    return level.train("attention_dropout" in settings)
 
 
-def test_vocabularies_that_differ_are_refused_by_name():
-    other = copy.deepcopy(like("llama", 0.1))
-    other.config.vocab_size = 50
-    with pytest.raises(ValueError, match="50 of `small`, 97 of `middle`"):
-        HierarchyDrafter({"small": other, "middle": like("llama", 0.1)})
-    with pytest.raises(ValueError, match="drafts of 98 tokens, the models have 97"):
-        HierarchyDrafter([Drafter(None, vocab_size=98), like("llama", 0.1)])
-    with pytest.raises(ValueError, match="level `level 0` has vocabulary 50, the target 97"):
-        tree_generate(tiny_model("llama"), HierarchyDrafter([other]))
+def drafts_with(*levels):
+    tree_generate(tiny_model("llama"), HierarchyDrafter(levels))
 
 
-def test_a_level_of_another_dtype_or_device_is_refused():
-    drafter = HierarchyDrafter([like("llama", 0.1, torch.float64)])
-    with pytest.raises(ValueError, match=r"dtype torch.float64, the target torch.float32: load it"):
-        tree_generate(tiny_model("llama"), drafter)
-    elsewhere = copy.deepcopy(like("llama", 0.1)).to("meta")
+FITS, RETRIEVAL = like("llama", 0.1), random_drafter()
+WRONG = [
+    ("all but the first must be models", lambda: HierarchyDrafter([])),
+    ("all but the first must be models", lambda: HierarchyDrafter([FITS, RETRIEVAL])),
+    ("all but the first must be models", lambda: HierarchyDrafter([RETRIEVAL, RETRIEVAL])),
+    (
+        "50 of `small`, 97 of `middle`",
+        lambda: HierarchyDrafter({"small": changed(vocab_size=50), "middle": FITS}),
+    ),
+    (
+        "drafts of 98 tokens, the models have 97",
+        lambda: HierarchyDrafter([Drafter(None, vocab_size=98), FITS]),
+    ),
+    ("`level 0` has vocabulary 50, the target 97", lambda: drafts_with(changed(vocab_size=50))),
+    (
+        "dtype torch.float64, the target torch.float32: load it",
+        lambda: drafts_with(like("llama", 0.1, torch.float64)),
+    ),
+    ("training mode", lambda: HierarchyDrafter([changed(attention_dropout=0.1)])),
+    ("prompt is empty", lambda: HierarchyDrafter([FITS]).session([])),
+    ("ablation must be one of sd, pre", lambda: HierarchyConfig.ablation("none")),
+    ("window must be at least 1", lambda: HierarchyConfig(window=0)),
+    ("retrieval_nodes must be at least 1", lambda: HierarchyConfig(retrieval_nodes=0)),
+    ("max_nodes must be at least 1", lambda: HierarchyConfig(max_nodes=0)),
+]
+
+
+@pytest.mark.parametrize(("message", "make"), WRONG)
+def test_what_is_no_hierarchy_is_refused(message, make):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_level_on_another_device_is_refused():
+    elsewhere = copy.deepcopy(FITS).to("meta")
     drafter = HierarchyDrafter.__new__(HierarchyDrafter)
     drafter.__dict__ |= vars(HierarchyDrafter([like("llama", 0.1)])) | {
         "_models": {"small": elsewhere}
     }
     with pytest.raises(ValueError, match=r"device meta, the target cpu: move it by `.to\('cpu'\)`"):
         tree_generate(tiny_model("llama"), drafter)
-
-
-def test_a_level_that_cannot_take_tokens_back_is_refused():
-    training = copy.deepcopy(like("llama", 0.1)).train()
-    training.config.attention_dropout = 0.1
-    with pytest.raises(UnsupportedModelError, match="training mode"):
-        HierarchyDrafter([training])
-
-
-def test_wrong_settings_are_refused():
-    for name in ("window", "retrieval_nodes", "max_nodes"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
-            HierarchyConfig(**{name: 0})
-    with pytest.raises(ValueError, match="ablation must be one of sd, pre"):
-        HierarchyConfig.ablation("none")
-    with pytest.raises(ValueError, match="prompt is empty"):
-        HierarchyDrafter([like("llama", 0.1)]).session([])
 
 
 def test_no_more_nodes_go_up_than_the_configuration_says():
