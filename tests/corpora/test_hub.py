@@ -372,6 +372,14 @@ def faulty(faults):
     return read
 
 
+def test_reading_goes_on_where_the_connection_broke(monkeypatch):
+    waits = []
+    monkeypatch.setattr("specds.corpora.hub.time.sleep", waits.append)
+    faults = [(4, OSError("gone")), (2, OSError("gone")), (7, ConnectionError("gone"))]
+    assert list(_resumed(faulty(faults), "x")) == list(range(10))
+    assert waits == [2.0, 4.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("error", "tries"),
     [
