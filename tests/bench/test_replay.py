@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import specds
 from browser import rendered
 from html_pages import Page
+from models import Drafter, random_tree
 from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
@@ -66,17 +67,8 @@ def chain(token_ids, probs=None):
 
 
 def random_trees(seed):
-    """A drafter whose trees are random, deep and shallow nodes mixed."""
-
-    def choose(context, max_nodes):
-        random = np.random.default_rng([seed, len(context)])
-        edges = {}
-        for _ in range(max_nodes):
-            parent = int(random.integers(-1, len(edges)))
-            edges.setdefault((parent, int(random.integers(4))), None)
-        return [token for _, token in edges], [parent for parent, _ in edges]
-
-    return Fake(choose)
+    """Trees of every size, deep and shallow nodes mixed."""
+    return Drafter(lambda rng, at, n: random_tree(np.random.default_rng([seed, at]), n % 7, 4))
 
 
 # The loop.

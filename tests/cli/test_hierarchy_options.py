@@ -6,11 +6,8 @@ import json
 import pytest
 import torch
 
-from specds import build_datastore, open_corpus
-from specds.cli import display
 from specds.hierarchy import HierarchyConfig, HierarchyName
-from specds.loading import load_model, load_tokenizer
-from specds.stats import GenerationStats, LevelStats
+from specds.loading import load_model
 
 torch.set_num_threads(1)
 GENERATE = ["generate", "--model", "demo-small", "--prompt", "import os\n\ndef main(", "--json"]
@@ -38,15 +35,10 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
     assert json.loads(out)["stats"]["levels"]["retrieval"]["num_drafted"] > 0
 
 
-def test_hierarchies_are_measured_beside_other_drafters(run, tmp_path):
-    corpus = tmp_path / "code"
-    corpus.mkdir()
-    (corpus / "add.py").write_text("def add(a, b):\n    return a + b\n" * 20)
-    tokenizer, path = load_tokenizer("demo"), tmp_path / "code.specds"
-    build_datastore(open_corpus(str(corpus)), tokenizer, path, tokenizer_name="demo")
-    options = ["--datastore", path, "--baseline", "plain", "--limit", 1, "--runs", 1]
+def test_hierarchies_are_measured_beside_other_drafters(run, datastore):
+    options = ["--datastore", datastore, "--baseline", "plain", "--limit", 1, "--runs", 1]
     options += ["--max-new-tokens", 8, "--modes", "greedy", "--budget", 4, "--json"]
-    names = "prompt-lookup,hierarchy:demo-tiny+demo-small+joined=yes"
+    names = "prompt-lookup,hierarchy:demo-tiny+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0
     other, row = (row for row in json.loads(out)["rows"] if row["kind"] == "drafter")
@@ -69,13 +61,3 @@ def test_models_of_another_tokenizer_are_refused(monkeypatch):
     other.add_tokens(["<another>"])
     with pytest.raises(ValueError, match="model `demo-tiny` has another tokenizer than the target"):
         HierarchyName.parse("hierarchy:demo-tiny").load(target, other)
-
-
-def test_the_table_of_a_run_has_the_papers_figures_and_a_row_for_each_level():
-    stats = GenerationStats(num_drafts=10, num_draft_tokens=50, num_accepted_tokens=30)
-    rows = dict(display._drafting_rows(stats))
-    assert "redundancy" not in rows
-    stats.levels = {"small": LevelStats(60, 50, 30, 1.5)}
-    rows = dict(display._drafting_rows(stats))
-    assert (rows["redundancy"], rows["target utilization"]) == ("40.0%", "25.0%")
-    assert rows["level small"] == "30 of 50 kept above, 60 passes, 1.50 s"

@@ -281,30 +281,17 @@ fn a_missing_file_is_named() {
 fn what_is_not_a_datastore_is_called_so() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("d");
+    let is_none = || matches!(Datastore::open(&path), Err(Error::NotADatastore(_)));
     assert!(matches!(Datastore::open(&path), Err(Error::Io { path: named, .. }) if named == path));
     fs::write(&path, "a letter").unwrap();
-    assert!(matches!(
-        Datastore::open(&path),
-        Err(Error::NotADatastore(_))
-    ));
+    assert!(is_none());
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert!(matches!(
-        Datastore::open(&path),
-        Err(Error::NotADatastore(_))
-    ));
-    for text in [
-        "",
-        "{}",
-        "[]",
-        "\u{0}",
-        "{\"format\": \"other\", \"format_version\": 1}",
-    ] {
+    assert!(is_none());
+    let other = "{\"format\": \"other\", \"format_version\": 1}";
+    for text in ["", "{}", "[]", "\u{0}", other] {
         fs::write(path.join("manifest.json"), text).unwrap();
-        assert!(
-            matches!(Datastore::open(&path), Err(Error::NotADatastore(_))),
-            "{text}"
-        );
+        assert!(is_none(), "{text}");
     }
 }
 
@@ -313,26 +300,18 @@ fn another_version_is_called_so_with_the_way_out() {
     let victim = Victim::new();
     let manifest = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
-    let rows = [
-        (3, "reads 4: rebuild it with `specds build`"),
-        (
-            5,
-            "reads 4: upgrade specds, or rebuild it with `specds build`",
-        ),
-    ];
-    for (version, way_out) in rows {
-        let text = text.replace(
-            "\"format_version\": 4",
-            &format!("\"format_version\": {version}"),
-        );
-        let error = victim
-            .with(manifest, text.as_bytes(), Victim::open)
-            .unwrap_err();
-        assert!(
-            matches!(error, Error::Version { expected: 4, found, .. } if found == version),
-            "{error}"
-        );
-        assert!(error.to_string().ends_with(way_out), "{error}");
+    for (version, way_out) in [
+        (3, "reads 4: rebuild"),
+        (5, "reads 4: upgrade specds, or rebuild"),
+    ] {
+        let found = format!("\"format_version\": {version}");
+        let text = text.replace("\"format_version\": 4", &found);
+        let error = victim.with(manifest, text.as_bytes(), Victim::open);
+        let error = error.unwrap_err();
+        let is_named =
+            matches!(error, Error::Version { expected: 4, found, .. } if found == version);
+        let way_out = format!("{way_out} it with `specds build`");
+        assert!(is_named && error.to_string().ends_with(&way_out), "{error}");
     }
 }
 

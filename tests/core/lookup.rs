@@ -41,8 +41,11 @@ fn every_short_pattern_is_counted_where_keys_decide() {
         (0..6000).map(|i| u32::from(i % 700 == 0)).collect(),
         (0..6000).map(|i| i % 5 % 2).collect(),
     ];
-    for text in texts {
-        let documents: Vec<_> = text.chunks(900).map(<[u32]>::to_vec).collect();
+    let cut = |text: &Vec<u32>| text.chunks(900).map(<[u32]>::to_vec).collect();
+    let mut corpora: Vec<Vec<Vec<u32>>> = texts.iter().map(cut).collect();
+    // Suffixes of one beginning end, and those of another begin, where a key is.
+    corpora.push([vec![vec![0, 0]; 256], vec![vec![0, 1]; 256]].concat());
+    for documents in corpora {
         let ended = documents
             .iter()
             .map(|document| [document, &[3][..]].concat());

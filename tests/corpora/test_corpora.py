@@ -1,7 +1,6 @@
 """Corpora: what is read, what is skipped and why, what is refused and how."""
 
 import pickle
-import subprocess
 import sys
 
 import pytest
@@ -30,17 +29,6 @@ def write(root, files):
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def test_importing_the_corpora_needs_numpy_alone():
-    program = (
-        "import sys, specds.corpora; "
-        "print([m for m in ('datasets', 'pyarrow', 'pathspec', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_stdlib_leaves_out_modules_with_their_tests():

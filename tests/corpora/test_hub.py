@@ -189,18 +189,6 @@ def test_the_stack_is_read_by_language_by_its_ids_too(serve, read, path):
         read(path)
 
 
-@pytest.mark.parametrize("token", [None, "hf_token_of_a_stranger"])
-def test_gated_dataset_says_how_to_log_in(serve, read, token):
-    serve("bigcode/the-stack-dedup", stack(), gated=True)
-    message = (
-        r"`bigcode/the-stack-dedup` is gated: accept its terms at "
-        r"https://huggingface.co/datasets/bigcode/the-stack-dedup, then log in by `hf auth login` "
-        r"or set HF_TOKEN"
-    )
-    with pytest.raises(CorpusError, match=message):
-        read("the-stack", token=token, language="python")
-
-
 def test_any_dataset_is_read_by_its_id(serve, read):
     serve("org/name", {"a.csv": b"id,body\n1,first\n2,second\n"})
     with pytest.raises(CorpusError, match=r"files such as `a.csv`.* try --revision refs/convert"):
@@ -246,6 +234,39 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
     assert [type(item) for item in part] == [Document, Skipped, Document]
     assert part[1].name == f"org/name/train.{kind}:2"
     assert part[1].reason.startswith("bad row: n")
+
+
+GATED = (
+    r"`bigcode/the-stack-dedup` is gated: accept its terms at https://huggingface.co/datasets/bigcode/"
+    r"the-stack-dedup, then log in by `hf auth login` or set HF_TOKEN"
+)
+ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
+
+
+@pytest.mark.parametrize(
+    ("spec", "files", "options", "message"),
+    [
+        ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none` on"),
+        ("org/table", ROW, {"revision": "v2"}, "`org/table` has no revision `v2`"),
+        (
+            "org/table",
+            ROW,
+            {"text_field": "text"},
+            "1: no text in `text`; its fields: `id`, `body`",
+        ),
+        ("org/empty", {"README.md": b"#"}, {}, "`org/empty` has no data files: see https://"),
+        ("org/script", {"script.py": b""}, {}, "`org/script` is made by a script, which `data"),
+        ("the-stack", "gated", {"language": "rust"}, GATED),
+        ("the-stack", "gated", {"language": "rust", "token": "hf_token_of_a_stranger"}, GATED),
+    ],
+)
+def test_what_cannot_be_read_says_why(serve, read, spec, files, options, message):
+    if files == "gated":
+        serve("bigcode/the-stack-dedup", stack(), gated=True)
+    elif files:
+        serve(spec, files)
+    with pytest.raises(CorpusError, match=message):
+        read(spec, **options)
 
 
 @pytest.mark.parametrize(
@@ -321,32 +342,6 @@ def test_split_is_chosen_of_those_there_are(serve, read, kind):
     assert texts(read("org/name", split="test")[1]) == [["test"]]
     with pytest.raises(CorpusError, match="no split `dev`: choose one by --split: `train`, `test`"):
         read("org/name", split="dev")
-
-
-def test_dataset_that_is_not_there_is_said_so(serve, read):
-    with pytest.raises(
-        CorpusError, match="there is no folder `org/none` here; no dataset `org/none` on"
-    ):
-        read("org/none")
-    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
-    with pytest.raises(CorpusError, match="`org/name` has no revision `v2`"):
-        read("org/name", revision="v2")
-    assert texts(read("org/name", revision="main")[1]) == [["a"]]
-
-
-def test_dataset_without_data_or_made_by_a_script_is_refused(serve, read):
-    serve("org/empty", {"README.md": b"# Nothing yet"})
-    with pytest.raises(CorpusError, match="`org/empty` has no data files: see https://"):
-        read("org/empty")
-    serve("org/script", {"script.py": b"print('no')"})
-    with pytest.raises(CorpusError, match="`org/script` is made by a script, which `datasets` no"):
-        read("org/script")
-
-
-def test_field_that_is_not_there_lists_those_that_are(serve, read):
-    serve("org/name", {"train.parquet": parquet([{"id": 1, "body": "x"}])})
-    with pytest.raises(CorpusError, match="row 1: no text in `text`; its fields: `id`, `body`"):
-        read("org/name", text_field="text")
 
 
 def test_hub_out_of_reach_is_said_so():

@@ -64,18 +64,6 @@ def test_torch_tensors_are_read(tmp_path):
     assert store.lookup(torch.tensor([1, 2])).length == 2
 
 
-def test_builder_left_by_an_error_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4) as builder,
-    ):
-        builder.add_documents([1, 2], [2])
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RuntimeError, match="ended"):
-        builder.add_documents([1], [1])
-
-
 def test_progress_that_raises_stops_the_build(tmp_path):
     def stop(stage, done, total):
         raise KeyboardInterrupt

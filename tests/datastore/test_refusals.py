@@ -16,6 +16,7 @@ from specds.drafters import (
     Memory,
     ModelTables,
     NGrammysConfig,
+    RestDrafter,
     TokenTree,
     Trigrams,
     draft_batch,
@@ -66,7 +67,7 @@ ADED = [
     *({"max_prob": prob} for prob in (1.5, NAN)),
     {"search": "beam"},
 ]
-ROWS = [
+NGRAMS = [
     *((f"`{name}` must lie in 1..=1024, not 0", {name: 0}) for name in "kwq"),
     ("`k` must lie in 1..=1024, not 1025", {"k": 1025, "strategy": "context"}),
     ("`w` must lie in 1..=1024, not 1025", {"w": 1025}),
@@ -122,7 +123,7 @@ CALLS = [
     ("`order` must lie in 2..=4, not 1", lambda s: Trigrams.build(s.store, order=1)),
     ("`order` must lie in 2..=4, not 5", lambda s: Trigrams.build(s.store, order=5)),
     ("`max_words` must lie in 1", lambda s: Trigrams.build(s.store, max_words=0)),
-    *(("must lie in 1..=1024", lambda _, n=n: PromptLookupDrafter(*n)) for n in ((0, 1), (1, 0))),
+    *(("must lie in 1..=1024", lambda _, n=n: PromptLookupDrafter(n, 1)) for n in (0, 1025)),
     *(("must lie in 1..=1024", lambda _, n=n: PromptLookupDrafter(1, n)) for n in (0, 1025)),
     (f"`memory` {OTHERS} 9", lambda s: FusedDrafter(s.store, memory=Memory(9))),
     (f"`model_tables` {OTHERS} 2", lambda s: FusedDrafter(s.store, model_tables=s.tables)),
@@ -131,6 +132,10 @@ CALLS = [
     *((f"effort `{e}` is none of", lambda _, e=e: FusedConfig(effort=e)) for e in ("", "Low", 1)),
     ("is none of auto, low, normal", lambda _: FusedState(effort="high")),
     ("the prompt is empty", lambda s: s.drafter.session([])),
+    ("the prompt is empty", lambda s: RestDrafter(s.store).session([])),
+    ("the prompt is empty", lambda s: AdedDrafter(s.trigrams).session([])),
+    ("the prompt is empty", lambda s: NGrammysDrafter(s.tables, NGrammysConfig(k=1)).session([])),
+    ("the prompt is empty", lambda _: PromptLookupDrafter().session([])),
     ("token 4", lambda s: s.drafter.session([4])),
     ("token 4", lambda s: s.drafter.session([1], predicted_output=[4])),
     ("tenant", lambda s: s.drafter.session([1], tenant="n" * 2000)),
@@ -146,7 +151,7 @@ CALLS = [
     *((said, lambda _, t=tree: TokenTree(*t)) for said, *tree in TREES),
     *((said, lambda s, t=tree: s.session.suggest(*t)) for said, *tree in SUGGESTIONS),
     *((said, lambda _, t=arrays: ModelTables(*t)) for said, *arrays in TABLES),
-    *((said, lambda s, c=c: NGrammysDrafter(s.tables, NGrammysConfig(**c))) for said, c in ROWS),
+    *((said, lambda s, c=c: NGrammysDrafter(s.tables, NGrammysConfig(**c))) for said, c in NGRAMS),
     *((said, lambda _, c=config: serve(config=c)) for said, config in ENGINES),
     *(
         (f"`{next(iter(a))}` must ", lambda s, a=a: AdedDrafter(s.trigrams, AdedConfig(**a)))

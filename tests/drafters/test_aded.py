@@ -17,6 +17,7 @@ from specds.drafters import (
     AdedConfig,
     DrafterInputs,
     Trigrams,
+    draft_batch,
     make_drafter,
 )
 
@@ -128,6 +129,16 @@ def test_a_full_search_of_the_paper_is_that_of_the_reference(datastore, trigrams
         assert drafted(tree) == reference.draft()
         session.observe([token])
         reference.observe([token])
+
+
+def test_drafts_are_the_same_on_every_thread(trigrams):
+    drafter = AdedDrafter(trigrams)
+    prompts = [[a, b] for a in range(5) for b in range(5)]
+    expected = [drafted(drafter.session(prompt).draft(64)) for prompt in prompts]
+    for num_threads in (1, 2, None):
+        sessions = [drafter.session(prompt) for prompt in prompts]
+        trees = draft_batch(sessions, 64, num_threads=num_threads)
+        assert [drafted(tree) for tree in trees] == expected
 
 
 def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):

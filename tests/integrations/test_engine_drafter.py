@@ -124,7 +124,7 @@ def test_of_two_texts_that_a_context_goes_on_from_the_longer_is_meant(tmp_path):
     ours, _ = drafters(tmp_path)
     ours.sync([[0, 1], [0, 1, 2]])
     ours.sync([None, None, [0, 1, 2, 1]])
-    ours.sync([None, [0, 1, 2]])
+    ours.sync([None, [0, 1, 0]])
     assert ours.stats()["num_opened"] == 2
 
 
