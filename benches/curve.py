@@ -15,7 +15,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from specds.accept.on_device import Chooser, PassRequest
-from specds.demo.measure import synchronise
+from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.loading import load_model
 from specds.verify.static import StaticRunner, runner_class

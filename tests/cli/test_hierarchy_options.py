@@ -89,10 +89,10 @@ def test_models_of_another_tokenizer_are_refused(monkeypatch):
 
 def test_the_table_of_a_run_has_the_papers_figures_and_a_row_for_each_level():
     stats = GenerationStats(num_drafts=10, num_draft_tokens=50, num_accepted_tokens=30)
-    rows = dict(display._drafting_rows(stats))
+    rows = dict(display.drafting_rows(stats))
     assert "redundancy" not in rows
     stats.levels = {"small": LevelStats(60, 50, 30, 1.5)}
-    rows = dict(display._drafting_rows(stats))
+    rows = dict(display.drafting_rows(stats))
     assert (rows["redundancy"], rows["target utilization"]) == ("40.0%", "25.0%")
     assert rows["level small"] == "30 of 50 kept above, 60 passes, 1.50 s"
 
