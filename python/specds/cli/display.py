@@ -13,7 +13,6 @@ from specds import terminal
 from specds.terminal import counted, duration, quantity
 
 if TYPE_CHECKING:
-
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from specds._core import Datastore
