@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList
 
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.demo.measure import synchronise
+from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.loading import load_model
 from specds.verify.static import StaticRunner, runner_class

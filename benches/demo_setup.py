@@ -18,7 +18,6 @@ from specds import Datastore
 from specds.bench.generation.measure import Cell, Plan, batches_of, measure
 from specds.bench.generation.ways import Target
 from specds.demo.held_out import Prompt, build_stdlib, prompts
-from specds.demo.measure import MODES
 from specds.loading import load_model
 
 if TYPE_CHECKING:
@@ -60,15 +59,13 @@ def demo(num_prompts: int) -> Iterator[Demo]:
 
 
 def over_seeds(
-    setup: Demo, ways: Sequence[Way], new_tokens: int, mode: str, num_seeds: int
+    setup: Demo, ways: Sequence[Way], new_tokens: int, mode: str, settings: dict, num_seeds: int
 ) -> list[Cell]:
     """Every way over the prompts, one run a seed; greedy texts need no more than one."""
     calls = {1: batches_of([ids[0].tolist() for ids in setup.ids()], 1)}
-    cells, modes = (
-        [Cell(mode, 1, way) for way in ways],
-        {mode: MODES[mode] | {"max_new_tokens": new_tokens}},
-    )
-    seeds = range(num_seeds if MODES[mode]["do_sample"] else 1)
+    cells = [Cell(mode, 1, way) for way in ways]
+    modes = {mode: {**settings, "max_new_tokens": new_tokens}}
+    seeds = range(num_seeds if settings["do_sample"] else 1)
     for seed in track(seeds, mode, console=Console(stderr=True)):
         plan = Plan(Target(setup.model), ways, modes, calls, 1, 1000 * seed, warm_memory=True)
         for cell, measured in zip(cells, measure(plan), strict=True):

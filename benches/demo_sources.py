@@ -17,7 +17,7 @@ from specds import FusedConfig, FusedDrafter
 from specds.bench.generation.report import FIGURES, rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
-from specds.demo.measure import MODES
+from specds.demo.held_out import MODES
 from specds.drafters.model_tables import load_tables
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     with demo(options.prompts) as setup:
         chosen = [*ways(setup, options.budget, options.only)]
-        for name in MODES:
-            cells = over_seeds(setup, chosen, options.new_tokens, name, options.seeds)
+        for name, settings in MODES.items():
+            cells = over_seeds(setup, chosen, options.new_tokens, name, settings, options.seeds)
             show(table(name, same_texts(rows_of(cells)), name_of, FIGURES))
 
 

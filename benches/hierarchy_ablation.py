@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with demo(options.prompts) as setup:
         chosen = [*ways(setup, options.only)]
         for name in [options.mode] if options.mode else MODES:
-            cells = over_seeds(setup, chosen, options.new_tokens, name, options.seeds)
+            cells = over_seeds(setup, chosen, options.new_tokens, name, MODES[name], options.seeds)
             # Levels sample by their own numbers: of sampled texts the distribution is the same.
             rows = rows_of(cells) if MODES[name]["do_sample"] else same_texts(rows_of(cells))
             table = table_of(("",), COLUMNS, name)

@@ -14,7 +14,7 @@ from index.report import Figure
 from shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.demo.measure import synchronise
+from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
 from specds.verify.recordings import CudaRecording, SharedMemory

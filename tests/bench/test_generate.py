@@ -50,7 +50,7 @@ class FakeWay:
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr("specds.demo.measure.perf_counter", clock)
+    monkeypatch.setattr("specds.bench.generation.measure.perf_counter", clock)
     return clock
 
 

@@ -13,12 +13,9 @@ from specds import terminal
 from specds.terminal import counted, duration, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from specds._core import Datastore
-    from specds.demo.measure import Comparison
     from specds.stats import GenerationStats
 
 
@@ -53,36 +50,11 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
 
 def stats_table(stats: GenerationStats) -> Table:
     """What drafting was worth in one run."""
-    return _two_columns("Drafting", _drafting_rows(stats))
+    return _two_columns("Drafting", drafting_rows(stats))
 
 
-def comparison_table(comparisons: Sequence[Comparison], *, verbose: bool = False) -> Table:
-    """`model.generate` against specds, one column for each way of choosing tokens."""
-    table = _Table(title="specds against model.generate")
-    table.add_column("")
-    for comparison in comparisons:
-        table.add_column(comparison.mode, justify="right")
-    columns = [_comparison_rows(comparison, verbose) for comparison in comparisons]
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
-    return table
-
-
-def _comparison_rows(comparison: Comparison, verbose: bool) -> dict[str, str]:
-    fresh, num_fresh = comparison.fresh_speed_up, len(comparison.fresh)
-    drafting = [*_drafting_rows(comparison.stats).items()]
-    return {
-        "identical output": "yes" if comparison.identical else "NO",
-        "model.generate, tokens/s": f"{comparison.plain_tokens_per_s:.0f}",
-        "specds, tokens/s": f"{comparison.specds_tokens_per_s:.0f}",
-        "speed-up": f"{comparison.speed_up:.2f}x",
-        "text that repeats itself": f"{comparison.repetition:.0%}",
-        "speed-up of texts that do not": "" if fresh is None else f"{fresh:.2f}x of {num_fresh}",
-        **dict(drafting[: None if verbose else 3]),
-    }
-
-
-def _drafting_rows(stats: GenerationStats) -> dict[str, str]:
+def drafting_rows(stats: GenerationStats) -> dict[str, str]:
+    """What drafting was worth in one run, by name."""
     drafts = max(stats.num_drafts, 1)
     shares = dict(stats.shares)
     shares["the rest"] = 1 - sum(shares.values())
@@ -111,7 +83,7 @@ def facts_table(title: str, facts: dict[str, Any]) -> Table:
 
 
 def _two_columns(title: str, rows: dict[str, str]) -> Table:
-    table = _Table(title=title, show_header=False)
+    table = TitledTable(title=title, show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right", overflow="fold")
     for row in rows.items():
@@ -147,7 +119,7 @@ def _fact(name: str, value: Any) -> str:
 def lookup_table(result: dict[str, Any]) -> Table:
     """The longest match of a lookup and what followed it."""
     length, count = result["match_length"], result["match_count"]
-    table = _Table(
+    table = TitledTable(
         title=f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
         f"{result['match_text']!r}",
     )
@@ -171,7 +143,7 @@ def source_text(source: dict[str, Any]) -> Text:
     )
 
 
-class _Table(Table):
+class TitledTable(Table):
     """A table whose title may be longer than it is wide."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specds.demo.measure import timed
+import torch
+
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from specds.bench.generation.ways import Batch, Target, Way
+    from specds.bench.generation.ways import Batch, Result, Target, Way
 
 
 @dataclass
@@ -21,19 +23,27 @@ class Run:
     """One way once over all requests.
 
     Attributes:
-        seconds: Time of the calls, prefill included.
-        texts: The new tokens of each request.
-        calls: The statistics of each call of our loop; of `model.generate` there are none.
+        seconds: Time of each call, prefill included.
+        results: What each gave.
     """
 
-    seconds: float = 0.0
-    texts: list[list[int]] = field(default_factory=list)
-    calls: list[GenerationStats] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """The new tokens of each request."""
+        return [text for result in self.results for text in result.token_ids]
+
+    @property
+    def calls(self) -> list[GenerationStats]:
+        """The statistics of each call of our loop; of `model.generate` there are none."""
+        return [result.stats for result in self.results if result.stats is not None]
 
     @property
     def tokens_per_s(self) -> float:
         """New tokens a second."""
-        return sum(map(len, self.texts)) / self.seconds
+        return sum(map(len, self.texts)) / sum(self.seconds)
 
     @property
     def stats(self) -> GenerationStats:
@@ -71,6 +81,7 @@ class Plan:
         runs: How often each call is made.
         seed: Every way starts a call from the same state of the random generator.
         warm_memory: Whether one drafter serves all calls of a run; no run profits from another.
+        warm_up: What is different in calls that warm up.
     """
 
     target: Target
@@ -79,7 +90,8 @@ class Plan:
     batches: dict[int, list[Batch]]
     runs: int
     seed: int
-    warm_memory: bool
+    warm_memory: bool = True
+    warm_up: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_queue(self) -> bool:
@@ -150,7 +162,7 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
         try:
             call = way.start()
             for settings, batch in product(plan.modes.values(), chosen):
-                call(batch, settings)
+                call(batch, {**settings, **plan.warm_up})
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
             refused[way] = " ".join(str(error).split()) or type(error).__name__
     return refused
@@ -167,8 +179,27 @@ def _run(
         progress()
         for start, call, run in zip(starts, calls, runs, strict=True):
             result, seconds = timed(plan.seed + place, device, call or start(), batch, settings)
-            run.seconds += seconds
-            run.texts += result.token_ids
-            if result.stats is not None:
-                run.calls.append(result.stats)
+            run.seconds.append(seconds)
+            run.results.append(result)
     return runs
+
+
+def timed(
+    seed: int, device: torch.device, run: Callable[..., Any], *arguments: Any, **settings: Any
+) -> tuple[Any, float]:
+    """What a call gives, and its seconds until the device has nothing left to do.
+
+    The call starts from a state of torch's random generator that `seed` names.
+    """
+    torch.manual_seed(seed)
+    synchronise(device)
+    started = perf_counter()
+    result = run(*arguments, **settings)
+    synchronise(device)
+    return result, perf_counter() - started
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done what is in its queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

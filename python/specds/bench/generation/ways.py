@@ -40,10 +40,11 @@ Batch: TypeAlias = "Sequence[list[int]]"
 
 
 class Result(NamedTuple):
-    """The new tokens of each prompt, and the statistics if our loop ran."""
+    """The new tokens of each prompt, and if our loop ran its statistics, and what was drafted."""
 
     token_ids: list[list[int]]
     stats: GenerationStats | None = None
+    drafted: Sequence[list[bool]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,8 @@ def own_calls(
             pad_token_id=0,
             **settings,
         )
-        return Result(target.emitted(output.sequences, ids.shape[1]), output.stats)
+        emitted = target.emitted(output.sequences, ids.shape[1])
+        return Result(emitted, output.stats, output.drafted_by_row)
 
     return call
 
