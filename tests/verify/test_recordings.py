@@ -13,7 +13,6 @@ from models import (
     Drafter,
     build,
     mixed_drafter,
-    oracle_drafter,
     plain_generate,
     prompt,
     random_drafter,
@@ -44,20 +43,6 @@ def fast(model, drafter, seed=0, num_tokens=32, **settings):
     torch.manual_seed(seed)
     made = {"budget": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
     return generate(model, prompt(seed=seed), drafter, **{**made, **settings})
-
-
-def test_a_budget_that_was_asked_for_is_not_rounded_up_beyond_it():
-    model = tiny_model("llama")
-    expected = plain_generate(model, **GREEDY)
-    # With 0, 4 and 16 nodes recorded, 20 and 90 have passes of their own, and 90 those between.
-    for budget, most in ((3, {4}), (20, {4, 16, 20}), (90, {4, 16, 80, 90})):
-        recordings._free.clear()
-        drafter = oracle_drafter(expected, num_wrong=7)
-        output = fast(model, drafter, budget=budget, self_check=False)
-        assert output.sequences.tolist() == [expected]
-        widths = {shape[1] - 1 for (shape, _) in kept_of(model).passes}
-        assert widths <= {0, *most}
-        assert max(widths) == max(most)
 
 
 def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows():

@@ -60,9 +60,9 @@ def generate(
         budget: How many nodes of a draft are verified. `auto` is the drafter's own `max_nodes`
             where it names one. Elsewhere each step verifies what pays, up to 63 nodes or none, by
             what the drafter expects to gain and by the time of a step, which is measured before a
-            model's first draft (about a second, once in a process) and followed from then on. A
-            number is the most nodes of every draft, 0 plain decoding. Acceptance lengths can only
-            be repeated with a number; what is emitted never depends on it.
+            model's first draft (about a second, once in a process). A number is the most nodes of
+            every draft, 0 plain decoding. Acceptance lengths can only be repeated with a number;
+            what is emitted never depends on it.
         verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
             the model attend as it does, `fast` by an attention that reads the states of the context
             once. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged: a

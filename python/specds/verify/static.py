@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
-"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few.
-
-Or the most that a request has, if that is between.
-"""
+"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few."""
 # So deep a pass moves what it accepts, of each row as many states; deeper ones are moved when they
 # are committed, which takes the host 75 us.
 _MOVED = 16
@@ -61,8 +58,6 @@ class StaticRunner(Runner):
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
-        # A number of nodes that was asked for has passes of its own beyond these.
-        self._most_nodes = max(sizes["max_nodes"], NODES[-1])
         super().__init__(model, **sizes)
         # On a CPU not: there the rows that are visited cost less than all of them.
         self.accepts = self._records or self._device.type != "cpu"
@@ -217,7 +212,7 @@ class StaticRunner(Runner):
         num_rows, width = len(trees), most_tokens(trees)
         if self._records:
             num_rows = power_of_two(num_rows)
-            width = max(1 + min(bucket(width - 1, NODES, 64), self._most_nodes), width)
+            width = 1 + bucket(width - 1, NODES, 64)
         end = max(lengths) + width
         if self._records and kept.scratch is None:
             end = bucket(end, _SLOTS, _SLOTS[-1])
