@@ -69,26 +69,6 @@ impl Shards {
         self.vocab_size
     }
 
-    /// The token after each document.
-    pub(crate) fn separator(&self) -> u32 {
-        self.separator
-    }
-
-    /// Whether what is read next is likely to wait for a disk, in any shard.
-    pub(crate) fn is_cold(&self) -> bool {
-        self.iter().any(|shard| shard.disk_latency.is_cold())
-    }
-
-    /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
-    /// separator.
-    pub(crate) fn count(&self, pattern: &[u32]) -> u64 {
-        if pattern.contains(&self.separator) {
-            return 0;
-        }
-        let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
-        counts.sum()
-    }
-
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
     /// tokens, at most its own length.
     pub(crate) fn find_longest(
@@ -126,12 +106,15 @@ impl Shards {
         }
     }
 
-    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
+    /// Finds where `pattern`, which is not empty, occurs within documents: nowhere where it contains the
+    /// separator.
     pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
         found.ranges.clear();
-        let ranges = self.iter().map(|shard| shard.find(pattern));
-        found.ranges.extend(ranges);
         found.length = pattern.len();
+        if !pattern.contains(&self.separator) {
+            let ranges = self.iter().map(|shard| shard.find(pattern));
+            found.ranges.extend(ranges);
+        }
     }
 
     /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
