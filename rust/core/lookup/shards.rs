@@ -81,10 +81,11 @@ impl Shards {
         let suffix = |length| &context[context.len() - length..];
         // The shard of the last match comes first: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
-        let (before, after) = self.list.split_at(last.unwrap_or(0));
-        let mut shards = after.iter().chain(before);
+        let first = last.unwrap_or(0);
+        *found = Match::default();
+        found.ranges.resize(self.list.len(), 0..0);
         let mut longest = min_match - 1;
-        if let Some(first) = shards.next() {
+        if let Some(first) = self.list.get(first) {
             let lacks = |shorter: usize| !first.contains(suffix(max_match - shorter));
             let mut shorter = 0..(max_match + 1).saturating_sub(min_match);
             // All but one token occurs most often: half of all matches are one of these two.
@@ -95,14 +96,24 @@ impl Shards {
             }
             longest = max_match - gallop(shorter, lacks);
         }
-        for shard in shards {
+        let shards = self.iter().enumerate();
+        for (index, shard) in shards.clone().skip(first).chain(shards.take(first)) {
+            if longest >= min_match {
+                found.ranges[index] = shard.find(suffix(longest));
+                if index == first || found.ranges[index].is_empty() {
+                    continue;
+                }
+            }
             let has = |length: usize| shard.contains(suffix(length));
-            longest = gallop(longest + 1..max_match + 1, has) - 1;
+            let longer = gallop(longest + 1..max_match + 1, has) - 1;
+            if longer > longest {
+                longest = longer;
+                found.ranges.fill(0..0);
+                found.ranges[index] = shard.find(suffix(longest));
+            }
         }
-        if longest < min_match {
-            *found = Match::default();
-        } else {
-            self.find(suffix(longest), found);
+        if longest >= min_match {
+            found.length = longest;
         }
     }
 
