@@ -70,7 +70,7 @@ impl Shards {
     }
 
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
-    /// tokens, at most its own length.
+    /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -87,14 +87,8 @@ impl Shards {
         let mut longest = min_match - 1;
         if let Some(first) = self.list.get(first) {
             let lacks = |shorter: usize| !first.contains(suffix(max_match - shorter));
-            let mut shorter = 0..(max_match + 1).saturating_sub(min_match);
-            // All but one token occurs most often: half of all matches are one of these two.
-            if shorter.len() > 1 && lacks(1) {
-                shorter.start = 2;
-            } else {
-                shorter.end = shorter.end.min(1);
-            }
-            longest = max_match - gallop(shorter, lacks);
+            let num_lengths = (max_match + 1).saturating_sub(min_match);
+            longest = max_match - gallop(0..num_lengths, lacks);
         }
         let shards = self.iter().enumerate();
         for (index, shard) in shards.clone().skip(first).chain(shards.take(first)) {
