@@ -69,28 +69,8 @@ impl Shards {
         self.vocab_size
     }
 
-    /// The token after each document.
-    pub(crate) fn separator(&self) -> u32 {
-        self.separator
-    }
-
-    /// Whether what is read next is likely to wait for a disk, in any shard.
-    pub(crate) fn is_cold(&self) -> bool {
-        self.iter().any(|shard| shard.disk_latency.is_cold())
-    }
-
-    /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
-    /// separator.
-    pub(crate) fn count(&self, pattern: &[u32]) -> u64 {
-        if pattern.contains(&self.separator) {
-            return 0;
-        }
-        let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
-        counts.sum()
-    }
-
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
-    /// tokens, at most its own length.
+    /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -101,37 +81,45 @@ impl Shards {
         let suffix = |length| &context[context.len() - length..];
         // The shard of the last match comes first: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
-        let (before, after) = self.list.split_at(last.unwrap_or(0));
-        let mut shards = after.iter().chain(before);
+        let first = last.unwrap_or(0);
+        *found = Match::default();
+        found.ranges.resize(self.list.len(), 0..0);
         let mut longest = min_match - 1;
-        if let Some(first) = shards.next() {
+        if let Some(first) = self.list.get(first) {
             let lacks = |shorter: usize| !first.contains(suffix(max_match - shorter));
-            let mut shorter = 0..(max_match + 1).saturating_sub(min_match);
-            // All but one token occurs most often: half of all matches are one of these two.
-            if shorter.len() > 1 && lacks(1) {
-                shorter.start = 2;
-            } else {
-                shorter.end = shorter.end.min(1);
+            let num_lengths = (max_match + 1).saturating_sub(min_match);
+            longest = max_match - gallop(0..num_lengths, lacks);
+        }
+        let shards = self.iter().enumerate();
+        for (index, shard) in shards.clone().skip(first).chain(shards.take(first)) {
+            if longest >= min_match {
+                found.ranges[index] = shard.find(suffix(longest));
+                if index == first || found.ranges[index].is_empty() {
+                    continue;
+                }
             }
-            longest = max_match - gallop(shorter, lacks);
-        }
-        for shard in shards {
             let has = |length: usize| shard.contains(suffix(length));
-            longest = gallop(longest + 1..max_match + 1, has) - 1;
+            let longer = gallop(longest + 1..max_match + 1, has) - 1;
+            if longer > longest {
+                longest = longer;
+                found.ranges.fill(0..0);
+                found.ranges[index] = shard.find(suffix(longest));
+            }
         }
-        if longest < min_match {
-            *found = Match::default();
-        } else {
-            self.find(suffix(longest), found);
+        if longest >= min_match {
+            found.length = longest;
         }
     }
 
-    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
+    /// Finds where `pattern`, which is not empty, occurs within documents: nowhere where it contains the
+    /// separator.
     pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
         found.ranges.clear();
-        let ranges = self.iter().map(|shard| shard.find(pattern));
-        found.ranges.extend(ranges);
         found.length = pattern.len();
+        if !pattern.contains(&self.separator) {
+            let ranges = self.iter().map(|shard| shard.find(pattern));
+            found.ranges.extend(ranges);
+        }
     }
 
     /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
