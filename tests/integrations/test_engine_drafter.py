@@ -272,7 +272,7 @@ def test_two_processes_that_are_told_the_same_draft_the_same(tmp_path):
         ('{"memory": "all"}', "wrong at `memory`: unknown variant `all`, expected one of `off`"),
         ('{"memory": "shared"}', "`memory` needs a vocabulary"),
         ('{"memory_bytes": "1"}', "wrong at `memory_bytes`: invalid type"),
-        ('{"effort": "high"}', "wrong at `effort`: unknown variant `high`, expected one of `auto`, `low`"),
+        ('{"effort": "high"}', "wrong at `effort`: unknown variant `high`, expected one of"),
         ('{"recycled": 1}', "wrong at `recycled`: invalid type"),
         ('{"min_prob": 1.5}', "`min_prob` must lie in 0..=1, not 1.5"),
         ('{"max_context": 0}', "`max_context` must lie in 1"),
