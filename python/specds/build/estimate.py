@@ -103,8 +103,8 @@ def estimate_build(
     index_s = time.perf_counter() - started
 
     expected = _expected_tokens(corpus, options, documents, sampled)
-    # The tables by token and the padding of files are there once, however large the corpus.
-    fixed = 4 * size + 50_000
+    # The tables by token and the manifests are there once, however large the corpus.
+    fixed = 4 * size + 1_500
     per_token = 8 if size > 1 << 16 else 4
     prior_tokens = min(options.prior_tokens, expected // _PRIOR_SHARE)
     prior_bytes = len(fit_weights(None, [])) if prior_tokens >= _LEAST_PRIOR_TOKENS else 0

@@ -51,9 +51,10 @@ impl IndexWorkers {
         if self.threads.iter().any(JoinHandle::is_finished) {
             self.wait()?;
         }
-        let sent = self.jobs.as_ref().map(|jobs| jobs.send((folder, text)));
-        sent.and_then(std::result::Result::ok)
-            .ok_or(Error::BuildFailed)
+        match &self.jobs {
+            Some(jobs) if jobs.send((folder, text)).is_ok() => Ok(()),
+            _ => Err(Error::BuildFailed),
+        }
     }
 
     /// Waits until all shards are indexed, and reports meanwhile; no more will come.

@@ -1,5 +1,8 @@
 //! Where did a token, or two in a row, come before in a text that grows?
 
+use std::hint::black_box;
+use std::ops::BitXor;
+
 use crate::base::portable_math::saturating_u32;
 use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
@@ -20,6 +23,9 @@ struct Links {
     before: Vec<u32>,
     last: SlotTable,
 }
+
+/// The tokens that are appended between two prefetches.
+const BLOCK: usize = 32;
 
 /// No place.
 const NONE: u32 = u32::MAX;
@@ -59,8 +65,11 @@ impl History {
         reserve(&mut self.tokens, tokens.len());
         reserve(&mut self.of_tokens.before, tokens.len());
         reserve(&mut self.of_pairs.before, tokens.len());
-        for &token in tokens {
-            self.push(token);
+        for block in tokens.chunks(BLOCK) {
+            self.prefetch(block);
+            for &token in block {
+                self.push(token);
+            }
         }
     }
 
@@ -89,6 +98,15 @@ impl History {
     /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
         bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
+    }
+
+    /// Reads what appending these tokens will, without a branch that would wait for a read: so the cache
+    /// misses of all overlap.
+    fn prefetch(&self, block: &[u32]) {
+        let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
+        let places = pairs.map(|pair| self.of_pairs.last.guess(pair) as usize);
+        let read = places.map(|place| self.tokens.get(place).copied().unwrap_or(0));
+        black_box(read.fold(0, BitXor::bitxor));
     }
 
     fn push(&mut self, token: u32) {

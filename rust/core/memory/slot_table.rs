@@ -37,6 +37,12 @@ impl SlotTable {
         self.find(key, key_of).1
     }
 
+    /// Probably the number of this key; any number if it has none. It reads one slot.
+    pub(crate) fn guess(&self, key: u64) -> u32 {
+        let slot = self.slots.get(self.place(spread(key))).copied();
+        (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
+    }
+
     /// Makes room for more keys where it is full, and for numbers below `end`.
     fn grow(&mut self, is_full: bool, end: usize, key_of: impl Fn(u32) -> u64) {
         let num_slots = if is_full {
