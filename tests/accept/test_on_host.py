@@ -21,7 +21,7 @@ from transformers import (
 from exact_law import ToyModel, distance, law_of
 from models import prompt, random_tree
 from reference import TokenTree, path_to
-from specds.accept import Emitter, Sampler, accept_greedy, walk
+from specds.accept import Emitter, Sampler, walk
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text
@@ -98,10 +98,11 @@ def test_greedy_and_walk_agree_on_random_trees(seed):
     logits = torch.from_numpy(rng.normal(size=(len(tree) + 1, 3)))
     limit = MaxLengthCriteria(4 + int(rng.integers(1, 6)))
     walked, greedy = emitter_for([limit]), emitter_for([limit])
-    sampler = Sampler(LogitsProcessorList(), do_sample=False)
-    assert sampler.is_argmax
-    path = walk(logits, tree, walked, sampler)
-    assert accept_greedy(logits, tree, greedy) == path
+    plain = Sampler(LogitsProcessorList(), do_sample=False)
+    kept = Sampler(LogitsProcessorList(), do_sample=False, keep_scores=True)
+    assert (plain.is_argmax, kept.is_argmax) == (True, False)
+    path = walk(logits, tree, walked, kept)
+    assert walk(logits, tree, greedy, plain) == path
     assert greedy.emitted == walked.emitted
     assert greedy.finished == walked.finished
     assert tree.token_ids[path].tolist() == greedy.emitted[: len(path)]
@@ -112,8 +113,9 @@ def test_greedy_and_walk_agree_on_random_trees(seed):
 def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
     logits = torch.tensor([[1.0, *tie, 2.0]], dtype=torch.float64)
     emitter = emitter_for()
-    accept_greedy(logits, None, emitter)
-    walk(logits, None, emitter, Sampler(LogitsProcessorList(), do_sample=False))
+    for kept in (False, True):
+        sampler = Sampler(LogitsProcessorList(), do_sample=False, keep_scores=kept)
+        walk(logits, None, emitter, sampler)
     assert emitter.emitted == [1, 1]
 
 
@@ -151,7 +153,7 @@ def test_kept_scores_and_logits_are_those_of_the_call_and_no_views_of_the_pass()
         sampler = Sampler(made, do_sample=False, keep_scores=True, keep_logits=True)
         assert not sampler.is_argmax
         logits = torch.tensor([0.0, 5.0, 1.0], dtype=torch.float64 if made else torch.float32)
-        assert sampler(prompt(4), logits) == (2 if made else 1)
+        assert sampler(emitter_for(), logits) == (2 if made else 1)
         logits.zero_()
         assert sampler.logits[0].tolist() == [[0.0, 5.0, 1.0]]
         assert sampler.scores[0].tolist() == [[0.0, -float("inf") if made else 5.0, 1.0]]
@@ -176,7 +178,7 @@ def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(process
     before = logits.clone()
     sampler = Sampler(LogitsProcessorList(processors), do_sample=True)
     torch.manual_seed(1)
-    sampled = [sampler(prompt(4), row) for row in logits]
+    sampled = [sampler(emitter_for(), row) for row in logits]
     torch.manual_seed(1)
     for row, token in zip(before.clone(), sampled, strict=True):
         scores = sampler.logits_processor(prompt(4), row[None].float())

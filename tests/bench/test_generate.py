@@ -8,13 +8,12 @@ import pytest
 from html_pages import Page
 from replays import code_answers
 from specds.bench.generation import report
-from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import altered, rows_of, way_label
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import Result, Target, Way
 from specds.stats import GenerationStats
 
-GREEDY = {"do_sample": False}
+GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
 class FakeClock:
@@ -41,11 +40,11 @@ class FakeWay:
         self.calls += 1
         # Two calls warm up, and two requests make a run.
         pace = self.drift if self.calls > 4 else 1
-        self.clock.now += pace * (1 + self.seconds * (batch.num_tokens - 1))
+        self.clock.now += pace * (1 + self.seconds * (settings["max_new_tokens"] - 1))
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
         stats.prefill_s, stats.draft_s, stats.total_s = 1.0, 0.5, 4.0
         stats.forward_s = self.forward_s
-        return Result([list(self.text)] * len(batch.requests), stats)
+        return Result([list(self.text)] * len(batch), stats)
 
 
 @pytest.fixture
@@ -57,8 +56,8 @@ def clock(monkeypatch):
 
 def rows_by(model, ways):
     """The rows of two runs over two requests."""
-    calls = {1: batches([Request([1, 2], 4)] * 2, 1)}
-    return rows_of(measure(Plan(Target(model), ways, [Mode("greedy", GREEDY)], calls, 2, 0, True)))
+    calls = {1: batches_of([[1, 2]] * 2, 1)}
+    return rows_of(measure(Plan(Target(model), ways, {"greedy": GREEDY}, calls, 2, 0, True)))
 
 
 def test_figures_are_those_of_the_clock(clock, tiny_model):

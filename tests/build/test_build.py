@@ -13,7 +13,6 @@ import specds.build.local
 from specds import BuildOptions, Datastore, build_datastore
 from specds.build import compact, estimate_build
 from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
-from specds.corpora.document import corpus_of
 
 TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]
 
@@ -43,7 +42,7 @@ class Part:
 def corpus(texts=TEXTS, *, parts=1, fails_after=None, name="texts"):
     size = -(-len(texts) // parts)
     cut = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
-    return corpus_of(name, [Part(texts, fails_after) for texts in cut])
+    return Corpus(name, tuple(Part(texts, fails_after) for texts in cut))
 
 
 def files(folder):
@@ -146,7 +145,9 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
     def logged(fails_in):
         ends = [3 if name == fails_in else None for name in "abcde"]
         made = zip("abcde", texts, ends, strict=True)
-        return corpus_of("logged", [Logged(text, end, str(log), name) for name, text, end in made])
+        return Corpus(
+            "logged", tuple(Logged(text, end, str(log), name) for name, text, end in made)
+        )
 
     options = BuildOptions(max_shard_tokens=60)
     with pytest.raises(RuntimeError, match="the power is gone"):
@@ -165,7 +166,7 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
 
 def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_tokenizer):
     options = BuildOptions(max_shard_tokens=60)
-    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)), None)
+    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)))
     with pytest.raises(RuntimeError):
         build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
@@ -182,7 +183,7 @@ def of_files(folder):
             path /= "d.py"
         path.write_text(json.dumps({"text": name}))
         parts.extend(open_corpus(str(folder / name)).parts)
-    return corpus_of("files", [*parts, Part(tuple(TEXTS), 30)])
+    return Corpus("files", (*parts, Part(tuple(TEXTS), 30)))
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "b.jsonl", "c/d.py"])
@@ -250,8 +251,6 @@ def test_an_estimate_knows_limits_and_shards(demo_tokenizer):
     made = corpus([f"value_{index} = {index * index}\n" * 40 for index in range(3000)], parts=30)
     halved = estimate_build(made, demo_tokenizer, BuildOptions(max_tokens=100_000))
     assert halved.num_tokens == 100_000
-    unknown = Corpus("stream", made.parts, None)
-    assert estimate_build(unknown, demo_tokenizer).num_tokens is None
     shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
     assert shards.num_shards == pytest.approx(shards.num_tokens / 100_000, abs=2)
 

@@ -8,7 +8,7 @@ use specds::draft::{DraftLimits, Session, Source, TokenTree, draft_batch};
 use specds::fused::FusedConfig;
 use specds::papers::rest::{RestConfig, RestSession};
 
-use crate::files::{PAYLOAD, Victim, ask, write_in_place};
+use crate::files::{Victim, ask, write_in_place};
 use crate::fused::drafter;
 use crate::oracle::{Oracle, corpora, naive_draft, parts, shift};
 use crate::random::Random;
@@ -185,7 +185,7 @@ fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
     for (name, content) in victim.sections() {
         let (mut content, end) = (content.clone(), content.len() - 8);
         let most_bits = if name.ends_with("tokens.bin") { 9 } else { 8 };
-        for byte in &mut content[PAYLOAD..end] {
+        for byte in &mut content[..end] {
             *byte = u8::try_from(random.below(1 << most_bits)).unwrap_or(0);
         }
         // Counts of first tokens that do not rise are refused at open.

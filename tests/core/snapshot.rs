@@ -59,9 +59,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn what_is_saved_comes_back_with_its_uses(
+    fn what_is_saved_comes_back(
         inserts in vec((prop::sample::select(&["ann", "bob", "", "ünï"][..]), any::<u32>(), 0_usize..150), 0..60),
-        touched in vec(0_usize..2000, 0..10),
         vocab_size in prop_oneof![Just(100), Just(65_536), Just(65_537), Just(1 << 20)],
     ) {
         let (_folder, path) = place();
@@ -74,11 +73,6 @@ proptest! {
         for (tenant, seed, length) in inserts {
             memory.insert(tenant, &shifted(seed, length)).unwrap();
         }
-        if let Some(ann) = memory.find("ann") {
-            for &position in &touched {
-                memory.touch(&ann, position);
-            }
-        }
         memory.save(&path).unwrap();
         // With room for tables that grew in other steps.
         let options = MemoryOptions { max_bytes: MAX_BYTES, ..options };
@@ -90,13 +84,13 @@ proptest! {
         prop_assert_eq!(opened.num_tenants(), memory.num_tenants());
         let again = path.with_extension("again");
         opened.save(&again).unwrap();
-        prop_assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap(), "the same uses");
+        prop_assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap());
     }
 }
 
 #[test]
 fn the_golden_snapshot_opens_and_is_written_again_to_the_byte() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-3.bin");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-4.bin");
     let memory = open(&golden).unwrap();
     assert_eq!(memory.texts("ann"), [vec![1, 2, 3], vec![5, 6]]);
     assert_eq!(memory.texts("bob"), [[4]]);
@@ -143,14 +137,12 @@ fn what_a_poisoned_snapshot_says_is_checked() {
     let whole = small();
     let find = |part: &[u8]| whole.windows(part.len()).position(|window| window == part);
     let (token, name) = (find(&[5, 0, 6, 0]).unwrap(), find(b"bob").unwrap());
-    let last_use = name + 3 + 32;
-    let length = last_use + 8;
-    let rows: [(usize, &[u8], &str); 11] = [
+    let length = name + 3 + 40;
+    let rows: [(usize, &[u8], &str); 10] = [
         (token, &[100], "it holds tokens outside its vocabulary"),
         (name, b"ann", "it names a tenant that cannot be"),
         (name, &[0xFF], UNFIT),
         (name + 3 + 7, &[0x80], UNFIT),
-        (last_use + 7, &[0x80], UNFIT),
         (length, &[0], UNFIT),
         (length, &[2], UNFIT),
         (length, &[200], UNFIT),
@@ -180,30 +172,24 @@ fn what_is_no_snapshot_or_a_newer_one_is_refused_by_name() {
     fs::write(&path, sealed(bytes)).unwrap();
     assert_eq!(
         reason(open(&path)),
-        "it has format version 9, this version of specds reads 3"
+        "it has format version 9, this version of specds reads 4"
     );
 }
 
 #[test]
-fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
+fn a_smaller_memory_keeps_the_latest_texts() {
     let (_folder, path) = place();
     let large = memory(MAX_BYTES);
     for seed in 0..200 {
         large.insert("ann", &text(seed, 100)).unwrap();
-    }
-    for first in 0..5 {
-        large.touch(&large.find("ann").unwrap(), 101 * first);
     }
     large.save(&path).unwrap();
     let opened = Memory::open(&path, options(1 << 16)).unwrap();
     assert!(opened.num_bytes() <= 1 << 16);
     let kept = opened.texts("ann");
     assert!((20..50).contains(&kept.len()), "{}", kept.len());
-    let last = 205 - u32::try_from(kept.len()).unwrap();
-    let expected: Vec<_> = (0..5)
-        .chain(last..200)
-        .map(|seed| text(seed, 100))
-        .collect();
+    let first = 200 - u32::try_from(kept.len()).unwrap();
+    let expected: Vec<_> = (first..200).map(|seed| text(seed, 100)).collect();
     assert_eq!(kept, expected);
     opened.insert("ann", &text(0, 50)).unwrap();
     assert!(

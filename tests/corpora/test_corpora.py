@@ -7,7 +7,6 @@ import pytest
 
 from specds.corpora import (
     MAX_FILE_BYTES,
-    Corpus,
     CorpusError,
     CorpusOptions,
     Document,
@@ -195,18 +194,6 @@ def test_parts_can_be_pickled_and_read_again(tmp_path):
         again = pickle.loads(pickle.dumps(corpus))
         assert again == corpus
         assert list(again) == list(corpus) == list(corpus) != []
-
-
-def test_size_of_a_corpus_is_unknown_where_a_part_does_not_know_it(tmp_path):
-    from specds.corpora.document import corpus_of
-
-    class Unknown(list):
-        num_bytes = None
-
-    write(tmp_path, {"a.txt": "12345"})
-    known = open_corpus(str(tmp_path / "a.txt")).parts
-    assert corpus_of("both", [*known, *known]).num_bytes == 10
-    assert corpus_of("both", [*known, Unknown()]) == Corpus("both", (*known, Unknown()), None)
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,13 @@ NGRAMS = [
 ]
 ENGINES = [
     ("`config` is no JSON object", []),
-    ("no key `datastor`: its keys are datastore, snapshot", {"datastor": "x"}),
-    ("`datastore` is wrong", {"datastore": 1}),
-    ("`memory` is wrong", {"memory": "all"}),
+    ("unknown field `datastor`, expected one of `datastore`, `snapshot`", {"datastor": "x"}),
+    ("wrong at `datastore`: invalid type", {"datastore": 1}),
+    ("wrong at `memory`: unknown variant `all`, expected one of `off`", {"memory": "all"}),
     ("`memory` needs a vocabulary", {"memory": "shared"}),
-    ("`memory_bytes` is wrong", {"memory_bytes": "1"}),
-    ("`effort` must be one of auto, low, normal, not high", {"effort": "high"}),
-    ("`recycled` is wrong", {"recycled": 1}),
+    ("wrong at `memory_bytes`: invalid type", {"memory_bytes": "1"}),
+    ("wrong at `effort`: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
+    ("wrong at `recycled`: invalid type", {"recycled": 1}),
     ("`min_prob` must lie in 0..=1, not 1.5", {"min_prob": 1.5}),
     ("`max_context` must lie in 1", {"max_context": 0}),
     ("`num_threads` must lie in 1", {"num_threads": 0}),
@@ -90,7 +90,7 @@ ENGINES = [
         ("`step_cost` must be points", {"step_cost": points})
         for points in ([], [[1, 2], [1, 3]], [[1, 2], [2, 1]], [[1, 0]])
     ),
-    ("`step_cost` is wrong", {"step_cost": "guessed"}),
+    ("wrong at `step_cost`: invalid type", {"step_cost": "guessed"}),
 ]
 OTHERS = "must have the vocabulary of the other sources: 4, not"
 CALLS = [

@@ -90,7 +90,7 @@ def slots(cache, row, layer):
 @given(st.data())
 def test_rows_of_a_cache_are_lists_that_grow_leave_and_are_copied(data):
     num_rows = data.draw(st.integers(1, 4))
-    cache, expected = TreeCache(2, 2, num_rows), [[] for _ in range(num_rows)]
+    cache, expected = TreeCache(2, num_rows), [[] for _ in range(num_rows)]
     number = 0
     for _ in range(data.draw(st.integers(1, 8))):
         kept = []

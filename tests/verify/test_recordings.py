@@ -197,19 +197,19 @@ def test_a_start_that_fails_leaves_nothing_taken(monkeypatch):
 
 def test_requests_that_overlap_find_recordings_too():
     model = build("LlamaConfig", FAMILIES["llama"][1])
-    taken = [recordings.take(model, 2) for _ in range(2)]
+    taken = [recordings.take(model) for _ in range(2)]
     for number in range(10):
         recordings.give_back(model, taken[number % 2])
-        again = recordings.take(model, 2)
+        again = recordings.take(model)
         assert again is taken[number % 2]
 
 
 def test_what_is_released_does_not_come_back():
     model = build("LlamaConfig", FAMILIES["llama"][1])
-    taken = recordings.take(model, 2)
+    taken = recordings.take(model)
     release(model)
     recordings.give_back(model, taken)
-    assert recordings.take(model, 2) is not taken
+    assert recordings.take(model) is not taken
 
 
 def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):

@@ -7,20 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
 from specds import terminal
 from specds.cli import display
 from specds.cli.writing import coloured
 from specds.demo.held_out import build_stdlib, prompts
-from specds.demo.measure import MODES, Comparison, compare
+from specds.demo.measure import MODES, compare
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedTokenizerBase
+
+    from specds.demo.measure import Comparison
 
 
 def run_demo(
@@ -40,10 +38,15 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
-            terminal.out.print(display.build_table(report))
+            terminal.out.print(display.facts_table("Datastore", report.to_dict()))
         make = partial(FusedDrafter, report.path)
         run = partial(compare, model, tokenizer, make, chosen, max_new_tokens=max_new_tokens)
-        comparisons = _in_all_modes(run, len(chosen))
+        with terminal.request_progress("completing prompts,") as progress:
+            total = len(MODES) * len(chosen)
+            comparisons = [
+                run(mode=mode, on_completion=partial(progress, mode, total), **settings)
+                for mode, settings in MODES.items()
+            ]
     if as_json:
         modes = [comparison.to_dict() for comparison in comparisons]
         terminal.print_json({"build": report.to_dict(), "modes": modes})
@@ -52,17 +55,6 @@ def run_demo(
             _show_texts(tokenizer, comparison, num_texts)
         terminal.out.print(display.comparison_table(comparisons, verbose=verbose))
         terminal.out.print(_NEXT, soft_wrap=True)
-
-
-def _in_all_modes(run: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
-    columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal.err) as progress:
-        comparisons = []
-        for mode, settings in MODES.items():
-            task = progress.add_task(f"completing prompts, {mode}", total=num_prompts)
-            advance = partial(progress.advance, task)
-            comparisons.append(run(mode=mode, on_completion=advance, **settings))
-        return comparisons
 
 
 def _show_texts(tokenizer: PreTrainedTokenizerBase, comparison: Comparison, num_texts: int) -> None:

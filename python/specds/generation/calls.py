@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
     from transformers.generation.streamers import BaseStreamer
+    from typing_extensions import Unpack
 
-    from specds.generation.request import Drafts
+    from specds.generation.request import DraftOptions, Drafts
     from specds.verify.support import Verification
 
 
@@ -179,11 +180,8 @@ def as_transformers(
 def custom_generate(
     drafter: Drafts = None,
     *,
-    budget: int | Literal["auto"] = "auto",
-    verification: Verification = "auto",
-    self_check: bool = True,
-    stream_every: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    **options: Unpack[DraftOptions],
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
     """The decoding loop as a value for ``model.generate(..., custom_generate=...)``.
 
@@ -191,19 +189,10 @@ def custom_generate(
 
     Args:
         drafter: As in `generate`.
-        budget: As in `generate`.
-        verification: As in `generate`.
-        self_check: As in `generate`.
-        stream_every: As in `generate`.
         tokenizer: Needed for the `stop_strings` of `model.generate`, which drops its own.
+        **options: `budget`, `verification`, `self_check` and `stream_every`, as in `generate`.
     """
-    options = Options.of(
-        drafter,
-        budget=budget,
-        verification=verification,
-        self_check=self_check,
-        stream_every=stream_every,
-    )
+    drafts = Options.of(drafter, **options)
 
     def loop(
         model: PreTrainedModel,
@@ -218,7 +207,7 @@ def custom_generate(
         if stop_strings is not None:
             stopping_criteria.append(_stop_at(stop_strings, tokenizer))
         output = run(
-            options,
+            drafts,
             _streamer_of_caller(),
             model,
             input_ids,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::base::even_sample::EvenSample;
+use crate::base::search::gallop;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
@@ -89,7 +90,7 @@ impl Shards {
     }
 
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
-    /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
+    /// tokens, at most its own length.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -100,42 +101,28 @@ impl Shards {
         let suffix = |length| &context[context.len() - length..];
         // The shard of the last match comes first: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
-        let first = last.unwrap_or(0);
-        found.ranges.clear();
-        found.ranges.resize(self.list.len(), 0..0);
+        let (before, after) = self.list.split_at(last.unwrap_or(0));
+        let mut shards = after.iter().chain(before);
         let mut longest = min_match - 1;
-        let mut longest_shard = None;
-        let shards = self.iter().enumerate();
-        let shards = shards.clone().skip(first).chain(shards.take(first));
-        for (index, shard) in shards.clone() {
-            let mut limit = max_match;
-            let mut length = match longest_shard {
-                // Most shards do not even have that.
-                Some(_) => longest,
-                None if index == first => max_match,
-                None => longest + 1,
-            };
-            while (min_match..=limit).contains(&length) {
-                let ranks = shard.find(suffix(length));
-                let is_longest = length == longest;
-                if ranks.is_empty() {
-                    limit = length - 1;
-                } else {
-                    found.ranges[index] = ranks;
-                    if !is_longest {
-                        longest = length;
-                        longest_shard = Some(index);
-                    }
-                }
-                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
-                length = longest + if is_longest { 1 } else { step };
+        if let Some(first) = shards.next() {
+            let lacks = |shorter: usize| !first.contains(suffix(max_match - shorter));
+            let mut shorter = 0..(max_match + 1).saturating_sub(min_match);
+            // All but one token occurs most often: half of all matches are one of these two.
+            if shorter.len() > 1 && lacks(1) {
+                shorter.start = 2;
+            } else {
+                shorter.end = shorter.end.min(1);
             }
+            longest = max_match - gallop(shorter, lacks);
         }
-        found.length = if longest_shard.is_some() { longest } else { 0 };
-        // The shards after that one know already.
-        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
-        for (index, shard) in shards.take_while(is_before) {
-            found.ranges[index] = shard.find(suffix(longest));
+        for shard in shards {
+            let has = |length: usize| shard.contains(suffix(length));
+            longest = gallop(longest + 1..max_match + 1, has) - 1;
+        }
+        if longest < min_match {
+            *found = Match::default();
+        } else {
+            self.find(suffix(longest), found);
         }
     }
 
@@ -193,7 +180,7 @@ impl Shards {
             if is_cold {
                 shard.fetch(positions, found.length, length);
             }
-            shard.touch(positions, found.length);
+            shard.touch(positions, found.length, length);
             shard.disk_latency.note(started.elapsed(), positions.len());
             let row = |&position| shard.row(position, found.length, length, before, tokens);
             rows.extend(positions.iter().map(row));

@@ -11,18 +11,9 @@ from specds.demo.measure import timed
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from specds.bench.generation.requests import Batch
-    from specds.bench.generation.ways import Target, Way
-
-
-@dataclass(frozen=True)
-class Mode:
-    """How tokens are chosen: a name and keyword arguments of `model.generate`."""
-
-    name: str
-    settings: dict[str, Any]
+    from specds.bench.generation.ways import Batch, Target, Way
 
 
 @dataclass
@@ -75,7 +66,7 @@ class Plan:
     Attributes:
         target: The model.
         ways: Baselines and drafters.
-        modes: How tokens are chosen.
+        modes: How tokens are chosen: keyword arguments of `model.generate`, by name.
         batches: The calls, by size of batch.
         runs: How often each call is made.
         seed: Every way starts a call from the same state of the random generator.
@@ -84,7 +75,7 @@ class Plan:
 
     target: Target
     ways: Sequence[Way]
-    modes: Sequence[Mode]
+    modes: Mapping[str, dict[str, Any]]
     batches: dict[int, list[Batch]]
     runs: int
     seed: int
@@ -110,12 +101,26 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
     cells = []
     for size, batches in plan.batches.items():
         refused = _warm_up(plan, batches)
-        for mode in plan.modes:
-            found = [Cell(mode.name, size, way, reason=refused.get(way)) for way in plan.ways]
+        for mode, settings in plan.modes.items():
+            found = [Cell(mode, size, way, reason=refused.get(way)) for way in plan.ways]
             running = [cell for cell in found if cell.reason is None]
-            _measure_cells(plan, running, mode.settings, partial(progress, mode.name))
+            _measure_cells(plan, running, settings, partial(progress, mode))
             cells += found
     return cells
+
+
+def batches_of(prompts: Sequence[list[int]], size: int) -> list[Batch]:
+    """Cuts prompts into batches of `size`; an incomplete last batch is left out.
+
+    Single prompts keep their order. Larger batches are made of prompts of about the same length.
+    """
+    if len(prompts) < size:
+        raise ValueError(
+            f"{len(prompts)} prompts make no batch of {size}: give more prompts, or a smaller "
+            "--batch"
+        )
+    ordered = sorted(prompts, key=len) if size > 1 else prompts
+    return [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
 
 
 def _measure_cells(
@@ -138,14 +143,14 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
     The longest sizes the static cache, so nothing is compiled again later. Where passes are
     recorded as CUDA graphs, our loop does all calls, as drafts need passes of many sizes.
     """
-    ordered = sorted(batches, key=lambda batch: batch.length, reverse=True)
+    ordered = sorted(batches, key=lambda batch: max(map(len, batch)), reverse=True)
     refused: dict[Way, str] = {}
     for way in plan.ways:
         chosen = ordered if way.is_ours and plan.has_queue else [ordered[0], ordered[-1]]
         try:
             call = way.start()
-            for mode, batch in product(plan.modes, chosen):
-                call(batch, mode.settings)
+            for settings, batch in product(plan.modes.values(), chosen):
+                call(batch, settings)
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
             refused[way] = " ".join(str(error).split()) or type(error).__name__
     return refused

@@ -125,10 +125,6 @@ impl DraftSource for Text {
         self.root().map_or(0, |found| self.places.longest(found))
     }
 
-    fn match_position(&self) -> Option<usize> {
-        self.places.place_of_longest(self.root()?)
-    }
-
     fn boxed_clone(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
     }
@@ -370,12 +366,6 @@ impl Places {
                 }
             }
         }
-    }
-
-    /// The position at which the latest of the longest matches of a node continues.
-    fn place_of_longest(&self, found: &Found) -> Option<usize> {
-        let places = self.0[found.range.clone()].iter().rev();
-        Some(places.max_by_key(|place| place.length)?.next as usize)
     }
 
     /// The longest match of a node.
