@@ -104,7 +104,7 @@ proptest! {
     #[test]
     fn each_tenant_keeps_the_latest_and_none_loses_an_equal_share(
         steps in steps(),
-        max_kib in 20_usize..27,
+        max_kib in 18_usize..24,
     ) {
         let memory = memory(max_kib << 10);
         let mut oracle = Oracle::default();

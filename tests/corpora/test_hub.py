@@ -246,7 +246,7 @@ ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
 @pytest.mark.parametrize(
     ("spec", "files", "options", "message"),
     [
-        ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none`"),
+        ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none` on"),
         ("org/table", ROW, {"revision": "v2"}, "`org/table` has no revision `v2`"),
         (
             "org/table",

@@ -94,7 +94,7 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
 
 
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
-    with pytest.raises(ValueError, match="no key `min_probability`"):
+    with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(vllm_config(min_probability=0.1))
     with pytest.raises(ValueError, match="one rank only"):
         vllm.Proposer(vllm_config(ranks=2, step_cost="measured"))
