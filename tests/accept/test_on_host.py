@@ -58,10 +58,10 @@ def redrawing_walk(logits, tree, emitter, choose):
     """REST's rule as its code has it: a new draw after the tree has missed one."""
     path, node = [], -1
     while True:
-        token = choose(emitter.token_ids, logits[node + 1])
+        token = choose(emitter, logits[node + 1])
         children = np.flatnonzero((tree.parents == node) & (tree.token_ids == token))
         if len(children) == 0:
-            emitter.emit(choose(emitter.token_ids, logits[node + 1]))
+            emitter.emit(choose(emitter, logits[node + 1]))
             return path
         emitter.emit(token)
         node = int(children[0])

@@ -20,6 +20,9 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
     result = json.loads(out)
     assert code == 0
     assert result["token_ids"] == alone["token_ids"]
+    told = run(*GENERATE[:-1], *options, "--drafter", "hierarchy:demo-tiny", "--verbose")[2]
+    assert "redundancy" in told
+    assert "level demo-tiny" in told
     level = result["stats"]["levels"]["demo-tiny"]
     assert level["num_drafted"] == result["stats"]["num_draft_tokens"] > 0
     assert result["stats"]["redundancy"] == pytest.approx(

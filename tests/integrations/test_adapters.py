@@ -105,6 +105,14 @@ def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path)
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
 
 
+def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
+    (tmp_path / "kept").write_bytes(b"damaged")
+    settings = {"snapshot": str(tmp_path / "kept"), "memory": "shared"}
+    model = llama_cpp.DraftModel(settings, vocab_size=10)
+    assert "the snapshot is not used" in caplog.text
+    assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
+
+
 def test_llama_cpp_gets_an_array_of_its_own_type():
     model = llama_cpp.DraftModel({}, 3, max_length=len(TEXT) + 4)
     buffer = np.array([*TEXT, 3, 1, 2, 3], np.intc)
