@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -171,11 +171,15 @@ fn a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there() {
     let keys = file(&path, "keys.bin");
     fs::rename(&keys, folder.path().join("keys")).unwrap();
     symlink(folder.path().join("keys"), &keys).unwrap();
+    // So is what another user owns, who could change it later; only root can give a file away.
+    let is_given = chown(file(&path, "firsts.bin"), Some(1), None).is_ok();
     let datastore = merge(&[&path], &merged, false).unwrap();
     datastore.verify().unwrap();
     assert_eq!(read_all(&merged).len(), 1 + 3 * 6);
     assert!(!file(&merged, "keys.bin").is_symlink());
-    assert_eq!(file(&merged, "tokens.bin").metadata().unwrap().nlink(), 2);
+    let num_names = |name| file(&merged, name).metadata().unwrap().nlink();
+    assert_eq!(num_names("tokens.bin"), 2);
+    assert_eq!(num_names("firsts.bin"), if is_given { 1 } else { 2 });
 
     let mut content = fs::read(&keys).unwrap();
     content[0] ^= 1;

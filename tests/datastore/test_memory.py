@@ -91,6 +91,35 @@ def test_a_snapshot_killed_in_mid_write_leaves_the_old_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["memory"]
 
 
+OPENS_IN_8_MB = """
+import resource, sys
+from pathlib import Path
+from specds.drafters import Memory
+fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+most = (int(fields["VmData"].split()[0]) << 10) + (8 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+memory = Memory.open(sys.argv[1], 32_000, max_bytes=1 << 20)
+assert 900_000 < memory.num_bytes <= memory.max_bytes
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.parametrize(
+    ("num_tenants", "num_texts", "length"),
+    [(1, 3000, 1000), (1000, 30_000, 25), (30_000, 30_000, 1)],
+)
+def test_a_snapshot_of_any_size_is_opened_within_the_bytes_of_the_memory(
+    tmp_path, num_tenants, num_texts, length
+):
+    memory, random = Memory(32_000), np.random.default_rng(0)
+    for number in range(num_texts):
+        memory.insert(str(number % num_tenants), random.integers(0, 32_000, length))
+    memory.save(tmp_path / "memory")
+    assert memory.num_bytes > 16 << 20
+    command = [sys.executable, "-c", OPENS_IN_8_MB, str(tmp_path / "memory")]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
 BESIDE = """
 import sys
 from specds.drafters import FusedDrafter, Memory

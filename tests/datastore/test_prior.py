@@ -79,11 +79,13 @@ def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
     assert (tmp_path / "b.weights").read_bytes() == learned
     run(*learn, "--out", tmp_path / "c.weights", "--weights", "none")
     assert (tmp_path / "c.weights").read_bytes() != learned
-    # From what was learned before, it goes on.
+    # From what was learned before, it goes on; who reads that meanwhile keeps it.
+    (tmp_path / "read.weights").hardlink_to(tmp_path / "a.weights")
     code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--weights", tmp_path / "a.weights")
     assert code == 0
     assert "after" in out
     assert (tmp_path / "a.weights").read_bytes() != learned
+    assert (tmp_path / "read.weights").read_bytes() == learned
     shutil.copy(folder / "answers.jsonl", tmp_path / "more.jsonl")
     run(*learn, tmp_path / "more.jsonl", "--out", tmp_path / "d.weights", "--json")
     assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"

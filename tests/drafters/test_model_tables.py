@@ -157,6 +157,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "own"))
     load_tables(small_model(True), 2)
     assert [path.parent.name for path in tmp_path.rglob("*.npz")] == ["own"]
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
     monkeypatch.delenv("SPECDS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "specds"

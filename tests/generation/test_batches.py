@@ -4,7 +4,16 @@ import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
-from models import GREEDY, Drafter, Session, prompt, random_drafter, tiny_model
+from models import (
+    GREEDY,
+    Drafter,
+    Recorder,
+    Session,
+    mixed_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
 from specds.generation import custom_generate, generate
 from specds.verify import StaticRunner
 
@@ -93,6 +102,24 @@ def test_sessions_are_finished_when_one_of_them_fails():
     with pytest.raises(RuntimeError, match="out of ideas"):
         generate(tiny_model("llama"), ids, drafter, max_new_tokens=9)
     assert [session.finished for session in drafter.sessions] == [1, 1]
+
+
+@pytest.mark.parametrize("last", [2, 5])
+def test_a_streamer_that_fails_ends_the_session_and_harms_no_later_text(last):
+    class Failing(Recorder):
+        def put(self, value):
+            super().put(value)
+            if len(self.received) == last:
+                raise RuntimeError("the reader is gone")
+
+    model = tiny_model("llama")
+    settings = {"max_new_tokens": 20, **GREEDY}
+    expected = model.generate(prompt(), **settings).tolist()
+    drafter = mixed_drafter(expected[0])
+    with pytest.raises(RuntimeError, match="the reader is gone"):
+        generate(model, prompt(), drafter, streamer=Failing(), **settings)
+    assert [session.finished for session in drafter.sessions] == [1]
+    assert generate(model, prompt(), drafter, **settings).sequences.tolist() == expected
 
 
 def test_a_session_that_fails_to_finish_leaves_none_open(monkeypatch):

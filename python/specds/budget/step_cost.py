@@ -119,8 +119,8 @@ def measure(
         clock: Seconds since some moment.
 
     Returns:
-        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. The least, because
-        other work on the machine only adds to them.
+        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the
+        machine can only add to them.
     """
 
     def timed(size: int) -> float:
