@@ -37,6 +37,9 @@ format: dev ## format and mend what can be mended
 bench: dev ## microbenchmarks of the core on the standard library
 	cargo bench
 
+bench-against: dev ## this version beside a commit, in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
+	$(BIN)/python benches/against.py --commit $(COMMIT) $(ARGS)
+
 bench-start: dev ## how long the first commands take, and a keystroke in `specds view`; ARGS="--datastore PATH --demo"
 	$(BIN)/python benches/first_minutes.py $(ARGS)
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from transformers import LogitsProcessorList
 
-from specds.accept.on_device import Chooser, PassRequest
-from specds.demo.measure import synchronise
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
+from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.loading import load_model
 from specds.verify.static import StaticRunner, runner_class
@@ -71,7 +72,7 @@ def verification_costs(
     )
     last = int(token_ids[-1])
     request = PassRequest(
-        Chooser(LogitsProcessorList(), do_sample=False), NUM_PREDICTIONS, vocab_size
+        Sampler(LogitsProcessorList(), do_sample=False), NUM_PREDICTIONS, vocab_size
     )
 
     def step(tree: TokenTree | None) -> None:

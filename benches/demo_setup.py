@@ -15,8 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from specds import Datastore
-from specds.bench.generation.measure import Cell, Plan, measure
-from specds.bench.generation.requests import Request, batches
+from specds.bench.generation.measure import Cell, Plan, batches_of, measure
 from specds.bench.generation.ways import Target
 from specds.demo.held_out import Prompt, build_stdlib, prompts
 from specds.loading import load_model
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.generation.measure import Mode
     from specds.bench.generation.ways import Way
     from specds.bench.harness import Row
 
@@ -61,14 +59,15 @@ def demo(num_prompts: int) -> Iterator[Demo]:
 
 
 def over_seeds(
-    setup: Demo, ways: Sequence[Way], new_tokens: int, mode: Mode, num_seeds: int
+    setup: Demo, ways: Sequence[Way], new_tokens: int, mode: str, settings: dict, num_seeds: int
 ) -> list[Cell]:
     """Every way over the prompts, one run a seed; greedy texts need no more than one."""
-    requests = [Request(ids[0].tolist(), new_tokens) for ids in setup.ids()]
-    calls, cells = {1: batches(requests, 1)}, [Cell(mode.name, 1, way) for way in ways]
-    seeds = range(num_seeds if mode.settings["do_sample"] else 1)
-    for seed in track(seeds, mode.name, console=Console(stderr=True)):
-        plan = Plan(Target(setup.model), ways, [mode], calls, 1, 1000 * seed, warm_memory=True)
+    calls = {1: batches_of([ids[0].tolist() for ids in setup.ids()], 1)}
+    cells = [Cell(mode, 1, way) for way in ways]
+    modes = {mode: {**settings, "max_new_tokens": new_tokens}}
+    seeds = range(num_seeds if settings["do_sample"] else 1)
+    for seed in track(seeds, mode, console=Console(stderr=True)):
+        plan = Plan(Target(setup.model), ways, modes, calls, 1, 1000 * seed, warm_memory=True)
         for cell, measured in zip(cells, measure(plan), strict=True):
             if measured.reason is not None:
                 raise RuntimeError(f"{cell.way.name}: {measured.reason}")

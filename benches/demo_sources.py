@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from demo_setup import demo, over_seeds, parser_of, same_texts, show
 from specds import FusedConfig, FusedDrafter
-from specds.bench.generation.measure import Mode
 from specds.bench.generation.report import FIGURES, rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
-from specds.demo.measure import MODES
+from specds.demo.held_out import MODES
 from specds.drafters.model_tables import load_tables
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def main() -> None:
     with demo(options.prompts) as setup:
         chosen = [*ways(setup, options.budget, options.only)]
         for name, settings in MODES.items():
-            mode = Mode(name, settings)
-            cells = over_seeds(setup, chosen, options.new_tokens, mode, options.seeds)
+            cells = over_seeds(setup, chosen, options.new_tokens, name, settings, options.seeds)
             show(table(name, same_texts(rows_of(cells)), name_of, FIGURES))
 
 

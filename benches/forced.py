@@ -6,7 +6,6 @@ accept them, and every forward is the real arithmetic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,8 @@ import torch
 
 from shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
-from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import PLAIN, Result, Target, Way, baseline_way, own_calls
 from specds.bench.harness import tokenizer_of
 from specds.bench.transcripts import read_files
@@ -27,17 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from specds.bench.generation.requests import Batch
+    from specds.bench.generation.ways import Batch
     from specds.bench.harness import Row
     from specds.drafters import Drafter
     from specds.verify.inputs import Inputs
 
 
-@dataclass(frozen=True)
-class Recorded(Request):
+class Recorded(list[int]):
     """A prompt with its answer."""
 
-    answer_ids: tuple[int, ...] = ()
+    answer_ids: list[int]
 
 
 class NotAsRecordedError(Exception):
@@ -87,11 +84,12 @@ def forced(
     call = own_calls(target, make, budget)
 
     def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
-        for row, request in enumerate(batch.requests):
-            text = torch.tensor([*request.prompt_ids, *request.answer_ids])
+        for row, prompt in enumerate(batch):
+            text = torch.tensor([*prompt, *prompt.answer_ids])
             Forces.texts[row, : len(text)] = text
-        result = call(batch, settings)
-        answers = [list(request.answer_ids[: batch.num_tokens]) for request in batch.requests]
+        shortest = min(len(prompt.answer_ids) for prompt in batch)
+        result = call(batch, settings | {"max_new_tokens": shortest})
+        answers = [prompt.answer_ids[:shortest] for prompt in batch]
         if result.token_ids != answers:
             raise NotAsRecordedError(f"{result.token_ids} emitted for {answers}")
         return result
@@ -121,12 +119,11 @@ def measure_forced(
     target = Target(random_model(shape, device=device, dtype=dtype), Forced)
     Forces.texts = None
     require_support(target.model, verification=Forced)
-    requests = [
-        Recorded(each.prompt_ids.tolist(), len(answer), answer)
-        for each in read_files(answers, loaded, limit)
-        for answer in [tuple(each.completion_ids[:new_tokens].tolist())]
-    ]
-    longest = max(len(each.prompt_ids) + len(each.answer_ids) for each in requests)
+    prompts = []
+    for each in read_files(answers, loaded, limit):
+        prompts.append(Recorded(each.prompt_ids.tolist()))
+        prompts[-1].answer_ids = each.completion_ids[:new_tokens].tolist()
+    longest = max(len(each) + len(each.answer_ids) for each in prompts)
     num_rows = 1 << (batch - 1).bit_length()
     Forces.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
     # What a model of random weights predicts would not be what the record's has.
@@ -137,6 +134,6 @@ def measure_forced(
     ]
     if compiled:
         ways.insert(0, baseline_way("compiled", target))
-    greedy = Mode("forced", {"do_sample": False})
-    plan = Plan(target, ways, [greedy], {batch: batches(requests, batch)}, runs, 0, True)
+    modes = {"forced": {"do_sample": False, "max_new_tokens": new_tokens}}
+    plan = Plan(target, ways, modes, {batch: batches_of(prompts, batch)}, runs, 0, True)
     return rows_of(measure(plan))

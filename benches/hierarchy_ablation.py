@@ -20,7 +20,6 @@ import torch
 
 from demo_setup import demo, over_seeds, parser_of, same_texts, show, table_of
 from specds import FusedDrafter
-from specds.bench.generation.measure import Cell, Mode
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from demo_setup import Demo
+    from specds.bench.generation.measure import Cell
     from specds.bench.harness import Row
     from specds.drafters import Drafter
     from specds.hierarchy.config import Ablation
@@ -106,10 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with demo(options.prompts) as setup:
         chosen = [*ways(setup, options.only)]
         for name in [options.mode] if options.mode else MODES:
-            mode = Mode(name, MODES[name])
-            cells = over_seeds(setup, chosen, options.new_tokens, mode, options.seeds)
+            cells = over_seeds(setup, chosen, options.new_tokens, name, MODES[name], options.seeds)
             # Levels sample by their own numbers: of sampled texts the distribution is the same.
-            rows = rows_of(cells) if mode.settings["do_sample"] else same_texts(rows_of(cells))
+            rows = rows_of(cells) if MODES[name]["do_sample"] else same_texts(rows_of(cells))
             table = table_of(("",), COLUMNS, name)
             for cell, row in zip(cells[1:], rows[1:], strict=True):
                 table.add_row(cell.way.name, *figures(cell, row))

@@ -20,13 +20,13 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from demo_setup import demo, show, table_of
 from specds import Datastore, FusedDrafter
-from specds.accept.on_device import Chooser, follow, report
+from specds.accept.on_device import follow, report
 from specds.accept.on_host import Emitter, Sampler
 from specds.bench.transcripts import Transcript, read_files
 from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import MOST_NODES, CostModel
-from specds.decoding import Decoding, Limits, Row
+from specds.decoding import Decoding, Row
 from specds.loading import load_tokenizer
 from specds.verify import StaticRunner
 from stand_in_device import StandInDevice
@@ -86,9 +86,7 @@ def replay(drafter, model, request, budget, device, loop=Decoding):
     row.session.set_step_time(device.step_s)
     sizes = {"prompt_length": len(prompt), "max_length": max_length, "max_nodes": MOST_NODES}
     runner = Replaying(model, **sizes)
-    limits = Limits(max_length, vocab_size, vocab_size)
-    chooser = Chooser(GREEDY, do_sample=False)
-    decoding = loop(runner, limits, budget, chooser, perf_counter)
+    decoding = loop(runner, budget, max_length, vocab_size, perf_counter)
     device.rest()
     with torch.no_grad():
         decoding.run([row], None)

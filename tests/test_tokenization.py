@@ -140,5 +140,5 @@ def test_what_the_hub_has_is_refused_at_once_where_it_cannot_be_reached(code):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert "Error: cannot reach the hub for `org/none`: check the network" in done.stderr
+    assert "cannot reach the hub for `org/none`: check the network" in done.stderr
     assert "Retrying" not in done.stderr

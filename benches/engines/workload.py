@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def write():
 
     tokenizer = load_tokenizer("demo")
     WORK.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(DATASTORE, ignore_errors=True)
     build_stdlib(tokenizer, Path(DATASTORE))
     texts = [prompt.text for prompt in held_out_prompts(NUM_PROMPTS)]
     token_ids = [tokenizer(text)["input_ids"] for text in texts]
@@ -30,9 +32,9 @@ def prompts():
 
 
 def model_path():
-    import specds
+    from specds.loading import demo_models
 
-    return str(Path(specds.__file__).parent / "demo" / "models" / "main")
+    return str(demo_models() / "main")
 
 
 def other_datastore(folder):

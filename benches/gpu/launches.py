@@ -13,7 +13,8 @@ from transformers import LogitsProcessorList
 
 from index.report import Figure
 from specds._core import TokenTree
-from specds.accept.on_device import Chooser, PassRequest
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
 from specds.verify.static import StaticRunner
 from specds.verify.tree_attention import kernel_reason
 
@@ -97,7 +98,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
 
             logits = compute()
             counts.append(launches(compute, device))
-            request = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, VOCAB)
+            request = PassRequest(Sampler(LogitsProcessorList(), do_sample=False), 8, VOCAB)
             accepting = launches(partial(runner._accept, inputs, logits, request), device)
             runner.close()
         of_layer = (counts[1] - counts[0]) / (many - few)

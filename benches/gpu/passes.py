@@ -12,8 +12,9 @@ from transformers import LogitsProcessorList
 
 from index.report import Figure
 from shapes import random_model
-from specds.accept.on_device import Chooser, PassRequest
-from specds.demo.measure import synchronise
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
+from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
 from specds.verify.recordings import CudaRecording, SharedMemory
@@ -54,7 +55,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
         model, prompt_length=PROMPT, max_length=FEW_SLOTS, max_nodes=max(options.widths)
     )
     runner.prefill_rows([torch.arange(PROMPT)[None] % vocab_size])
-    greedy = PassRequest(Chooser(LogitsProcessorList(), do_sample=False), 8, vocab_size)
+    greedy = PassRequest(Sampler(LogitsProcessorList(), do_sample=False), 8, vocab_size)
     for width in options.widths:
         states = {
             layer.in_features: layer.weight.new_empty(width, layer.in_features).normal_()

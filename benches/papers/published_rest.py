@@ -26,7 +26,6 @@ MAX_MATCH, MIN_MATCH = 16, 2
 MAX_OCCURRENCES = 5000
 CONTINUATION = 10
 
-PAYLOAD_OFFSET = 4096
 PAST_END = -1
 
 NodePath = tuple[int, ...]
@@ -41,7 +40,7 @@ class Section:
         self._bits = element_bits
         self._mask = np.uint64((1 << element_bits) - 1)
         # Overlapping words, one from each byte on: an element is within the word it begins in.
-        raw = np.memmap(path, dtype=np.uint8, mode="r", offset=PAYLOAD_OFFSET)
+        raw = np.memmap(path, dtype=np.uint8, mode="r")
         self._words = np.ndarray((len(raw) - 7,), dtype="<u8", buffer=raw, strides=(1,))
 
     @classmethod
@@ -51,8 +50,11 @@ class Section:
         if len(shards) != 1:
             raise ValueError(f"{datastore} has {len(shards)} shards: this reads one alone")
         folder = datastore / f"shard-{shards[0]['id']}"
-        facts = json.loads((folder / "shard.json").read_text())[name]
-        return cls(folder / f"{name}.bin", facts["element_bits"], facts["count"])
+        facts = json.loads((folder / "shard.json").read_text())
+        largest, count = max(facts["vocab_size"] - 1, facts["separator"]), facts["num_tokens"]
+        token_bits, position_bits = 16 if largest < 1 << 16 else 24, (count - 1).bit_length()
+        bits = token_bits if name == "tokens" else max(position_bits, 1)
+        return cls(folder / f"{name}.bin", bits, count)
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         first_bits = np.asarray(indices, dtype=np.int64) * self._bits

@@ -57,28 +57,8 @@ __all__ = [
     "warm_up",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    AdedDrafter="drafters",
-    BuildOptions="build",
-    Chat="generation",
-    CorpusOptions="corpora",
-    FusedConfig="drafters",
-    FusedDrafter="drafters",
-    HierarchyDrafter="hierarchy",
-    NGrammysDrafter="drafters",
-    PromptLookupDrafter="drafters",
-    RestDrafter="drafters",
-    accelerate="generation",
-    build_datastore="build",
-    build_from_token_ids="build",
-    check_model="verify",
-    custom_generate="generation",
-    generate="generation",
-    open_corpus="corpora",
-    release="verify",
-    warm_up="generation.warming",
-)
+_HOMES = ("corpora", "build", "drafters", "verify", "hierarchy", "generation", "generation.warming")
+__getattr__ = lazy(__name__, *_HOMES)
 
 
 def _open(path: str) -> Datastore:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 
 EXTRAS = {
@@ -30,11 +31,7 @@ def advice(package: str) -> str:
 
 
 def imported(module: str) -> Any:
-    """A module of a package that comes with an extra.
-
-    Raises:
-        ImportError: It is not installed; the message says how to.
-    """
+    """A module of a package that comes with an extra."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
@@ -44,24 +41,30 @@ def imported(module: str) -> Any:
         raise ImportError(advice(package)) from error
 
 
-def lazy(package: str, **homes: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+def lazy(package: str, *homes: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: the names of its `__all__` are looked for when asked for.
 
     Args:
         package: Its name.
-        homes: The module below it that each name is of.
+        homes: The modules below it that have them, the quick ones first.
     """
 
     def find(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute {name!r}")
-        try:
-            value = getattr(import_module(f"{package}.{homes[name]}"), name)
-        except ModuleNotFoundError as error:
-            if error.name not in EXTRAS:
-                raise
-            raise ImportError(advice(str(error.name))) from error
-        setattr(sys.modules[package], name, value)
-        return value
+        if name in sys.modules[package].__all__:
+            for home in homes:
+                value = getattr(_module(f"{package}.{home}"), name, None)
+                if value is not None:
+                    setattr(sys.modules[package], name, value)
+                    return value
+        raise AttributeError(f"module '{package}' has no attribute {name!r}")
 
     return find
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise ImportError(advice(error.name)) from error

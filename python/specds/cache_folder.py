@@ -33,22 +33,14 @@ def read_kept(path: Path, max_bytes: int) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Writes a cached file.
-
-    Raises:
-        OSError: It cannot be written, or other users can write its folder.
-    """
+    """Writes a cached file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_own(path.parent)
     write_whole(path, content)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a temporary file and renames it, so readers see all of it or none.
-
-    Raises:
-        OSError: It cannot be written; what is at the path stays.
-    """
+    """Writes a temporary file and renames it, so readers see all of it or none."""
     unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as file:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specds.accept.on_device import PassRequest, likeliest_on_host
-from specds.accept.on_host import Emitter, Sampler, accept_greedy, walk
+from specds.accept.on_host import Emitter, Sampler, walk
 from specds.drafters.session import EMPTY_TREE, Silence
 from specds.stats import GenerationStats
 from specds.verify.static import StaticRunner
@@ -24,28 +24,13 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.accept.noise import Noise
-    from specds.accept.on_device import Chooser, Decision
+    from specds.accept.on_device import Decision
     from specds.budget.policy import Budget
     from specds.drafters.session import Session
     from specds.verify.generic import Runner
 
     # The accepted nodes of each row, and what the target predicts at all of them.
     _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What bounds the drafts of a request.
-
-    Attributes:
-        max_length: Most tokens of a sequence, prompt and its padding included.
-        vocab_size: Of the model.
-        known_tokens: Token ids from this one on are not in the drafter's vocabulary.
-    """
-
-    max_length: int
-    vocab_size: int
-    known_tokens: int
 
 
 @dataclass
@@ -84,10 +69,7 @@ class Row:
     def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
         """Emits what the target chose; returns the accepted nodes."""
         num_before = len(self.emitter.emitted)
-        if self.sampler.is_argmax:
-            path = accept_greedy(logits, tree, self.emitter)
-        else:
-            path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
+        path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
         self._note(num_before, len(path))
         return path
 
@@ -119,43 +101,40 @@ class Row:
             self._begin(self.new)
 
 
+@dataclass
 class Decoding:
     """Decodes sequences together: one draft each and one forward pass over all, a step.
 
-    Args:
+    Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
-        limits: Of the drafts.
         budget: How many nodes of the drafts are verified.
-        chooser: Chooses the tokens of all rows alike, where it can; used where the runner decides
-            by itself what is accepted.
+        max_length: Most tokens of a sequence, prompt and its padding included.
+        vocab_size: Of the model.
         clock: Tells the seconds, for the statistics.
         noise: What samples are drawn by; None where each sampler draws for itself.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        limits: Limits,
-        budget: Budget,
-        chooser: Chooser | None,
-        clock: Callable[[], float],
-        noise: Noise | None = None,
-    ) -> None:
+    runner: Runner
+    budget: Budget
+    max_length: int
+    vocab_size: int
+    clock: Callable[[], float]
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
         self.stats = GenerationStats()
-        self._runner = runner
-        self._noise = noise
         # The runner that also accepts, where one does.
-        self._accepts: tuple[StaticRunner, Chooser] | None = None
-        if chooser is not None and isinstance(runner, StaticRunner) and runner.accepts:
-            self._accepts = runner, chooser
-        self._limits = limits
-        self._budget = budget
-        self._watch = _Stopwatch(self.stats, clock)
+        self._accepts: StaticRunner | None = None
+        self._watch = _Stopwatch(self.stats, self.clock)
         # What a device does not wait for: it comes after the next launch.
         self._late: list[Callable[[], None]] = []
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
+        runner, sampler = self.runner, rows[0].sampler
+        is_decided = sampler.is_of_logits and (sampler.is_argmax or not rows[0].session.proposes)
+        if is_decided and isinstance(runner, StaticRunner) and runner.accepts:
+            self._accepts = runner
         self._prefill(rows, chunk_size)
         active = list(rows)
         self._dismiss(active)
@@ -170,7 +149,7 @@ class Decoding:
 
     def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         prompts = [row.prompt_ids for row in rows]
-        logits = [*self._runner.prefill_rows(prompts, chunk_size)[:, None]]
+        logits = [*self.runner.prefill_rows(prompts, chunk_size)[:, None]]
         self._watch.lap("prefill_s")
         for row, of_row in zip(rows, logits, strict=True):
             row.accept(of_row, None)
@@ -186,15 +165,15 @@ class Decoding:
         paths, predictions = accept(rows, trees)
         self._watch.lap("accept_s")
         kept = zip(paths, rows, strict=True)
-        self._runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
+        self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._watch.lap("compact_s")
         for tree, path in zip(trees, paths, strict=True):
             size = 0 if tree is None else len(tree)
             self._late.append(partial(self.stats.record_draft, size, len(path)))
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
-            row.observe(tree, None if self._budget.pauses else of_row)
+            row.observe(tree, None if self.budget.pauses else of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
-        self._late.append(self._budget.record(new, self._watch.since_lap()))
+        self._late.append(self.budget.record(new, self._watch.since_lap()))
         if self._accepts is None:
             self._catch_up()
         self._watch.lap("observe_s")
@@ -207,7 +186,7 @@ class Decoding:
 
     def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Verifies the drafts and follows them here."""
-        logits = self._runner.verify_rows([row.new[-1] for row in rows], trees)
+        logits = self.runner.verify_rows([row.new[-1] for row in rows], trees)
         self._watch.lap("forward_s")
         by_row = zip(rows, logits, trees, strict=True)
         paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
@@ -215,12 +194,11 @@ class Decoding:
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
-        runner, choose = self._accepts  # type: ignore[misc]
-        most = 0 if self._budget.pauses else max(row.num_predictions for row in rows)
-        wait = runner.launch(
+        most = 0 if self.budget.pauses else max(row.num_predictions for row in rows)
+        wait = self._accepts.launch(  # type: ignore[union-attr]
             [row.new[-1] for row in rows],
             trees,
-            PassRequest(choose, most, self._limits.known_tokens, self._noise_of(rows, trees)),
+            PassRequest(rows[0].sampler, most, rows[0].known_tokens, self._noise_of(rows, trees)),
         )
         self._catch_up()
         decided = wait()
@@ -234,22 +212,22 @@ class Decoding:
     def _noise_of(
         self, rows: Sequence[Row], trees: Sequence[TokenTree | None]
     ) -> torch.Tensor | None:
-        if self._noise is None:
+        if self.noise is None:
             return None
         depths = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
         positions = [len(row.emitter.emitted) for row in rows]
-        return self._noise.ahead([row.number for row in rows], positions, depths + 1)
+        return self.noise.ahead([row.number for row in rows], positions, depths + 1)
 
     def _predictions(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
     ) -> Sequence[NDArray[np.int64] | None]:
         """What the sessions get; in a pause nothing: it takes as long as all but the model."""
         most = max(row.num_predictions for row in rows)
-        if most == 0 or self._budget.pauses:
+        if most == 0 or self.budget.pauses:
             return [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
-        predictions = likeliest_on_host(joined, most, self._limits.known_tokens)
+        predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
         ends = accumulate(map(len, logits))
         parts = zip(rows, logits, ends, strict=True)
         return [
@@ -260,15 +238,15 @@ class Decoding:
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
         """What is to be verified; None where nothing can be gained."""
         # The deepest node that can still be emitted: the pass itself gives one token more.
-        max_depths = [self._limits.max_length - row.emitter.length - 1 for row in rows]
+        max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
         if max(max_depths) > 0:
-            self._budget.prepare()
+            self.budget.prepare()
         self._watch.lap("measure_s")
-        trees = self._budget.draft([row.session for row in rows], max_depths)
+        trees = self.budget.draft([row.session for row in rows], max_depths)
         for tree in trees:
             if tree is not None:
                 # In Python: between two passes numpy takes 20 us for this.
-                refuse_tokens_beyond(self._limits.vocab_size, max(tree.token_ids.tolist()))
+                refuse_tokens_beyond(self.vocab_size, max(tree.token_ids.tolist()))
         return trees
 
     def _dismiss(self, rows: list[Row]) -> None:
@@ -276,7 +254,7 @@ class Decoding:
         for number in reversed(range(len(rows))):
             if rows[number].emitter.finished:
                 if len(rows) > 1:
-                    self._runner.leave(number)
+                    self.runner.leave(number)
                 rows[number] = rows[-1]
                 rows.pop()
 

@@ -159,8 +159,8 @@ def counted(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the units that people use: ``3 h 5 min``, ``42 s``."""
+    """A time in the units that people use: ``3 h 5 min``, ``42 s``, ``0.2 s``."""
     if seconds < 99.5:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

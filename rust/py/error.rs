@@ -34,7 +34,6 @@ pub(crate) fn py_err(error: Error) -> PyErr {
         | Error::Truncated { .. }
         | Error::Corrupt { .. }
         | Error::Checksum(_)
-        | Error::Mismatch(_)
         | Error::Snapshot { .. } => FormatError::new_err(message),
         Error::OutOfMemory(_) => PyMemoryError::new_err(message),
         Error::BuildFailed => PyRuntimeError::new_err(message),

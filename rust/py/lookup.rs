@@ -158,8 +158,8 @@ impl Datastore {
         patterns: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let patterns = lists_of_integers(patterns, "patterns")?;
-        let counts = self.work(py, |datastore| datastore.count_batch(&patterns))?;
-        int64(py, counts)
+        let found = self.work(py, |datastore| datastore.find_batch(&patterns))?;
+        int64(py, found.iter().map(lookup::Match::count))
     }
 
     /// The most frequent tokens after a match or after a pattern, and their exact counts.
@@ -229,8 +229,7 @@ impl Datastore {
     ) -> PyResult<Bound<'py, PyArray2<i64>>> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let rows = self.work(py, |datastore| {
-            let found = patterns.iter().map(|pattern| datastore.find(pattern));
-            Ok(datastore.count_next_batch(&found.collect::<specds::Result<Vec<_>>>()?))
+            Ok(datastore.count_next_batch(&datastore.find_batch(&patterns)?))
         })?;
         let width = self.opened()?.vocab_size() as usize;
         let rows: Result<Vec<i64>, _> = rows.into_iter().map(i64::try_from).collect();

@@ -89,7 +89,7 @@ impl Memory {
         opened.map(Self::from).map_err(py_err)
     }
 
-    /// Adds a text that is complete; one that the tenant has already is of use again.
+    /// Adds a text that is complete, unless the tenant has it already.
     ///
     /// Of a text that does not fit into the whole memory, the end is kept.
     ///

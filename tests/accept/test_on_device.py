@@ -9,17 +9,11 @@ from hypothesis.extra.numpy import arrays
 from transformers import LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from models import (
-    GREEDY,
-    prompt,
-    random_drafter,
-    random_tree,
-    tiny_model,
-)
+from models import GREEDY, prompt, random_drafter, random_tree, tiny_model
 from passes import Accepting
 from reference import path_to
+from specds.accept import Sampler
 from specds.accept.on_device import (
-    Chooser,
     PassRequest,
     decisions,
     follow,
@@ -33,7 +27,6 @@ from specds.verify import StaticRunner, static
 from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
-GREEDILY = Chooser(LogitsProcessorList(), do_sample=False)
 
 
 def walked(token_ids, parents, choices):
@@ -86,7 +79,7 @@ class Says:
     def __init__(self, texts):
         self.texts = texts
 
-    def __call__(self, logits, depths, noise):
+    def everywhere(self, logits, depths, noise):
         return self.texts.gather(1, depths)
 
 
@@ -165,9 +158,11 @@ def test_predictions_come_with_the_decision(settings):
 
 def test_processors_that_look_at_tokens_are_left_to_the_walk():
     penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.2)])
-    assert Chooser.of(penalty, do_sample=True) is None
-    assert Chooser.of(penalty, do_sample=False) is None
-    assert Chooser.of(LogitsProcessorList(), do_sample=False).is_argmax
+    for do_sample in (True, False):
+        assert not Sampler(penalty, do_sample=do_sample).is_of_logits
+        assert Sampler(LogitsProcessorList(), do_sample=do_sample).is_of_logits
+        kept = Sampler(LogitsProcessorList(), do_sample=do_sample, keep_scores=True)
+        assert not kept.is_of_logits
 
 
 @settings(max_examples=50, deadline=None)

@@ -18,9 +18,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from exact_law import ToyModel, distance, law_of
 from models import prompt, random_tree
 from reference import TokenTree, path_to
-from specds.accept import Emitter, Sampler, accept_greedy, walk
+from specds.accept import Emitter, Sampler, walk
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text
@@ -36,83 +37,31 @@ def all_trees(max_nodes):
                     yield TokenTree(token_ids, parents, [0.5] * num_nodes)
 
 
-@pytest.fixture(scope="module")
-def target():
-    """A distribution of the next token for each text shorter than the horizon."""
-    rng = np.random.default_rng(3)
-    texts = itertools.chain.from_iterable(
-        itertools.product(range(NUM_TOKENS), repeat=length) for length in range(HORIZON + 1)
-    )
-    return {text: rng.dirichlet([0.6] * NUM_TOKENS) for text in texts}
+def distances(rule, trees, monkeypatch):
+    """How far the law of a text is from the target's: `rule` on a tree, then plain decoding."""
+    target, sampler = ToyModel(NUM_TOKENS, 5), Sampler(LogitsProcessorList(), do_sample=True)
+    for tree in trees:
 
-
-def rows_of(tree, target):
-    """What a forward pass over `tree` would give, as probabilities: a row per node, root first."""
-    texts = [()]
-    for node in range(len(tree)):
-        texts.append((*texts[tree.parents[node] + 1], int(tree.token_ids[node])))
-    return torch.tensor(np.array([target.get(text, np.ones(NUM_TOKENS)) for text in texts]))
-
-
-class Scripted:
-    """A sampler that draws what a script says, and knows how likely that was."""
-
-    def __init__(self, script):
-        self.draws, self.weight = iter(script), 1.0
-
-    def __call__(self, _, row, __=None):
-        token = next(self.draws)
-        self.weight *= float(row[token])
-        return token
-
-
-def law_of_text(rule, tree, target):
-    """The exact law of the first `HORIZON` tokens: `rule` on the tree, then plain decoding.
-
-    All scripts of draws together are all outcomes, each with the probability of its draws.
-    """
-    rows = rows_of(tree, target)
-    law = dict.fromkeys(itertools.product(range(NUM_TOKENS), repeat=HORIZON), 0.0)
-    scripts = [()]
-    while scripts:
-        script = scripts.pop()
-        choose = Scripted(script)
-        criteria = StoppingCriteriaList([MaxLengthCriteria(1 + HORIZON)])
-        emitter = Emitter(torch.zeros(1, 1, dtype=torch.long), criteria)
-        try:
-            rule(rows, tree, emitter, choose)
+        def program(tree=tree):
+            criteria = StoppingCriteriaList([MaxLengthCriteria(1 + HORIZON)])
+            emitter = Emitter(torch.zeros(1, 1, dtype=torch.long), criteria)
+            rule(target.run([0], tree), tree, emitter, sampler)
             while not emitter.finished:
-                walk(rows_of_text(emitter.emitted, target), None, emitter, choose)
-        except StopIteration:
-            scripts += [(*script, token) for token in range(NUM_TOKENS)]
-            continue
-        law[tuple(emitter.emitted)] += choose.weight
-    return law
+                logits = target.run([0, *emitter.emitted], chain([]))
+                walk(logits, None, emitter, sampler)
+            return tuple(emitter.emitted)
 
-
-def rows_of_text(tokens, target):
-    return torch.tensor(target[tuple(tokens)])[None]
-
-
-def true_law(target):
-    return {
-        text: float(np.prod([target[text[:i]][token] for i, token in enumerate(text)]))
-        for text in itertools.product(range(NUM_TOKENS), repeat=HORIZON)
-    }
-
-
-def total_variation(law, other):
-    return sum(abs(law[text] - other[text]) for text in law) / 2
+        yield distance(law_of(program, monkeypatch)[0], target.law([0], HORIZON))
 
 
 def redrawing_walk(logits, tree, emitter, choose):
     """REST's rule as its code has it: a new draw after the tree has missed one."""
     path, node = [], -1
     while True:
-        token = choose(emitter.token_ids, logits[node + 1])
+        token = choose(emitter, logits[node + 1])
         children = np.flatnonzero((tree.parents == node) & (tree.token_ids == token))
         if len(children) == 0:
-            emitter.emit(choose(emitter.token_ids, logits[node + 1]))
+            emitter.emit(choose(emitter, logits[node + 1]))
             return path
         emitter.emit(token)
         node = int(children[0])
@@ -121,20 +70,17 @@ def redrawing_walk(logits, tree, emitter, choose):
             return path
 
 
-def test_law_of_the_text_is_the_targets_for_every_tree(target):
-    expected = true_law(target)
+def test_law_of_the_text_is_the_targets_for_every_tree(monkeypatch):
     trees = list(all_trees(3))
     assert len(trees) == 1 + 3 + 15 + 105
-    worst = max(total_variation(law_of_text(walk, tree, target), expected) for tree in trees)
-    assert worst <= 1e-12
+    assert max(distances(walk, trees, monkeypatch)) <= 1e-6
 
 
-def test_redrawing_after_a_mismatch_fails_the_same_check(target):
-    expected = true_law(target)
+def test_redrawing_after_a_mismatch_fails_the_same_check(monkeypatch):
     trees = [tree for tree in all_trees(2) if len(tree)]
-    distances = [total_variation(law_of_text(redrawing_walk, t, target), expected) for t in trees]
-    assert max(distances) > 0.1
-    assert min(distances) > 1e-3
+    found = list(distances(redrawing_walk, trees, monkeypatch))
+    assert max(found) > 0.1
+    assert min(found) > 1e-3
 
 
 def chain(tokens):
@@ -152,10 +98,11 @@ def test_greedy_and_walk_agree_on_random_trees(seed):
     logits = torch.from_numpy(rng.normal(size=(len(tree) + 1, 3)))
     limit = MaxLengthCriteria(4 + int(rng.integers(1, 6)))
     walked, greedy = emitter_for([limit]), emitter_for([limit])
-    sampler = Sampler(LogitsProcessorList(), do_sample=False)
-    assert sampler.is_argmax
-    path = walk(logits, tree, walked, sampler)
-    assert accept_greedy(logits, tree, greedy) == path
+    plain = Sampler(LogitsProcessorList(), do_sample=False)
+    kept = Sampler(LogitsProcessorList(), do_sample=False, keep_scores=True)
+    assert (plain.is_argmax, kept.is_argmax) == (True, False)
+    path = walk(logits, tree, walked, kept)
+    assert walk(logits, tree, greedy, plain) == path
     assert greedy.emitted == walked.emitted
     assert greedy.finished == walked.finished
     assert tree.token_ids[path].tolist() == greedy.emitted[: len(path)]
@@ -166,8 +113,9 @@ def test_greedy_and_walk_agree_on_random_trees(seed):
 def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
     logits = torch.tensor([[1.0, *tie, 2.0]], dtype=torch.float64)
     emitter = emitter_for()
-    accept_greedy(logits, None, emitter)
-    walk(logits, None, emitter, Sampler(LogitsProcessorList(), do_sample=False))
+    for kept in (False, True):
+        sampler = Sampler(LogitsProcessorList(), do_sample=False, keep_scores=kept)
+        walk(logits, None, emitter, sampler)
     assert emitter.emitted == [1, 1]
 
 
@@ -205,7 +153,7 @@ def test_kept_scores_and_logits_are_those_of_the_call_and_no_views_of_the_pass()
         sampler = Sampler(made, do_sample=False, keep_scores=True, keep_logits=True)
         assert not sampler.is_argmax
         logits = torch.tensor([0.0, 5.0, 1.0], dtype=torch.float64 if made else torch.float32)
-        assert sampler(prompt(4), logits) == (2 if made else 1)
+        assert sampler(emitter_for(), logits) == (2 if made else 1)
         logits.zero_()
         assert sampler.logits[0].tolist() == [[0.0, 5.0, 1.0]]
         assert sampler.scores[0].tolist() == [[0.0, -float("inf") if made else 5.0, 1.0]]
@@ -230,7 +178,7 @@ def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(process
     before = logits.clone()
     sampler = Sampler(LogitsProcessorList(processors), do_sample=True)
     torch.manual_seed(1)
-    sampled = [sampler(prompt(4), row) for row in logits]
+    sampled = [sampler(emitter_for(), row) for row in logits]
     torch.manual_seed(1)
     for row, token in zip(before.clone(), sampled, strict=True):
         scores = sampler.logits_processor(prompt(4), row[None].float())

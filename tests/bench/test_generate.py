@@ -8,14 +8,12 @@ import pytest
 from html_pages import Page
 from replays import code_answers
 from specds.bench.generation import report
-from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import altered, rows_of, way_label
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import Result, Target, Way
-from specds.loading import load_tokenizer
 from specds.stats import GenerationStats
 
-GREEDY = {"do_sample": False}
+GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
 class FakeClock:
@@ -42,24 +40,24 @@ class FakeWay:
         self.calls += 1
         # Two calls warm up, and two requests make a run.
         pace = self.drift if self.calls > 4 else 1
-        self.clock.now += pace * (1 + self.seconds * (batch.num_tokens - 1))
+        self.clock.now += pace * (1 + self.seconds * (settings["max_new_tokens"] - 1))
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
         stats.prefill_s, stats.draft_s, stats.total_s = 1.0, 0.5, 4.0
         stats.forward_s = self.forward_s
-        return Result([list(self.text)] * len(batch.requests), stats)
+        return Result([list(self.text)] * len(batch), stats)
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr("specds.demo.measure.perf_counter", clock)
+    monkeypatch.setattr("specds.bench.generation.measure.perf_counter", clock)
     return clock
 
 
 def rows_by(model, ways):
     """The rows of two runs over two requests."""
-    calls = {1: batches([Request([1, 2], 4)] * 2, 1)}
-    return rows_of(measure(Plan(Target(model), ways, [Mode("greedy", GREEDY)], calls, 2, 0, True)))
+    calls = {1: batches_of([[1, 2]] * 2, 1)}
+    return rows_of(measure(Plan(Target(model), ways, {"greedy": GREEDY}, calls, 2, 0, True)))
 
 
 def test_figures_are_those_of_the_clock(clock, tiny_model):
@@ -167,30 +165,3 @@ def test_a_changed_text_fails_the_command(command, files, monkeypatch):
     )
     assert code == 1
     assert "a drafter changed the text" in err
-
-
-def test_what_cannot_be_measured_is_told_in_one_line(command, files, tmp_path):
-    one = ("--transcripts", files / "one.jsonl")
-    tiny = ("--model", "demo-tiny", "--device", "cpu", "--drafter", "prompt-lookup")
-    other = load_tokenizer("demo")
-    other.add_tokens(["<one more>"])
-    other.save_pretrained(tmp_path / "other")
-    large = tmp_path / "large.jsonl"
-    large.write_text(json.dumps({"prompt_ids": [4096], "completion_ids": [1]}))
-    for arguments, message in (
-        (one, "no target: give a model by --model"),
-        (("--model", "demo-tiny"), "no prompts"),
-        ((*tiny, "--transcripts", large), "holds 4096 at position 0"),
-        ((*tiny, "--transcripts", large, "--tokenizer", tmp_path / "other"), "the model has 4096"),
-        ((*one, *tiny, "--runs", "0"), "runs must be at least 1, got 0"),
-        ((*one, *tiny, "--batch", "0"), "a batch must hold at least 1 prompt, got 0"),
-        ((*one, *tiny, "--batch", "3"), "2 prompts make no batch of 3"),
-        ((*one, *tiny, "--drafter", "rest"), "drafter `rest` needs a datastore"),
-        ((*one, *tiny, "--baseline", "best"), "no baseline `best`: choose of generate"),
-        ((*one, *tiny, "--modes", "best"), "no mode `best`: choose of greedy, sampled"),
-        ((*one, *tiny, "--modes", ","), "no mode: choose of greedy, sampled"),
-    ):
-        code, out, err = command(*arguments)
-        assert (code, out) == (1, ""), message
-        assert message in err
-        assert err.count("\n") == 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import specds
 from browser import rendered
 from html_pages import Page
+from models import Drafter, random_tree
 from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
@@ -66,17 +67,8 @@ def chain(token_ids, probs=None):
 
 
 def random_trees(seed):
-    """A drafter whose trees are random, deep and shallow nodes mixed."""
-
-    def choose(context, max_nodes):
-        random = np.random.default_rng([seed, len(context)])
-        edges = {}
-        for _ in range(max_nodes):
-            parent = int(random.integers(-1, len(edges)))
-            edges.setdefault((parent, int(random.integers(4))), None)
-        return [token for _, token in edges], [parent for parent, _ in edges]
-
-    return Fake(choose)
+    """Trees of every size, deep and shallow nodes mixed."""
+    return Drafter(lambda rng, at, n: random_tree(np.random.default_rng([seed, at]), n % 7, 4))
 
 
 # The loop.
@@ -333,23 +325,3 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
     assert 'class="drafted"' in shown
     assert "accepted" in shown
     assert 'class="token' in shown
-
-
-def test_what_cannot_be_run_is_told_in_one_line(replay_command, files, tmp_path):
-    one = ("--transcripts", files / "one.jsonl")
-    small = ("--datastore", files / "small.specds")
-    for arguments, message, expected in (
-        ((*one, "--drafter", "rest"), "drafter `rest` needs a datastore", 1),
-        ((*one, "--drafter", "tokengrams"), "drafter `tokengrams` needs a datastore", 1),
-        ((*one, *small, "--drafter", "best"), "no drafter `best`: choose of fused, rest, aded", 1),
-        ((*one, *small, "--budget", "8,x"), "`x` is no size", 2),
-        ((*one, *small, "--budget", "0"), "budget `0` is no number of nodes", 2),
-        ((*one, "--drafter", "arctic-suffix"), "no tokenizer", 1),
-        ((*one, *small, "--shape", "best"), "'best' is not one of", 2),
-        (("--transcripts", tmp_path / "none.jsonl", *small), "no such file", 1),
-        ((*one, files / "one.jsonl", *small), "rename those that share a name", 1),
-    ):
-        code, out, err = replay_command(*arguments)
-        assert (code, out) == (expected, "")
-        assert message in err
-        assert err.count("\n") == 1

@@ -55,10 +55,13 @@ def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
 
 IDS = {"prompt": "a", "completion_ids": [1, 2, 3]}
 BAD_ROWS = {
-    "no pairs": ({**IDS, "suggested": 3}, r"`suggested` must be a list of pairs, not int"),
-    "too few": ({**IDS, "suggested": [[0, 1]]}, r"has 1 pairs, the completion 3 tokens"),
-    "no pair": ({**IDS, "suggested": [[0, 1], [1], [0, 0]]}, r"holds \[1\] at position 1: no pair"),
-    "more right": ({**IDS, "suggested": [[2, 1], [0, 0]]}, r"holds \[2, 1\] at position 0: it has"),
+    "no pairs": ({**IDS, "suggested": 3}, r"`suggested` must be a list of 3 pairs"),
+    "too few": ({**IDS, "suggested": [[0, 1]]}, r"`suggested` must be a list of 3 pairs"),
+    "no pair": ({**IDS, "suggested": [[0, 1], [1], [0, 0]]}, r"holds \[1\] at position 1, not how"),
+    "more right": (
+        {**IDS, "suggested": [[2, 1], [0, 0]]},
+        r"holds \[2, 1\] at position 0, not how",
+    ),
     "very long": ({**IDS, "suggested": [[0, 9999], [0, 1]]}, r"at most 1024"),
     "group": ({**IDS, "group": 7}, r"`group` must be a text, not int"),
     "expected": ({**IDS, "predicted_output_ids": [-1]}, r"`predicted_output_ids` holds -1"),

@@ -7,11 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import specds
-from curve import verification_costs
 from forced import measure_forced
 from gpu.__main__ import main
 from replays import code_answers
-from shapes import config_of, random_model
+from shapes import config_of
 from specds.bench.replay.measure import Trace, replay
 from specds.bench.transcripts import Transcript, read_transcripts
 
@@ -58,14 +57,6 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
     assert row["mean_acceptance_length"] > 1.2
     assert row["num_tokens"] == plain["num_tokens"] == 40
     assert (plain["num_drafts"], plain["num_draft_tokens"]) == (38, 0)
-
-
-def test_a_pass_is_timed_by_its_nodes(monkeypatch):
-    monkeypatch.setattr("curve.REPEATS", 1)
-    rows = verification_costs(random_model("tiny"), 16, (4, 9))
-    assert [row["num_nodes"] for row in rows] == [0, 4, 9]
-    assert rows[0]["ratio"] == 1
-    assert all(row["seconds"] > 0 for row in rows)
 
 
 def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, capsys):

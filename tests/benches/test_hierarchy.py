@@ -6,9 +6,8 @@ import pytest
 
 import hierarchy_ablation as ablation
 from models import GREEDY, prompt, tiny_model
-from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.requests import Request, batches
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.stats import GenerationStats, LevelStats
@@ -27,8 +26,8 @@ def test_a_row_tells_what_a_hierarchy_came_to():
         baseline_way("generate", target),
         Way("sd", partial(own_calls, target, make, 32), is_ours=True),
     ]
-    calls = {1: batches([Request(prompt()[0].tolist(), 12)], 1)}
-    cells = measure(Plan(target, ways, [Mode("greedy", GREEDY)], calls, 1, 0, True))
+    calls, greedy = {1: batches_of(prompt()[0:1].tolist(), 1)}, GREEDY | {"max_new_tokens": 12}
+    cells = measure(Plan(target, ways, {"greedy": greedy}, calls, 1, 0, True))
     tokens, sigma, eta, speed, of_small, of_tiny, at_costs = ablation.figures(
         cells[1], rows_of(cells)[1]
     )

@@ -42,44 +42,6 @@ def test_our_counts_are_those_of_a_scan(tmp_path):
 # Made text.
 
 
-def test_made_text_is_of_the_4_grams_of_its_corpus_and_not_a_copy():
-    corpus = np.random.default_rng(0).integers(4, size=1500).astype(np.uint16)
-    round_text = np.concatenate([corpus, corpus[:16]]).tobytes()
-    rows = made_text.MadeText(corpus).batch(0, chains=20)
-    assert rows.shape == (20, made_text.LENGTH)
-
-    def share_found(size):
-        windows = np.lib.stride_tricks.sliding_window_view(rows, size, axis=1).reshape(-1, size)
-        # Two bytes a token: a match at an odd byte would be none.
-        return np.mean([any(at % 2 == 0 for at in _places(round_text, w)) for w in windows])
-
-    assert share_found(4) == 1
-    assert 0.05 < share_found(12) < 0.5
-    again, other = made_text.MadeText(corpus).batch(0, 20), made_text.MadeText(corpus).batch(1, 20)
-    assert (rows == again).all()
-    assert (rows != other).any()
-
-
-def _places(text, pattern):
-    at = text.find(pattern.tobytes())
-    while at >= 0:
-        yield at
-        at = text.find(pattern.tobytes(), at + 1)
-
-
-def test_made_text_comes_in_batches(tmp_path, monkeypatch):
-    source = write(tmp_path / "source", [[0, 1, 2, 3, 0, 2] * 5])
-    monkeypatch.setattr(made_text, "CHAINS", 2)
-    made = made_text.write(tmp_path / "made", source, 5 * (made_text.LENGTH + 1))
-    assert made.num_tokens == 5 * (made_text.LENGTH + 1)
-    text = made_text.MadeText(source.tokens)
-    expected = np.concatenate([text.batch(0, 2), text.batch(1, 2), text.batch(2, 1)])
-    assert (np.array(made.tokens).reshape(5, -1) == expected).all()
-    # What is skipped is what a build has been given.
-    skipped = [part for part, _ in made.batches(num_tokens=600, skip=2)]
-    assert (np.concatenate(skipped) == expected[2:].ravel()).all()
-
-
 # Processes and the table.
 
 

@@ -9,11 +9,9 @@ import torch
 
 from models import VOCAB_SIZE, tiny_model
 from papers import __main__ as command
-from papers import hsddw, n_grammys, retrieval
-from papers.answers import Answer, Setup, lengths, markdown
-from specds import RestDrafter
+from papers import hsddw, n_grammys
+from papers.answers import Answer, Setup, markdown
 from specds.build import DatastoreBuilder
-from specds.drafters import RestConfig
 
 TEXT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 4, 6] * 3
 
@@ -33,7 +31,7 @@ def answer(number=0, source="mtbench"):
 
 @pytest.fixture
 def setup(datastore, monkeypatch):
-    made = Setup()
+    made = Setup(new_tokens=8)
     made.__dict__.update(datastores=[datastore], recorded=[answer(0), answer(1)])
     model = tiny_model("llama")
     made.__dict__["demo"] = (model, None)
@@ -42,36 +40,14 @@ def setup(datastore, monkeypatch):
     return made
 
 
-def test_a_table_has_a_row_a_drafter_and_a_column_a_set(datastore):
-    drafters = {"2": RestDrafter(datastore, RestConfig(max_match=2)), "16": RestDrafter(datastore)}
-    rows = [*lengths("n_max", drafters, [answer(0), answer(1, "other")], budget=8)]
-    assert [list(row) for row in rows] == [["n_max", "mtbench", "other"]] * 2
-    assert markdown(rows).splitlines()[:2] == [
-        "| n_max | mtbench | other |",
-        "| --- | ---: | ---: |",
-    ]
-
-
-def test_random_continuations_are_eight_of_eight_tokens_that_occur(setup):
-    session = retrieval.RandomDrafter(setup.datastore).session([1, 2])
-    tree = session.draft(64)
-    paths = [tuple(tree.token_ids[path].tolist()) for path in tree.paths()]
-    text = [*TEXT, VOCAB_SIZE]
-    ends = [tuple(text[i + 2 : i + 10]) for i in range(len(TEXT)) if text[i : i + 2] == [1, 2]]
-    assert 0 < len(paths) <= 8
-    assert all(any(end[: len(path)] == path for end in ends) for path in paths)
-
-
-def test_tasks_are_told_by_the_number_of_the_question(setup):
-    assert list(next(retrieval.aded_tasks(setup))) == ["task", "writing", "roleplay"]
-
-
-def test_rows_of_a_mixed_draft_are_counted_by_their_source(setup):
-    rows = {row.pop("share of drafts"): row for row in n_grammys.mixed(setup)}
-    allocated = rows["rows from the context"]
-    assert sum(int(share.rstrip(" %")) for share in allocated.values()) == pytest.approx(100, abs=5)
-    assert allocated["0"] not in ("0 %", "100 %")
-    assert rows["tokens accepted of context"]["0"] == "0 %"
+# One part indexes the whole standard library.
+@pytest.mark.parametrize("part", [p for p in command.PARTS if p != "aded-sampling"])
+def test_every_part_makes_a_table(setup, monkeypatch, part):
+    for name, value in {"ROWS": (1, 3), "LENGTHS": (2, 4), "REPEATS": 1}.items():
+        monkeypatch.setattr(n_grammys, name, value)
+    head, line, *rows = markdown([*command.PARTS[part][1](setup)]).splitlines()
+    assert rows
+    assert {row.count("|") for row in (head, line, *rows)} == {head.count("|")}
 
 
 def test_a_model_that_drafts_for_itself_is_never_rejected_and_never_pays(setup):
@@ -85,14 +61,6 @@ def test_a_model_that_drafts_for_itself_is_never_rejected_and_never_pays(setup):
     assert found.cost == pytest.approx(2 + 10 * 0.19)
     other = hsddw.replay(setup, ["small"], "sd", [answer()], 5)
     assert len(other.entropies[1]) == sum(map(lt, other.accepted, other.windows))
-
-
-def test_a_call_of_many_rows_is_timed_beside_one_of_a_token(setup, monkeypatch):
-    for name, value in {"ROWS": (1, 3), "LENGTHS": (2, 4), "REPEATS": 1}.items():
-        monkeypatch.setattr(n_grammys, name, value)
-    times = n_grammys.slow_downs(setup.demo[0], 8)
-    assert times[1, 0] == 1
-    assert sorted(times) == [(1, 0), (1, 2), (1, 4), (3, 2), (3, 4)]
 
 
 def test_parts_are_chosen_by_name_and_say_what_they_need(tmp_path, capsys):

@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,16 +36,6 @@ def test_prefixes_are_counted_as_a_naive_count_does(rows):
         for row, length, count in zip(*published_rest.count_prefixes(rows), strict=True)
     }
     assert found == expected
-
-
-@pytest.mark.parametrize("bits", [1, 9, 16, 24, 27, 32])
-def test_packed_elements_are_read_back(tmp_path, bits):
-    values = np.random.default_rng(bits).integers(1 << bits, size=50)
-    packed = sum(int(value) << (index * bits) for index, value in enumerate(values))
-    payload = packed.to_bytes((50 * bits + 7) // 8, "little")
-    (tmp_path / "section.bin").write_bytes(bytes(4096) + payload + bytes(8))
-    section = published_rest.Section(tmp_path / "section.bin", bits, 50)
-    assert section[np.arange(50)].tolist() == values.tolist()
 
 
 def test_continuations_are_all_that_follow_the_longest_suffix_in_order(tmp_path):

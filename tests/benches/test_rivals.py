@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
 from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
-from rivals.answers import RivalAbsentError, RivalAnswerError, prompt_lookup
-from rivals.prompt_lookup import PromptLookupDrafter
+from rivals.answers import RivalAbsentError, RivalAnswerError
 from rivals.suffix_automaton import SuffixAutomatonDrafter
-from specds.bench.engines import ENTRANTS, engines_of
+from specds.bench.engines import ENTRANTS, check_names, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
@@ -25,17 +24,6 @@ texts = st.lists(tokens, min_size=1, max_size=20)
 @pytest.fixture(scope="module")
 def datastore(tmp_path_factory):
     return build_tiny(tmp_path_factory.mktemp("rivals") / "tiny.specds")
-
-
-@patient
-@given(texts, st.integers(1, 5))
-def test_prompt_lookup_of_transformers_is_the_naive_one(context, max_nodes):
-    drafted = PROMPT_LOOKUP.session(context[:1])
-    drafted.observe(context[1:])
-    assert drafted.draft(max_nodes).token_ids.tolist() == prompt_lookup(context, max_nodes)
-
-
-PROMPT_LOOKUP = PromptLookupDrafter()
 
 
 def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
@@ -117,28 +105,6 @@ class MemmapIndex:
         return counts
 """
 
-FAKE_DRAFTRETRIEVER = """
-class Writer:
-    def __init__(self, path, vocab_size):
-        self.path, self.documents = path, []
-
-    def add_entry(self, token_ids):
-        self.documents.append(token_ids)
-
-    def finalize(self):
-        with open(self.path, "w") as file:
-            file.write(repr(self.documents))
-
-
-class Reader:
-    def __init__(self, path):
-        with open(path) as file:
-            self.documents = eval(file.read())
-
-    def search(self, context, choices):
-        DRAFT
-"""
-
 
 @contextmanager
 def installed(monkeypatch, folder, name, code):
@@ -206,27 +172,13 @@ def test_a_rival_that_counts_wrong_is_refused_before_it_is_timed(monkeypatch, tm
         assert row["mean_acceptance_length"] is row["draft_p50_us"] is None
 
 
-WRONG_DRAFTS = {
-    "beyond the vocabulary": ("return [[[9]]]", "refused", "token 9 drafted"),
-    "text": ("return [[['a']]]", "failed", "not supported"),
-    "half a token": ("return [[[1.5]]]", "refused", "no tree of tokens"),
-    "breaks down": ("raise SystemExit('out of luck')", "failed", "out of luck"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_DRAFTS)
-def test_a_rival_whose_drafts_are_none_is_refused(monkeypatch, tmp_path, datastore, name):
-    draft, status, reason = WRONG_DRAFTS[name]
-    code = FAKE_DRAFTRETRIEVER.replace("DRAFT", draft)
-    with installed(monkeypatch, tmp_path, "draftretriever", code) as python:
-        cells = run_rival("draftretriever", datastore, python, REQUESTS)
-    assert {cell.status for cell in cells} == {status}
-    assert reason in cells[0].reason
-
-
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
 def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
     for name in (name for name, takes in TAKES_DATASTORE.items() if takes):
         cells = run_rival(name, datastore, python, REQUESTS)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(ENTRANTS, name, entrants(python)[name])
+            with pytest.raises(ValueError, match="needs a datastore: give one by --datastore"):
+                check_names([name], datastore=False, model=False)

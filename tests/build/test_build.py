@@ -13,7 +13,6 @@ import specds.build.local
 from specds import BuildOptions, Datastore, build_datastore
 from specds.build import compact, estimate_build
 from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
-from specds.corpora.document import corpus_of
 
 TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]
 
@@ -43,7 +42,7 @@ class Part:
 def corpus(texts=TEXTS, *, parts=1, fails_after=None, name="texts"):
     size = -(-len(texts) // parts)
     cut = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
-    return corpus_of(name, [Part(texts, fails_after) for texts in cut])
+    return Corpus(name, tuple(Part(texts, fails_after) for texts in cut))
 
 
 def files(folder):
@@ -146,7 +145,9 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
     def logged(fails_in):
         ends = [3 if name == fails_in else None for name in "abcde"]
         made = zip("abcde", texts, ends, strict=True)
-        return corpus_of("logged", [Logged(text, end, str(log), name) for name, text, end in made])
+        return Corpus(
+            "logged", tuple(Logged(text, end, str(log), name) for name, text, end in made)
+        )
 
     options = BuildOptions(max_shard_tokens=60)
     with pytest.raises(RuntimeError, match="the power is gone"):
@@ -165,7 +166,7 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
 
 def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_tokenizer):
     options = BuildOptions(max_shard_tokens=60)
-    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)), None)
+    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)))
     with pytest.raises(RuntimeError):
         build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
@@ -182,7 +183,7 @@ def of_files(folder):
             path /= "d.py"
         path.write_text(json.dumps({"text": name}))
         parts.extend(open_corpus(str(folder / name)).parts)
-    return corpus_of("files", [*parts, Part(tuple(TEXTS), 30)])
+    return Corpus("files", (*parts, Part(tuple(TEXTS), 30)))
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "b.jsonl", "c/d.py"])
@@ -222,39 +223,36 @@ def test_documents_are_added_once_and_compacted_to_one_build(tmp_path, demo_toke
     assert files(shard) == files(whole)
 
 
-def test_an_estimate_is_near_what_the_build_then_takes(tmp_path, demo_tokenizer):
-    texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
-    made = corpus(texts, parts=30)
-    estimate = estimate_build(made, demo_tokenizer)
-    report = build_datastore(made, demo_tokenizer, tmp_path / "d")
-    assert estimate.num_tokens == pytest.approx(report.num_tokens, rel=0.1)
-    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
-    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.25)
-    assert 0 < estimate.sampled_documents < 3000
-    assert estimate.seconds > 0
-    assert estimate.num_shards == 1
-    halved = estimate_build(made, demo_tokenizer, BuildOptions(max_tokens=100_000))
-    assert halved.num_tokens == 100_000
-    unknown = Corpus("stream", made.parts, None)
-    assert estimate_build(unknown, demo_tokenizer).num_tokens is None
-    shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
-    assert shards.num_shards == pytest.approx(estimate.num_tokens / 100_000, abs=2)
-
-
-def test_an_estimate_of_a_larger_corpus_is_near_what_it_takes(
-    tmp_path, demo_tokenizer, monkeypatch
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_an_estimate_is_near_what_the_build_then_takes(
+    tmp_path, demo_tokenizer, monkeypatch, is_sampled
 ):
-    monkeypatch.setattr("specds.build.estimate._READ_BYTES", 4 << 20)
-    monkeypatch.setattr("specds.build.estimate._SAMPLE_BYTES", 200_000)
-    # Later documents are longer, and a larger shard has wider positions.
-    texts = [f"value_{index} = {index * index}\n" * (1 + index // 4) for index in range(800)]
-    made, options = corpus(texts), BuildOptions(prior_tokens=0)
+    texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
+    if is_sampled:
+        monkeypatch.setattr("specds.build.estimate._READ_BYTES", 4 << 20)
+        monkeypatch.setattr("specds.build.estimate._SAMPLE_BYTES", 200_000)
+        # Later documents are longer, and a larger shard has wider positions.
+        texts = [f"value_{i} = {i * i}\n" * (1 + i // 4) for i in range(800)]
+    made, options = (
+        corpus(texts, parts=30),
+        BuildOptions(**{"prior_tokens": 0} if is_sampled else {}),
+    )
     estimate = estimate_build(made, demo_tokenizer, options)
     report = build_datastore(made, demo_tokenizer, tmp_path / "d", options)
-    assert report.num_documents > 5 * estimate.sampled_documents
-    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
     assert estimate.num_tokens == pytest.approx(report.num_tokens, rel=0.1)
-    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.1)
+    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
+    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.1 if is_sampled else 0.25)
+    assert 0 < estimate.sampled_documents < report.num_documents / (5 if is_sampled else 1)
+    assert estimate.seconds > 0
+    assert estimate.num_shards == 1
+
+
+def test_an_estimate_knows_limits_and_shards(demo_tokenizer):
+    made = corpus([f"value_{index} = {index * index}\n" * 40 for index in range(3000)], parts=30)
+    halved = estimate_build(made, demo_tokenizer, BuildOptions(max_tokens=100_000))
+    assert halved.num_tokens == 100_000
+    shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
+    assert shards.num_shards == pytest.approx(shards.num_tokens / 100_000, abs=2)
 
 
 PEAK = """

@@ -51,7 +51,7 @@ class Made:
 
     seed: int
     num_documents: int = 150
-    num_bytes = None
+    num_bytes = 0
 
     @property
     def state(self):
@@ -76,7 +76,7 @@ class Broken:
 
     error: type[Exception]
     arguments: tuple
-    num_bytes = None
+    num_bytes = 0
     state = ""
 
     def __iter__(self):
@@ -97,7 +97,7 @@ class Held:
 
     part: Made
     folder: Path
-    num_bytes = None
+    num_bytes = 0
     state = ""
 
     def __iter__(self):
@@ -133,7 +133,7 @@ def add_worker(cluster):
 
 
 def made(*parts):
-    return Corpus("made", parts or tuple(Made(seed) for seed in range(5)), None)
+    return Corpus("made", parts or tuple(Made(seed) for seed in range(5)))
 
 
 def build(path, corpus, engine="ray", progress=None, **options):
@@ -237,7 +237,7 @@ def test_error_behind_a_limit_is_not_met(cluster, tmp_path):
 
 
 def test_empty_corpora_are_refused(cluster, tmp_path):
-    for corpus in (Corpus("none", (), None), made(Made(0, num_documents=0))):
+    for corpus in (Corpus("none", ()), made(Made(0, num_documents=0))):
         with pytest.raises(ValueError, match="the corpus is empty"):
             build(tmp_path / "d", corpus)
         assert not list(tmp_path.iterdir())

@@ -33,7 +33,8 @@ def log(tmp_path):
 def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log):
     build(tmp_path / "d", [[1, 2, 3, 4]], vocab_size=100, separator=99)
     before = Datastore.open(tmp_path / "d")
-    remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=[[11, 12], [3, 4]])
+    of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
+    remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=of_bob)
     report = refresh(tmp_path / "d", log, "ann", NONE)
     assert (report.num_texts, report.num_added_documents) == (3, 4)
     now = Datastore.open(tmp_path / "d")
@@ -42,7 +43,8 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
         assert before.count(document) == 0
     assert (now.num_documents, now.num_tokens) == (5, report.num_tokens)
     assert left(log, "ann") == []
-    assert left(log, "bob") == [[11, 12]], "what the datastore has leaves everybody's memory"
+    # What the datastore has leaves everybody's memory.
+    assert left(log, "bob") == [of_bob[0], of_bob[2]]
     again = refresh(tmp_path / "d", log, "ann", NONE)
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
@@ -111,9 +113,6 @@ def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, d
     session.finish()
     drafter.save(log)
     arguments = ("refresh", path, "--from-memory", log, "--tenant", "ann", "--json")
-    code, _, err = run(*arguments)
-    assert (code, err.count("\n")) == (1, 1)
-    assert "name its tokenizer" in err
     code, out, _ = run(*arguments, "--tokenizer", "demo")
     assert (code, json.loads(out)["num_texts"], json.loads(out)["num_left"]) == (0, 1, 0)
     store = Datastore.open(path)
@@ -121,4 +120,4 @@ def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, d
     assert store.count(ids) == 1
     code, out, _ = run("refresh", path, "--from-memory", log)
     assert code == 0
-    assert "left in memory" in out
+    assert "left" in out

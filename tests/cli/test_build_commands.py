@@ -1,6 +1,7 @@
 """The commands that write datastores: what they make, what they leave behind, how they fail."""
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -8,169 +9,92 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import Annotated
+from pathlib import Path
 
 import pytest
-import typer
 
-from specds import Datastore, build_datastore, open_corpus
+from specds import Datastore
 
-TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
 SPECDS = [sys.executable, "-m", "specds"]
+TEXT = "def mul(a, b):\n    return a * b\n" * 9
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.fixture(scope="module")
-def datastore(tmp_path_factory, demo_tokenizer):
-    """A datastore of a small text file."""
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "code.txt").write_text(TEXT)
-    corpus = open_corpus(str(folder / "code.txt"))
-    build_datastore(corpus, demo_tokenizer, folder / "code.specds", tokenizer_name="demo")
-    return folder / "code.specds"
-
-
-def test_build_prints_a_summary_for_people_and_for_programs(run, tmp_path):
-    (tmp_path / "code.txt").write_text(TEXT)
-    options = ["--corpus", tmp_path / "code.txt", "--tokenizer", "demo"]
-    code, out, _ = run("build", *options, "--out", tmp_path / "a.specds")
-    assert code == 0
-    assert "bytes/token" in out
-    assert "tokens/s" in out
-    code, out, _ = run("build", *options, "--out", tmp_path / "b.specds", "--json")
-    report = json.loads(out)
-    assert code == 0
-    assert report["num_documents"] == 1
-    assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
-
-
-@pytest.mark.parametrize("joined", [False, True])
-def test_several_corpora_are_one_datastore(run, tmp_path, joined):
-    files = [tmp_path / f"{name}.txt" for name in "ab"]
-    for path in files:
-        path.write_text(f"{path.name} = {TEXT}")
-    corpora = [argument for path in files for argument in ("--corpus", path)]
-    if joined:
-        corpora = ["--corpus", ",".join(map(str, files))]
-    code, out, _ = run(
-        "build", *corpora, "--tokenizer", "demo", "--out", tmp_path / "d.specds", "--json"
-    )
-    assert (code, json.loads(out)["num_documents"]) == (0, 2)
-    (corpus,) = Datastore.open(tmp_path / "d.specds").corpus
-    assert corpus == f"{tmp_path / 'a.txt'} + {tmp_path / 'b.txt'}"
-
-
 @pytest.fixture
-def rows(tmp_path):
-    """Ten chat rows, the third of them bad, and the options that read them."""
-    good = {"messages": [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "ok"}]}
-    lines = [json.dumps({**good, "id": i}) if i != 2 else '{"id": 2}' for i in range(10)]
-    lines[5] = lines[5].replace("ok", "well")
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    return ["--corpus", tmp_path / "rows.jsonl", "--tokenizer", "demo"]
+def corpora(tmp_path, monkeypatch):
+    """A folder of two files, a text, and ten rows of chat: one bad, the others of two kinds."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    for name in ("src/a.py", "src/b.rs", "code.txt"):
+        (tmp_path / name).write_text(f"{name}: {TEXT}")
+    answers = ["ok"] * 10
+    answers[5] = "well"
+    rows = [{"messages": [{"role": "user", "content": TEXT}, {"role": "gpt", "content": answer}]}
+            for answer in answers]  # fmt: skip
+    rows[2] = {"id": 2}
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
-def test_a_bad_row_is_named_or_skipped(run, tmp_path, rows):
-    code, _, err = run("build", *rows, "--out", tmp_path / "a")
-    assert code == 1
-    assert "rows.jsonl:3" in err
-    code, out, _ = run("build", *rows, "--out", tmp_path / "a", "--on-bad-row", "skip", "--json")
-    report = json.loads(out)
-    assert code == 0
-    assert sum(report["skipped"].values()) == 1
-    assert (report["num_documents"], report["num_duplicates"]) == (2, 7)
+SKIP = "--corpus rows.jsonl --on-bad-row skip"
 
 
-def test_limits_samples_and_duplicates(run, tmp_path, rows):
-    rows = [*rows, "--on-bad-row", "skip", "--json"]
-    options = {
-        ("--keep-duplicates",): 9,
-        ("--keep-duplicates", "--limit-documents", 4): 4,
-        ("--keep-duplicates", "--limit-tokens", "0.1k"): 1,
-    }
-    for index, (extra, expected) in enumerate(options.items()):
-        _, out, _ = run("build", *rows, "--out", tmp_path / str(index), *extra)
-        assert json.loads(out)["num_documents"] == expected, extra
-    code, _, err = run("build", *rows, "--out", tmp_path / "x", "--limit-tokens", "many")
-    assert code == 2
-    assert "`many` is no size: try 500M, 8GB or 8GiB" in err
-
-
-def test_options_of_a_command_are_the_fields_of_its_record():
-    from specds import BuildOptions, CorpusOptions
-    from specds.cli.records import Only, Without, with_records
-
-    seen = []
-
-    @with_records
-    def command(
-        build: Annotated[BuildOptions, Only("max_tokens", "drop_duplicates")],
-        corpus: Annotated[CorpusOptions, Without("without", "max_file_bytes")],
-        name: str = "",
-    ):
-        seen.append((build, corpus, name))
-
-    app = typer.Typer()
-    app.command()(command)
-    given = ["--limit-tokens", "2k", "--keep-duplicates", "--lang", "c", "--include", "*.py"]
-    app([*given, "--on-bad-row", "skip", "--sample", "0.5"], standalone_mode=False)
-    app([], standalone_mode=False)
-    assert seen == [
-        (
-            BuildOptions(max_tokens=2000, drop_duplicates=False),
-            CorpusOptions(language="c", include=("*.py",), on_bad_row="skip", sample=0.5),
-            "",
-        ),
-        (BuildOptions(), CorpusOptions(), ""),
-    ]
-
-
-def test_an_estimate_builds_nothing(run, tmp_path, rows):
-    options = [*rows, "--on-bad-row", "skip", "--out", tmp_path / "a", "--estimate"]
-    code, out, _ = run("build", *options)
-    assert code == 0
-    assert "memory" in out
-    _, out, _ = run("build", *options, "--json")
-    estimate = json.loads(out)
-    assert estimate["num_documents"] == 9
+@pytest.mark.parametrize(
+    ("options", "num_documents", "corpus"),
+    [
+        ("--corpus src", 2, "src"),
+        ("--corpus src --include *.py", 1, "src include=*.py"),
+        ("--corpus src --corpus code.txt", 3, "src + code.txt"),
+        ("--corpus src,code.txt --max-shard-tokens 1k", 3, "src + code.txt"),
+        (SKIP, 2, "rows.jsonl on_bad_row=skip"),
+        (f"{SKIP} --keep-duplicates", 9, "rows.jsonl on_bad_row=skip"),
+        (f"{SKIP} --keep-duplicates --limit-documents 4", 4, "rows.jsonl on_bad_row=skip"),
+        (f"{SKIP} --keep-duplicates --limit-tokens 0.2k", 1, "rows.jsonl on_bad_row=skip"),
+    ],
+)
+def test_a_build_is_told_to_people_and_programs(run, corpora, options, num_documents, corpus):
+    build = ["build", "--tokenizer", "demo", "--out", "o", *options.split()]
+    code, out, _ = run(*build, "--estimate")
+    assert (code, "memory" in out) == (0, True)
+    estimate = json.loads(run(*build, "--estimate", "--json")[1])
     assert estimate["disk_bytes"] > 0
-    assert names(tmp_path) == ["rows.jsonl"]
+    assert estimate["num_documents"] >= num_documents
+    assert names(Path()) == ["code.txt", "rows.jsonl", "src"], "an estimate builds nothing"
+    code, out, _ = run(*build)
+    assert (code, "bytes/token" in out, "tokens/s" in out) == (0, True, True)
+    code, out, _ = run(*build, "--overwrite", "--json")
+    report = json.loads(out)
+    assert (code, report["num_documents"]) == (0, num_documents)
+    assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
+    if options == SKIP:
+        assert (sum(report["skipped"].values()), report["num_duplicates"]) == (1, 7)
+    assert Datastore.open("o").corpus == [corpus]
+    assert run("verify", "o")[0] == 0
 
 
 def test_add_merge_and_compact(run, tmp_path, datastore):
     (tmp_path / "more.txt").write_text("class Stack:\n    def push(self, item):\n        pass\n")
-    (tmp_path / "code.txt").write_text(TEXT)
     shutil.copytree(datastore, tmp_path / "a")
     code, out, _ = run("add", tmp_path / "a", "--corpus", tmp_path / "more.txt", "--json")
     report = json.loads(out)
     assert code == 0
-    assert (report["num_documents"], report["num_added_documents"], report["num_shards"]) == (
-        2,
-        1,
-        2,
-    )
-    _, out, _ = run("add", tmp_path / "a", "--corpus", tmp_path / "code.txt")
-    assert "1: duplicates" in out
+    figures = ("num_documents", "num_added_documents", "num_shards")
+    assert [report[name] for name in figures] == [2, 1, 2]
+    _, out, _ = run("add", tmp_path / "a", "--corpus", datastore.with_name("code.txt"))
+    assert re.search(r"duplicates +│ +1 ", out)
     code, out, _ = run("compact", tmp_path / "a", "--max-memory", "1GB", "--json")
     assert code == 0
     assert json.loads(out)["num_shards"] == 1
     code, out, _ = run("merge", tmp_path / "a", datastore, "--out", tmp_path / "b", "--json")
     assert code == 0
     assert json.loads(out)["num_documents"] == 3
-    code, _, err = run("merge", tmp_path / "a", datastore, "--out", tmp_path / "b")
-    assert code == 1
-    assert "exists already" in err
     _, out, _ = run("compact", tmp_path / "b", "--drop-duplicates")
     assert "documents" in out
     assert json.loads(run("info", tmp_path / "b", "--json")[1])["num_documents"] == 2
     for name in ("a", "b"):
         assert run("verify", tmp_path / name)[0] == 0
-    code, _, err = run("add", tmp_path / "none", "--corpus", tmp_path / "more.txt")
-    assert code == 1
-    assert "none" in err
 
 
 def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(
@@ -196,37 +120,6 @@ def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(
     assert report["num_taken_up"] > 0
     assert report["num_documents"] == 400
     assert names(tmp_path) == ["o.specds", "src"]
-
-
-def test_existing_output_is_kept_unless_overwritten(run, tmp_path):
-    (tmp_path / "code.txt").write_text(TEXT)
-    arguments = [
-        "build",
-        "--corpus",
-        tmp_path / "code.txt",
-        "--tokenizer",
-        "demo",
-        "--out",
-        tmp_path / "o",
-    ]
-    assert run(*arguments)[0] == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "o").rglob("*") if path.is_file()}
-    code, _, err = run(*arguments)
-    assert code == 1
-    assert "--overwrite" in err
-    assert before == {path: path.read_bytes() for path in before}
-    assert run(*arguments, "--overwrite")[0] == 0
-    assert run("verify", tmp_path / "o")[0] == 0
-
-
-def test_empty_corpus_leaves_nothing(run, tmp_path):
-    (tmp_path / "empty.txt").write_text("")
-    code, _, err = run(
-        "build", "--corpus", tmp_path / "empty.txt", "--tokenizer", "demo", "--out", tmp_path / "o"
-    )
-    assert code == 1
-    assert "the corpus is empty: 0 documents read, none with text; 1 left out: empty" in err
-    assert names(tmp_path) == ["empty.txt"]
 
 
 def test_an_interrupted_build_says_whether_anything_is_kept(tmp_path):

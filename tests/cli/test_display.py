@@ -1,11 +1,10 @@
 """What is shown is text as it is: nothing that comes from files, models or users is markup."""
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from specds import build_datastore, open_corpus, terminal
+from specds import terminal
 from specds.bench.harness import table
 from specds.cli import display
 
@@ -49,22 +48,3 @@ def test_a_narrow_terminal_shows_fewer_figures_and_each_whole():
         words = " ".join(shown(figures, width=width).split())
         assert "rest:match=2 " + " ".join(["63.5", "2.500", "4170"][:num_columns]) in words
         assert ("4170" in words) == (num_columns == 3)
-
-
-@pytest.mark.parametrize("text", ["[/INST]", "[bold]"])
-def test_commands_take_brackets_as_they_are(run, tmp_path, monkeypatch, demo_tokenizer, text):
-    monkeypatch.setenv("COLUMNS", "400")
-    file, folder = tmp_path / "code.txt", tmp_path / "[bold]d.specds"
-    file.write_text(f"a{text} b{text}" * 9)
-    build_datastore(open_corpus(str(file)), demo_tokenizer, folder, tokenizer_name="demo")
-    for command, expected in (
-        (["lookup", folder, f"a{text}"], repr(f"a{text}")),
-        (["verify", folder], str(folder)),
-        (["info", folder], str(folder)),
-    ):
-        code, out, err = run(*command)
-        assert (code, err) == (0, "")
-        assert expected in out
-    code, _, err = run("build", "--corpus", text, "--tokenizer", "demo", "--out", tmp_path / "x")
-    assert code == 1
-    assert text in err

@@ -64,27 +64,3 @@ def test_help_is_a_command_too(run, monkeypatch):
     assert run("help", "bench", "replay")[1] == shown
     assert run("help")[0] == 0
     assert run()[0] == run("bench")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "bound"),
-    [
-        (["lookup", "a", "b", "--top", 10**21], "1000000"),
-        (["generate", "--model", "demo", "a", "--budget", 10**8], "4,096"),
-        (["generate", "--model", "demo", "a", "--top-p", 2], "equal to 1"),
-        (["generate", "--model", "demo", "a", "--seed", -1], "0"),
-        (
-            ["build", "--corpus=a", "--tokenizer=demo", "--out=b", "--limit-tokens", "9" * 23],
-            "2^63",
-        ),
-        (
-            ["build", "--corpus=a", "--tokenizer=demo", "--out=b", "--limit-documents", "-1"],
-            "at least 0",
-        ),
-    ],
-)
-def test_a_number_out_of_bounds_is_told_the_bound(run, arguments, bound):
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert bound in err
-    assert err.count("\n") == 1

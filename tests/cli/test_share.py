@@ -58,10 +58,3 @@ def test_model_s_datastore_is_used_unless_another_is_given(tmp_path, capsys):
         running = Running(model=model, datastore=Path(given))
         assert running.with_datastore().datastore == used
     assert Running(model="demo").with_datastore().datastore is None
-
-
-@pytest.mark.parametrize("arguments", [("push", "none.specds", "org/name"), ("pull", "name")])
-def test_sharing_says_what_is_missing(run, arguments):
-    code, _, err = run(*arguments)
-    assert code == 1
-    assert "none.specds: no such file" in err or "`name` is no datastore of the hub" in err

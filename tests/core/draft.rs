@@ -1,26 +1,18 @@
 //! Sessions: observe, draft.
 
-use std::cmp::Reverse;
-use std::fs;
 use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::build::DatastoreOptions;
 use specds::draft::{DraftLimits, Session, Source, TokenTree, draft_batch};
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Weights};
-use specds::lookup::Datastore;
+use specds::fused::FusedConfig;
 use specds::papers::rest::{RestConfig, RestSession};
 
-use crate::files::ask;
+use crate::files::{Victim, ask, write_in_place};
 use crate::fused::drafter;
 use crate::oracle::{Oracle, corpora, naive_draft, parts, shift};
-use crate::{build, built, drafted, options, refusal, tempdir};
-
-fn fused(datastore: Option<Arc<Datastore>>) -> FusedSession {
-    let drafter = FusedDrafter::new(datastore, None, FusedConfig::default(), Weights::default());
-    FusedSession::new(Arc::new(drafter.unwrap()), "").unwrap()
-}
+use crate::random::Random;
+use crate::{built, drafted, options, refusal};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
@@ -150,30 +142,6 @@ proptest! {
 }
 
 #[test]
-fn a_batch_may_mix_sessions_but_needs_a_thread() {
-    let datastore = Arc::new(built(options(4, 4), &[vec![1, 2]]));
-    let mut rest = RestSession::new(Arc::clone(&datastore), RestConfig::default()).unwrap();
-    let mut fused = fused(Some(datastore));
-    rest.observe(&[1], None).unwrap();
-    fused.observe(&[1], None).unwrap();
-    let limits = DraftLimits::nodes(4);
-    let mut rows: [(&mut dyn Session, _); 2] = [(&mut rest, limits), (&mut fused, limits)];
-    let trees = draft_batch(&mut rows, Some(2)).unwrap();
-    assert!(trees.iter().all(|tree| tree.token_ids() == [2]));
-    assert!(refusal(draft_batch(&mut rows, Some(0))).starts_with("`num_threads`"));
-}
-
-#[test]
-fn observing_an_unknown_token_changes_nothing() {
-    let datastore = built(options(4, 4), &[vec![1, 2, 3]]);
-    let mut session = RestSession::new(Arc::new(datastore), RestConfig::default()).unwrap();
-    session.observe(&[1], None).unwrap();
-    let refused = refusal(session.observe(&[2, 4], None));
-    assert!(refused.starts_with("token 4 is outside the vocabulary of 4"));
-    assert_eq!(drafted(&mut session, 64).token_ids(), [2, 3]);
-}
-
-#[test]
 fn unusable_configurations_are_refused_by_name() {
     let datastore = Arc::new(built(options(4, 4), &[vec![1]]));
     let rows: [(_, fn(&mut RestConfig)); 6] = [
@@ -210,54 +178,23 @@ fn the_largest_configuration_works() {
 /// A file whose checksum nobody asked for may hold anything: a search in it must come to an end.
 #[test]
 fn a_damaged_datastore_gives_a_worse_draft_and_nothing_worse() {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    let documents: Vec<Vec<u32>> = (0..4)
-        .map(|i| (0..800).map(|j| (j * j + i) % 5).collect())
-        .collect();
-    let options = DatastoreOptions {
-        max_shard_tokens: 1700,
-        ..options(6, 5)
-    };
-    let built = build(&path, options, &documents).unwrap();
-    let mut state = 1_u32;
-    for shard in &built.manifest().shards {
-        let folder = path.join(format!("shard-{}", shard.id));
-        for name in ["tokens", "suffixes", "keys", "documents"] {
-            let file = folder.join(name).with_extension("bin");
-            let mut bytes = fs::read(&file).unwrap();
-            let end = bytes.len() - 8;
-            for byte in &mut bytes[4096..end] {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                *byte = if name == "tokens" && state >> 31 == 0 {
-                    0
-                } else {
-                    (state >> 24) as u8
-                };
-            }
-            fs::write(&file, bytes).unwrap();
+    let square = |i: u32| (0..800).map(|j| (j * j + i) % 5).collect();
+    let documents: Vec<Vec<u32>> = (0..4).map(square).collect();
+    let victim = Victim::of_shards(1700, options(6, 5), &documents);
+    let mut random = Random(1);
+    for (name, content) in victim.sections() {
+        let (mut content, end) = (content.clone(), content.len() - 8);
+        let most_bits = if name.ends_with("tokens.bin") { 9 } else { 8 };
+        for byte in &mut content[..end] {
+            *byte = u8::try_from(random.below(1 << most_bits)).unwrap_or(0);
+        }
+        // Counts of first tokens that do not rise are refused at open.
+        if !name.ends_with("firsts.bin") {
+            write_in_place(&victim.path().join(name), &content);
         }
     }
-    let datastore = ask(
-        Datastore::open(&path).unwrap(),
-        &[0, 1, 4, 1, 0, 1, 4, 2, 3],
-    );
+    let datastore = ask(victim.open().unwrap(), &[0, 1, 4, 1, 0, 1, 4, 2, 3]);
     for position in 0..datastore.num_tokens() {
         datastore.document_at(position).unwrap();
-    }
-}
-
-#[test]
-fn counts_are_exact_where_tokens_change_at_a_key() {
-    for num_first in [255, 256, 257, 512] {
-        let documents = [(1, num_first), (2, 256), (3, 300)];
-        let documents = documents
-            .map(|(token, count)| vec![vec![0, token]; count])
-            .concat();
-        let datastore = built(options(5, 5), &documents);
-        let found = datastore.lookup(&[0], 1, 1).unwrap();
-        let mut counts = [(1, num_first as u64), (2, 256), (3, 300)];
-        counts.sort_by_key(|&(token, count)| (Reverse(count), token));
-        assert_eq!(datastore.continuations(&found, 8), counts);
     }
 }

@@ -142,14 +142,18 @@ proptest! {
 }
 
 #[test]
-fn a_token_outside_the_vocabulary_is_refused_on_trial() {
+fn a_token_outside_the_vocabulary_is_refused_and_changes_nothing() {
     let datastore = Arc::new(built(options(4, 4), &[vec![1, 2, 3]]));
     let mut num_refused = 0;
     for mut session in sessions(&datastore) {
         session.observe(&[1, 2], None).unwrap();
         let tree = drafted(session.as_mut(), 4);
-        if let Err(error) = session.draft_after(&[1, 4], 4) {
+        let on_trial = session.draft_after(&[1, 4], 4).map(|_| ());
+        // What knows no vocabulary follows any token.
+        if let Err(error) = on_trial {
             assert!(matches!(error, Error::TokenOutOfRange { .. }));
+            let observed = session.observe(&[1, 4], None);
+            assert!(matches!(observed, Err(Error::TokenOutOfRange { .. })));
             num_refused += 1;
         }
         assert_eq!(drafted(session.as_mut(), 4), tree);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{DraftLimits, Session, Source, TokenTree};
+use specds::draft::{DraftLimits, Session, TokenTree};
 use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use specds::lookup::Datastore;
@@ -15,7 +15,7 @@ use specds::papers::model_tables::ModelTables;
 
 use crate::oracle::{Oracle, corpora, parts, paths, shift};
 use crate::random::Random;
-use crate::{build, drafted, options, refusal, tempdir};
+use crate::{build, drafted, options, tempdir};
 
 pub(crate) fn drafter(
     datastore: Option<&Arc<Datastore>>,
@@ -226,47 +226,6 @@ fn an_answer_is_kept_with_the_end_of_its_prompt() {
     let tenant = memory.find("").unwrap();
     assert_eq!(tenant.read().texts().of_pair(39, 60).count(), 1);
     assert_eq!(tenant.read().texts().tokens().len(), 42 + 2 * 18);
-}
-
-#[test]
-fn an_output_that_the_caller_expects_is_drafted() {
-    let mut session = start(&alone(), &[1, 2]);
-    session.expect_output(&[5, 1, 2, 6, 7]).unwrap();
-    let tree = drafted(&mut session, 2);
-    assert_eq!(tree.token_ids(), [6, 7]);
-    assert_eq!(tree.sources(), [Source::Predicted; 2]);
-}
-
-#[test]
-fn predictions_must_be_k_for_each_node() {
-    let mut session = start(&alone(), &[1, 2]);
-    let tree = drafted(&mut session, 0);
-    session.observe_predictions(&tree, &[1, 2], 2).unwrap();
-    for (predictions, k) in [(&[1][..], 2), (&[1, 2, 3], 2), (&[1], 0)] {
-        let refused = refusal(session.observe_predictions(&tree, predictions, k));
-        assert!(refused.starts_with("`predictions`"));
-    }
-}
-
-#[test]
-fn tokens_outside_the_vocabulary_and_what_does_not_belong_together_is_refused() {
-    let memory = memory(10);
-    let drafter = drafter(None, Some(&memory), FusedConfig::default());
-    assert_eq!(drafter.vocab_size(), Some(10));
-    let mut session = start(&drafter, &[1]);
-    for refused in [
-        session.observe(&[2, 10], None),
-        session.expect_output(&[10]),
-        session.observe_predictions(&TokenTree::default(), &[10], 1),
-    ] {
-        assert!(refusal(refused).starts_with("token 10 is outside the vocabulary of 10"));
-    }
-    let weights = Weights::default();
-    let datastore = Some(build_one(&[vec![1]], 9));
-    let error = FusedDrafter::new(datastore, Some(memory), FusedConfig::default(), weights);
-    assert!(refusal(error).starts_with("`memory`"));
-    let long = "n".repeat(Memory::MAX_NAME + 1);
-    assert!(FusedSession::new(drafter, &long).is_err());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use specds::memory::MemoryOptions;
 use specds::storage::{Manifest, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::files::{PAYLOAD, SECTIONS, Victim, ask, read_all, write_all, write_in_place};
+use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};
 use crate::forgery::{forge, seal};
 use crate::random::Random;
 use crate::snapshot::sealed;
@@ -101,9 +101,9 @@ fn datastores() {
         let name = victim.file(shard, SECTIONS[kind]);
         let mut content = victim.files[&name].clone();
         let end = content.len() - 8;
-        mutate(&mut random, &mut content[PAYLOAD..end]);
+        mutate(&mut random, &mut content[..end]);
         if SECTIONS[kind] == "firsts.bin" {
-            content[PAYLOAD..end]
+            content[..end]
                 .as_chunks_mut::<4>()
                 .0
                 .sort_by_key(|word| u32::from_le_bytes(*word));
@@ -303,10 +303,7 @@ fn notes_of_a_killed_build() {
             .collect();
         let name = staging.join(names[random.below(u32::try_from(names.len()).unwrap()) as usize]);
         let mut content = fs::read(&name).unwrap();
-        let start = content
-            .len()
-            .min(if name.ends_with("bin") { PAYLOAD } else { 0 });
-        mutate(&mut random, &mut content[start..]);
+        mutate(&mut random, &mut content);
         fs::write(&name, content).unwrap();
         if let Ok(mut builder) = DatastoreBuilder::create(&path, planned()) {
             let given = usize::try_from(builder.num_given()).unwrap_or(usize::MAX);

@@ -10,7 +10,7 @@ use crate::files::read_all;
 use crate::{build, options, tempdir};
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3.specds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-4.specds")
 }
 
 /// Builds the golden datastore: two shards of two keys.
@@ -54,6 +54,6 @@ fn a_datastore_of_wide_tokens_has_the_golden_build_id() {
     .unwrap();
     assert_eq!(
         datastore.manifest().build_id,
-        "5339e1c9dfb80f9c56feb896d11db47a"
+        "ea12e477231755de1e49ce35b63cfccb"
     );
 }

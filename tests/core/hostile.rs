@@ -16,7 +16,7 @@ use specds::storage::MAX_SHARD_TOKENS;
 use specds::{Error, Result};
 use tempfile::TempDir;
 
-use crate::files::{PAYLOAD, read_all};
+use crate::files::read_all;
 use crate::{build, compacted, options, silent, small, tempdir};
 
 fn append() -> DatastoreOptions {
@@ -178,7 +178,7 @@ fn a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there() {
     assert_eq!(file(&merged, "tokens.bin").metadata().unwrap().nlink(), 2);
 
     let mut content = fs::read(&keys).unwrap();
-    content[PAYLOAD] ^= 1;
+    content[0] ^= 1;
     fs::write(folder.path().join("keys"), content).unwrap();
     let error = merge(&[&path], &merged, true).unwrap_err();
     assert!(matches!(error, Error::Checksum(path) if path == keys));
@@ -228,7 +228,7 @@ fn damage_is_named_and_never_copied_under_a_new_checksum() {
             let (folder, path) = datastore();
             let victim = file(&path, name);
             let mut content = fs::read(&victim).unwrap();
-            content[PAYLOAD + byte] ^= 0x40;
+            content[byte] ^= 0x40;
             fs::write(&victim, content).unwrap();
             let before = read_all(&path);
             let error = run(&path).unwrap_err();

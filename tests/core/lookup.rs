@@ -41,8 +41,15 @@ fn every_short_pattern_is_counted_where_keys_decide() {
         (0..6000).map(|i| u32::from(i % 700 == 0)).collect(),
         (0..6000).map(|i| i % 5 % 2).collect(),
     ];
-    for text in texts {
-        let documents: Vec<_> = text.chunks(900).map(<[u32]>::to_vec).collect();
+    let cut = |text: &Vec<u32>| text.chunks(900).map(<[u32]>::to_vec).collect();
+    let mut corpora: Vec<Vec<Vec<u32>>> = texts.iter().map(cut).collect();
+    // Suffixes of one beginning end, and those of another begin, where a key is.
+    corpora.push([vec![vec![0, 0]; 256], vec![vec![0, 1]; 256]].concat());
+    for documents in corpora {
+        let ended = documents
+            .iter()
+            .map(|document| [document, &[3][..]].concat());
+        let ended: Vec<_> = ended.collect();
         let options = DatastoreOptions {
             max_shard_tokens: 4000,
             ..options(4, 3)
@@ -52,14 +59,15 @@ fn every_short_pattern_is_counted_where_keys_decide() {
         for length in 1..8 {
             for bits in 0..1_u32 << length {
                 let pattern: Vec<_> = (0..length).map(|bit| bits >> bit & 1).collect();
-                let windows = documents
-                    .iter()
-                    .flat_map(|document| document.windows(length));
-                let count = windows.filter(|window| *window == pattern).count() as u64;
+                let mut counts = [0; 4];
+                for window in ended.iter().flat_map(|text| text.windows(length + 1)) {
+                    counts[window[length] as usize] += u64::from(window[..length] == pattern);
+                }
                 let found = datastore.lookup(&pattern, length, length).unwrap();
-                assert_eq!(found.count(), count, "{pattern:?}");
-                let next = datastore.continuations(&found, 4);
-                assert_eq!(next.iter().map(|&(_, count)| count).sum::<u64>(), count);
+                assert_eq!(found.count(), counts.iter().sum::<u64>(), "{pattern:?}");
+                let mut expected: Vec<_> = (0..).zip(counts).filter(|next| next.1 > 0).collect();
+                expected.sort_by_key(|&(token, count)| (u64::MAX - count, token));
+                assert_eq!(datastore.continuations(&found, 4), expected, "{pattern:?}");
             }
         }
     }

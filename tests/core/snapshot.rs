@@ -6,7 +6,6 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::build::DatastoreOptions;
 use specds::fused::Memory;
 use specds::memory::MemoryOptions;
 use specds::{Error, Result};
@@ -14,9 +13,10 @@ use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::{memory, options, text};
-use crate::{build, refusal, tempdir};
+use crate::{refusal, tempdir};
 
 const MAX_BYTES: usize = 1 << 20;
+const UNFIT: &str = "its parts do not fit together";
 
 fn place() -> (TempDir, PathBuf) {
     let folder = tempdir().unwrap();
@@ -59,9 +59,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn what_is_saved_comes_back_with_its_uses(
+    fn what_is_saved_comes_back(
         inserts in vec((prop::sample::select(&["ann", "bob", "", "ünï"][..]), any::<u32>(), 0_usize..150), 0..60),
-        touched in vec(0_usize..2000, 0..10),
         vocab_size in prop_oneof![Just(100), Just(65_536), Just(65_537), Just(1 << 20)],
     ) {
         let (_folder, path) = place();
@@ -74,11 +73,6 @@ proptest! {
         for (tenant, seed, length) in inserts {
             memory.insert(tenant, &shifted(seed, length)).unwrap();
         }
-        if let Some(ann) = memory.find("ann") {
-            for &position in &touched {
-                memory.touch(&ann, position);
-            }
-        }
         memory.save(&path).unwrap();
         // With room for tables that grew in other steps.
         let options = MemoryOptions { max_bytes: MAX_BYTES, ..options };
@@ -90,13 +84,13 @@ proptest! {
         prop_assert_eq!(opened.num_tenants(), memory.num_tenants());
         let again = path.with_extension("again");
         opened.save(&again).unwrap();
-        prop_assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap(), "the same uses");
+        prop_assert_eq!(fs::read(&again).unwrap(), fs::read(&path).unwrap());
     }
 }
 
 #[test]
 fn the_golden_snapshot_opens_and_is_written_again_to_the_byte() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-3.bin");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory-4.bin");
     let memory = open(&golden).unwrap();
     assert_eq!(memory.texts("ann"), [vec![1, 2, 3], vec![5, 6]]);
     assert_eq!(memory.texts("bob"), [[4]]);
@@ -112,13 +106,13 @@ fn a_snapshot_cut_at_any_byte_is_refused() {
         reason(open(&path));
         if length >= 32 {
             fs::write(&path, sealed(whole[..length].to_vec())).unwrap();
-            assert_eq!(reason(open(&path)), "its parts do not fit together");
+            assert_eq!(reason(open(&path)), UNFIT);
         }
     }
     fs::write(&path, [&whole[..], b"\0"].concat()).unwrap();
     assert!(reason(open(&path)).contains("where"));
     fs::write(&path, sealed([&whole[..], b"\0"].concat())).unwrap();
-    assert_eq!(reason(open(&path)), "its parts do not fit together");
+    assert_eq!(reason(open(&path)), UNFIT);
 }
 
 #[test]
@@ -141,43 +135,30 @@ fn a_snapshot_with_any_byte_changed_is_refused() {
 fn what_a_poisoned_snapshot_says_is_checked() {
     let (_folder, path) = place();
     let whole = small();
-    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = whole.clone();
-        change(&mut bytes);
-        fs::write(&path, sealed(bytes)).unwrap();
-        reason(open(&path))
-    };
     let find = |part: &[u8]| whole.windows(part.len()).position(|window| window == part);
-    let token = find(&[5, 0, 6, 0]).unwrap();
-    assert_eq!(
-        refused(&|bytes| bytes[token] = 100),
-        "it holds tokens outside its vocabulary"
-    );
-    let name = find(b"bob").unwrap();
-    let again = |bytes: &mut Vec<u8>| bytes[name..name + 3].copy_from_slice(b"ann");
-    assert_eq!(refused(&again), "it names a tenant that cannot be");
-    assert_eq!(
-        refused(&|bytes| bytes[name] = 0xFF),
-        "its parts do not fit together"
-    );
-    let last_use = name + 3 + 32;
-    for last_use in [name + 3, last_use] {
-        assert_eq!(
-            refused(&|bytes| bytes[last_use + 7] = 0x80),
-            "its parts do not fit together"
-        );
+    let (token, name) = (find(&[5, 0, 6, 0]).unwrap(), find(b"bob").unwrap());
+    let length = name + 3 + 40;
+    let rows: [(usize, &[u8], &str); 10] = [
+        (token, &[100], "it holds tokens outside its vocabulary"),
+        (name, b"ann", "it names a tenant that cannot be"),
+        (name, &[0xFF], UNFIT),
+        (name + 3 + 7, &[0x80], UNFIT),
+        (length, &[0], UNFIT),
+        (length, &[2], UNFIT),
+        (length, &[200], UNFIT),
+        (length, &[0xFF; 8], UNFIT),
+        (32, &[0xFF; 8], UNFIT),
+        (whole.len(), &[], ""),
+    ];
+    for (place, lie, said) in rows {
+        let mut bytes = whole.clone();
+        bytes[place..place + lie.len()].copy_from_slice(lie);
+        fs::write(&path, sealed(bytes)).unwrap();
+        match open(&path) {
+            Ok(_) => assert!(lie.is_empty(), "the control is read"),
+            refused => assert_eq!(reason(refused), said, "{lie:?} at {place}"),
+        }
     }
-    let length = last_use + 8;
-    for byte in [0, 2, 200] {
-        assert_eq!(
-            refused(&|bytes| bytes[length] = byte),
-            "its parts do not fit together"
-        );
-    }
-    let huge = |bytes: &mut Vec<u8>| bytes[length..length + 8].fill(0xFF);
-    assert_eq!(refused(&huge), "its parts do not fit together");
-    let huge = |bytes: &mut Vec<u8>| bytes[32..40].fill(0xFF);
-    assert_eq!(refused(&huge), "its parts do not fit together");
 }
 
 #[test]
@@ -191,30 +172,24 @@ fn what_is_no_snapshot_or_a_newer_one_is_refused_by_name() {
     fs::write(&path, sealed(bytes)).unwrap();
     assert_eq!(
         reason(open(&path)),
-        "it has format version 9, this version of specds reads 3"
+        "it has format version 9, this version of specds reads 4"
     );
 }
 
 #[test]
-fn a_smaller_memory_keeps_the_texts_that_were_of_use_last() {
+fn a_smaller_memory_keeps_the_latest_texts() {
     let (_folder, path) = place();
     let large = memory(MAX_BYTES);
     for seed in 0..200 {
         large.insert("ann", &text(seed, 100)).unwrap();
-    }
-    for first in 0..5 {
-        large.touch(&large.find("ann").unwrap(), 101 * first);
     }
     large.save(&path).unwrap();
     let opened = Memory::open(&path, options(1 << 16)).unwrap();
     assert!(opened.num_bytes() <= 1 << 16);
     let kept = opened.texts("ann");
     assert!((20..50).contains(&kept.len()), "{}", kept.len());
-    let last = 205 - u32::try_from(kept.len()).unwrap();
-    let expected: Vec<_> = (0..5)
-        .chain(last..200)
-        .map(|seed| text(seed, 100))
-        .collect();
+    let first = 200 - u32::try_from(kept.len()).unwrap();
+    let expected: Vec<_> = (first..200).map(|seed| text(seed, 100)).collect();
     assert_eq!(kept, expected);
     opened.insert("ann", &text(0, 50)).unwrap();
     assert!(
@@ -315,39 +290,4 @@ fn what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten() {
     fs::write(&path, "somebody's").unwrap();
     assert!(refusal(ours.merge_into(&path, None)).contains("cannot be opened as a memory"));
     assert_eq!(fs::read(&path).unwrap(), b"somebody's");
-}
-
-#[test]
-fn texts_that_a_datastore_has_leave_the_memory_and_the_file() {
-    let (folder, path) = place();
-    let separator = options(MAX_BYTES).vocab_size - 1;
-    let shape = DatastoreOptions {
-        tokenizer_fingerprint: options(MAX_BYTES).tokenizer,
-        ..DatastoreOptions::new(separator + 1, separator)
-    };
-    let documents = [text(1, 50), text(2, 50)];
-    let known = build(&folder.path().join("known"), shape, &documents).unwrap();
-    let ours = memory(MAX_BYTES);
-    ours.insert("ann", &text(1, 50)).unwrap();
-    ours.insert("ann", &text(3, 50)).unwrap();
-    ours.merge_into(&path, None).unwrap();
-    let theirs = memory(MAX_BYTES);
-    theirs.insert("bob", &text(2, 50)[10..30]).unwrap();
-    let both = [&text(1, 50)[..], &[separator], &text(2, 50)].concat();
-    theirs.insert("bob", &both).unwrap();
-    let more = [&both[..], &[separator], &text(4, 9)].concat();
-    theirs.insert("bob", &more).unwrap();
-    theirs.merge_into(&path, None).unwrap();
-    ours.merge_into(&path, Some(&known)).unwrap();
-    for left in [&ours, &open(&path).unwrap()] {
-        assert_eq!(left.texts("ann"), [text(3, 50)]);
-        assert_eq!(left.texts("bob").len(), 1);
-        assert_eq!(left.num_tokens(), 50 + 111);
-    }
-    ours.insert("ann", &text(1, 50)).unwrap();
-    assert_eq!(ours.remove_known(&known).unwrap(), 1);
-    assert_eq!(ours.texts("ann"), [text(3, 50)]);
-    let small = MemoryOptions::new(separator);
-    let refused = Memory::new(small).unwrap().remove_known(&known);
-    assert!(matches!(refused, Err(Error::OtherTokenizer { .. })));
 }

@@ -4,11 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds::draft::{Session, Source, TokenTree};
 use specds::fused::FusedConfig;
-use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 
-use crate::fused::{alone, drafter, memory, start};
+use crate::drafted;
+use crate::fused::{alone, drafter, start};
 use crate::random::Random;
-use crate::{drafted, refusal};
 
 fn chain(tokens: &[u32]) -> TokenTree {
     let parents = (-1..).take(tokens.len()).collect();
@@ -46,42 +45,6 @@ fn suggestions_get_the_trust_that_they_earn() {
     }
     assert_eq!(first[5..30], [5; 25]);
     assert_eq!(first[45..], [2; 15]);
-}
-
-#[test]
-fn a_likelier_suggestion_comes_first() {
-    let mut session = start(&alone(), &[1, 2, 3]);
-    let tree = TokenTree::new(vec![6, 7, 8], vec![-1, -1, 1], vec![0.2, 0.7, 0.9]).unwrap();
-    session.suggest(tree).unwrap();
-    let tree = drafted(&mut session, 3);
-    assert_eq!(
-        (tree.token_ids(), tree.parents()),
-        (&[7, 8, 6][..], &[-1, 0, -1][..])
-    );
-}
-
-#[test]
-fn what_cannot_be_a_suggestion_is_refused_and_changes_nothing() {
-    let known = drafter(None, Some(&memory(10)), FusedConfig::default());
-    let mut session = start(&known, &[1, 2, 3]);
-    session.suggest(chain(&[7, 8])).unwrap();
-    for (tokens, message) in [
-        (&[7, 10][..], "token 10 is outside the vocabulary of 10"),
-        (&[1; 1025], "has 1025 nodes: give at most 1024"),
-    ] {
-        assert!(refusal(session.suggest(chain(tokens))).contains(message));
-    }
-    assert_eq!(drafted(&mut session, 2).token_ids(), [7, 8]);
-    session.suggest(chain(&[])).unwrap();
-    assert!(drafted(&mut session, 2).is_empty());
-}
-
-#[test]
-fn other_drafters_say_that_they_use_none() {
-    let mut session = PromptLookupSession::new(PromptLookupConfig::default()).unwrap();
-    session.observe(&[1, 2, 1], None).unwrap();
-    assert!(!session.suggest(chain(&[9])).unwrap());
-    assert_eq!(drafted(&mut session, 1).token_ids(), [2]);
 }
 
 proptest! {

@@ -191,24 +191,6 @@ fn samples_of_one_prompt_are_of_one_group_unless_they_are_named() {
 }
 
 #[test]
-fn the_name_of_a_group_has_some_bytes_and_not_too_many() {
-    let drafter = shared(None, &memory(MAX_BYTES));
-    let mut session = FusedSession::new(drafter, "").unwrap();
-    for (name, fits) in [
-        ("", false),
-        ("n", true),
-        (&"n".repeat(1024), true),
-        (&"n".repeat(1025), false),
-    ] {
-        let joined = session.join(name);
-        assert_eq!(joined.is_ok(), fits);
-        if let Err(error) = joined {
-            assert!(error.to_string().contains("1 to 1024 bytes"), "{error}");
-        }
-    }
-}
-
-#[test]
 fn no_volume_of_anns_takes_anything_from_bob_who_has_an_equal_share() {
     let bob = Random(3).tokens(400, 0, 10).repeat(2);
     let drafts = [10, 3000, 40_000].map(|length| {

@@ -1,14 +1,12 @@
 """Corpora: what is read, what is skipped and why, what is refused and how."""
 
 import pickle
-import subprocess
 import sys
 
 import pytest
 
 from specds.corpora import (
     MAX_FILE_BYTES,
-    Corpus,
     CorpusError,
     CorpusOptions,
     Document,
@@ -31,17 +29,6 @@ def write(root, files):
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def test_importing_the_corpora_needs_numpy_alone():
-    program = (
-        "import sys, specds.corpora; "
-        "print([m for m in ('datasets', 'pyarrow', 'pathspec', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_stdlib_leaves_out_modules_with_their_tests():
@@ -207,18 +194,6 @@ def test_parts_can_be_pickled_and_read_again(tmp_path):
         again = pickle.loads(pickle.dumps(corpus))
         assert again == corpus
         assert list(again) == list(corpus) == list(corpus) != []
-
-
-def test_size_of_a_corpus_is_unknown_where_a_part_does_not_know_it(tmp_path):
-    from specds.corpora.document import corpus_of
-
-    class Unknown(list):
-        num_bytes = None
-
-    write(tmp_path, {"a.txt": "12345"})
-    known = open_corpus(str(tmp_path / "a.txt")).parts
-    assert corpus_of("both", [*known, *known]).num_bytes == 10
-    assert corpus_of("both", [*known, Unknown()]) == Corpus("both", (*known, Unknown()), None)
 
 
 @pytest.mark.parametrize(

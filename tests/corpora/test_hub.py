@@ -12,7 +12,6 @@ import pytest
 import hub_client
 from hub_server import TOKEN, Repository, running_hub
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped
-from specds.corpora.hub import _resumed
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -132,10 +131,14 @@ def test_ultrachat_200k_is_read_from_parquet(serve, read):
     assert texts(parts) == [said(0, 1), said(2)]
     assert parts[1] == [
         Document(
-            "HuggingFaceH4/ultrachat_200k/data/train_sft-00001-of-00002.parquet:1", *said(2), 19
+            "HuggingFaceH4/ultrachat_200k/data/train_sft-00001-of-00002.parquet:1",
+            *said(2),
+            len(files["data/train_sft-00001-of-00002.parquet"]),
         )
     ]
-    assert pickle.loads(pickled).num_bytes == 345
+    assert pickle.loads(pickled).num_bytes == sum(
+        len(files[f"data/train_sft-0000{n}-of-00002.parquet"]) for n in (0, 1)
+    )
     assert texts(read("ultrachat-200k", split="test_sft")[1]) == [said(3)]
 
 
@@ -186,26 +189,15 @@ def test_the_stack_is_read_by_language_by_its_ids_too(serve, read, path):
         read(path)
 
 
-@pytest.mark.parametrize("token", [None, "hf_token_of_a_stranger"])
-def test_gated_dataset_says_how_to_log_in(serve, read, token):
-    serve("bigcode/the-stack-dedup", stack(), gated=True)
-    message = (
-        r"`the-stack` is gated: accept its terms at "
-        r"https://huggingface.co/datasets/bigcode/the-stack-dedup, then log in by `hf auth login` "
-        r"or set HF_TOKEN"
-    )
-    with pytest.raises(CorpusError, match=message):
-        read("the-stack", token=token, language="python")
-
-
 def test_any_dataset_is_read_by_its_id(serve, read):
     serve("org/name", {"a.csv": b"id,body\n1,first\n2,second\n"})
-    assert texts(read("org/name", text_field="body")[1]) == [["first", "second"]]
+    with pytest.raises(CorpusError, match=r"files such as `a.csv`.* try --revision refs/convert"):
+        read("org/name")
     serve("org/packed", {"a.jsonl.gz": gzip.compress(jsonl([{"text": "a"}, {"text": "b"}]))})
     assert texts(read("org/packed")[1]) == [["a", "b"]]
 
 
-@pytest.mark.parametrize("num_drops", [1, 7])
+@pytest.mark.parametrize("num_drops", [1, 3])
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "json"])
 def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_drops):
     hub, _ = client
@@ -244,11 +236,44 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
     assert part[1].reason.startswith("bad row: n")
 
 
+GATED = (
+    r"`bigcode/the-stack-dedup` is gated: accept its terms at https://huggingface.co/datasets/bigcode/"
+    r"the-stack-dedup, then log in by `hf auth login` or set HF_TOKEN"
+)
+ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
+
+
+@pytest.mark.parametrize(
+    ("spec", "files", "options", "message"),
+    [
+        ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none` on"),
+        ("org/table", ROW, {"revision": "v2"}, "`org/table` has no revision `v2`"),
+        (
+            "org/table",
+            ROW,
+            {"text_field": "text"},
+            "1: no text in `text`; its fields: `id`, `body`",
+        ),
+        ("org/empty", {"README.md": b"#"}, {}, "`org/empty` has no data files: see https://"),
+        ("org/script", {"script.py": b""}, {}, "`org/script` is made by a script, which `data"),
+        ("the-stack", "gated", {"language": "rust"}, GATED),
+        ("the-stack", "gated", {"language": "rust", "token": "hf_token_of_a_stranger"}, GATED),
+    ],
+)
+def test_what_cannot_be_read_says_why(serve, read, spec, files, options, message):
+    if files == "gated":
+        serve("bigcode/the-stack-dedup", stack(), gated=True)
+    elif files:
+        serve(spec, files)
+    with pytest.raises(CorpusError, match=message):
+        read(spec, **options)
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [
         (401, "the hub refuses your token for `org/name`: log in by `hf auth login`"),
-        (503, r"cannot reach the hub for `org/name`: check the network \(.*LocalEntryNotFound"),
+        (503, "cannot reach the hub for `org/name`: check the network"),
     ],
 )
 def test_hub_that_refuses_everything_is_said_so(client, serve, read, status, message):
@@ -286,9 +311,7 @@ def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
     serve("org/name", {f"train.{kind}": store([{"text": "the first version"}])})
     pickled, _ = read("org/name")
     serve("org/name", {f"train.{kind}": store([{"text": "a later version"}])})
-    with pytest.raises(
-        CorpusError, match=f"hub stopped sending org/name/train.{kind} after 0 rows"
-    ):
+    with pytest.raises(CorpusError, match=f"hub stopped sending org/name/train.{kind} "):
         pool.submit(hub_client.read_part, pickled, 0).result(60)
 
 
@@ -321,86 +344,10 @@ def test_split_is_chosen_of_those_there_are(serve, read, kind):
         read("org/name", split="dev")
 
 
-def test_dataset_that_is_not_there_is_said_so(serve, read):
-    with pytest.raises(CorpusError, match="no dataset `org/none` on the hub, nor such a file here"):
-        read("org/none")
-    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
-    with pytest.raises(CorpusError, match="`org/name` has no revision `v2`"):
-        read("org/name", revision="v2")
-    assert texts(read("org/name", revision="main")[1]) == [["a"]]
-
-
-def test_dataset_without_data_or_made_by_a_script_is_refused(serve, read):
-    serve("org/empty", {"README.md": b"# Nothing yet"})
-    with pytest.raises(CorpusError, match="`org/empty` has no data files: see https://"):
-        read("org/empty")
-    serve("org/script", {"script.py": b"print('no')"})
-    with pytest.raises(CorpusError, match="`org/script` is made by a script, which `datasets` no"):
-        read("org/script")
-
-
-def test_field_that_is_not_there_lists_those_that_are(serve, read):
-    serve("org/name", {"train.parquet": parquet([{"id": 1, "body": "x"}])})
-    with pytest.raises(CorpusError, match="row 1: no text in `text`; its fields: `id`, `body`"):
-        read("org/name", text_field="text")
-
-
 def test_hub_out_of_reach_is_said_so():
     from specds.corpora import open_corpus
 
     with pytest.raises(
-        CorpusError, match="cannot reach the hub for `ultrachat`: unset HF_HUB_OFFLINE"
+        CorpusError, match="cannot reach the hub for `stingning/ultrachat`: unset HF_HUB_OFFLINE"
     ):
         open_corpus("ultrachat")
-
-
-class RefusedError(OSError):
-    """What a client raises when the hub has answered: no."""
-
-    def __init__(self, status_code):
-        super().__init__(f"status {status_code}")
-        self.response = type("Response", (), {"status_code": status_code})
-
-
-def faulty(faults):
-    """Reads 10 items; the first times it breaks off, as `faults` has it: `(after, error)`."""
-    left = list(faults)
-
-    def read():
-        after, error = left.pop(0) if left else (10, None)
-        yield from range(after)
-        if error:
-            raise error
-
-    return read
-
-
-def test_reading_goes_on_where_the_connection_broke(monkeypatch):
-    waits = []
-    monkeypatch.setattr("specds.corpora.hub.time.sleep", waits.append)
-    faults = [(4, OSError("gone")), (2, OSError("gone")), (7, ConnectionError("gone"))]
-    assert list(_resumed(faulty(faults), "x")) == list(range(10))
-    assert waits == [2.0, 4.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("error", "tries"),
-    [
-        (OSError("gone"), 5),
-        (RefusedError(503), 5),
-        (RefusedError(429), 5),
-        (RefusedError(403), 1),
-        (FileNotFoundError("none"), 5),
-    ],
-)
-def test_reading_breaks_off_where_it_cannot_go_on(monkeypatch, error, tries):
-    waits = []
-    monkeypatch.setattr("specds.corpora.hub.time.sleep", waits.append)
-    with pytest.raises(CorpusError, match="the hub stopped sending x after 3 rows"):
-        list(_resumed(faulty([(3, error)] * 9), "x"))
-    assert len(waits) == tries - 1
-
-
-def test_error_that_is_not_the_connection_s_is_not_tried_again():
-    with pytest.raises(KeyError):
-        list(_resumed(faulty([(3, KeyError("x"))]), "x"))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import reference
 from datastores import build
-from specds import Datastore, RestDrafter
+from specds import Datastore
 from specds.build import DatastoreBuilder
-from specds.drafters import TokenTree, draft_batch
+from specds.drafters import TokenTree
 
 
 def test_answers_are_arrays_and_numbers_of_python(tmp_path):
@@ -26,6 +26,7 @@ def test_answers_are_arrays_and_numbers_of_python(tmp_path):
     assert [array.tolist() for array in (ids, counts, positions)] == [[2, 3], [1, 1], [0, 4]]
     document = store.document_at(6)
     assert (document.index, document.start, document.token_ids.tolist()) == (1, 4, [0, 1, 3])
+    assert repr(document) == "StoredDocument(index=1, start=4, 3 tokens)"
 
 
 @given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
@@ -49,63 +50,6 @@ def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
 
 
 @pytest.mark.parametrize(
-    ("name", "token_ids", "parents", "probs"),
-    [
-        ("parents", [1, 2], [-1], None),
-        ("parents", [1], [-1, -1], None),
-        ("probs", [1, 2], [-1, -1], [1.0]),
-        # A node that is its own parent or comes before it, and parents that are none.
-        ("parents", [1], [0], None),
-        ("parents", [1, 2], [1, -1], None),
-        ("parents", [1], [-2], None),
-        ("parents", [1], [-(2**31)], None),
-        ("token_ids", [-1], [-1], None),
-        # Equal roots and equal siblings.
-        ("token_ids", [1, 2, 1], [-1, -1, -1], None),
-        ("token_ids", [1, 2, 2], [-1, 0, 0], None),
-        ("probs", [1], [-1], [1.5]),
-        ("probs", [1], [-1], [-0.5]),
-        ("probs", [1], [-1], [float("nan")]),
-    ],
-)
-def test_impossible_trees_are_refused_by_name(name, token_ids, parents, probs):
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        TokenTree(token_ids, parents, probs)
-
-
-def test_what_cannot_be_counted_or_found_is_refused(tmp_path):
-    store = build(tmp_path / "d", [[1, 2], [3]])
-    for pattern, message in (
-        ([4], "token 4"),
-        ([-1], "`pattern` holds"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            store.count(pattern)
-    with pytest.raises(ValueError, match="below the number of tokens: 5, not 5"):
-        store.document_at(5)
-    with pytest.raises(ValueError, match="below the number of documents: 2, not 2"):
-        store.document(2)
-    with pytest.raises(OverflowError):
-        store.document(-1)
-    with pytest.raises(OverflowError):
-        store.positions(store.lookup([1]), -1)
-    assert repr(store.document_at(3)) == "StoredDocument(index=1, start=3, 1 tokens)"
-
-
-def test_bad_batches_are_refused(tmp_path):
-    store = build(tmp_path / "d", [[1, 2]])
-    session, other = (RestDrafter(store).session([1]) for _ in range(2))
-    with pytest.raises(ValueError, match="`sessions` has number 2 twice"):
-        draft_batch([session, other, session], 4)
-    with pytest.raises(TypeError, match="DraftSession"):
-        draft_batch([session, RestDrafter(store)], 4)
-    with pytest.raises(ValueError, match="`num_threads` must be at least 1"):
-        draft_batch([session], 4, num_threads=0)
-    # What was refused is left as it was.
-    assert draft_batch([session, other], 4)[1].token_ids.tolist() == [2]
-
-
-@pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 )
 def test_any_integer_dtype_is_read(tmp_path, dtype):
@@ -118,43 +62,6 @@ def test_torch_tensors_are_read(tmp_path):
     torch = pytest.importorskip("torch")
     store = build(tmp_path / "d", [[1, 2, 3]])
     assert store.lookup(torch.tensor([1, 2])).length == 2
-
-
-@pytest.mark.parametrize(
-    ("context", "error", "message"),
-    [
-        ([], ValueError, "context"),
-        ([4], ValueError, "token 4 is outside the vocabulary of 4"),
-        ([-1], ValueError, "`context` holds -1"),
-        ([2**33], ValueError, "`context` holds 8589934592"),
-        ([1.5], TypeError, "`context` must hold integers, its dtype is float64"),
-        ([True], TypeError, "dtype is bool"),
-        ([[1, 2]], ValueError, "`context` must have one dimension"),
-        (["a"], TypeError, "`context` must hold integers"),
-        (3, ValueError, "`context` must have one dimension"),
-    ],
-)
-def test_bad_context_is_refused_by_name(tmp_path, context, error, message):
-    store = build(tmp_path / "d", [[1, 2, 3]])
-    with pytest.raises(error, match=message):
-        store.lookup(context)
-
-
-def test_empty_prompt_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="prompt"):
-        RestDrafter(build(tmp_path / "d", [[1]])).session([])
-
-
-def test_builder_left_by_an_error_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4) as builder,
-    ):
-        builder.add_documents([1, 2], [2])
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RuntimeError, match="ended"):
-        builder.add_documents([1], [1])
 
 
 def test_progress_that_raises_stops_the_build(tmp_path):

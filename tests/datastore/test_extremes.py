@@ -162,22 +162,3 @@ def test_numbers(path, name):
         except ValueError:
             refused.append(number)
     assert set(map(str, refused)) >= {"nan", "-inf", "-1.0"}
-
-
-ODD = {
-    "a parent beyond": lambda s: TokenTree([1], [2**31]),
-    "a parent that is itself": lambda s: TokenTree([1], [0]),
-    "no probability": lambda s: TokenTree([1], [-1], [float("nan")]),
-    "no weights": lambda s: FusedDrafter(s, weights=b"x" * 500_000),
-    "a long name": lambda s: FusedDrafter(s).session([1], "x" * 2000),
-    "half a character": lambda s: FusedDrafter(s).session([1], "\ud800"),
-    "64 bits": lambda s: s.lookup(np.array([2**63], np.uint64)),
-    "fractions": lambda s: s.lookup(np.array([1.5])),
-    "two dimensions": lambda s: s.lookup(np.ones((2, 2), np.int64)),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_other_arguments_are_refused(path, name):
-    with pytest.raises(REFUSALS):
-        ODD[name](Datastore.open(path))

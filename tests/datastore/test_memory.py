@@ -22,33 +22,6 @@ def test_it_says_how_large_it_is_and_not_what_it_holds():
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ([1, 100], ValueError, "token 100 is outside the vocabulary of 100"),
-        ([-1], ValueError, "`token_ids` holds -1"),
-        ([0.5], TypeError, "must hold integers"),
-        ([[1]], ValueError, "must have one dimension"),
-    ],
-)
-def test_what_is_no_text_is_refused(text, error, message):
-    memory = Memory(100)
-    with pytest.raises(error, match=message):
-        memory.insert("ann", text)
-    assert memory.num_tenants == 0
-
-
-def test_arguments_out_of_bounds_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="`vocab_size` must lie in 1"):
-        Memory(0)
-    with pytest.raises(ValueError, match="`max_bytes` must lie in 16384"):
-        Memory(100, max_bytes=1000)
-    with pytest.raises(ValueError, match="`tenant` must have at most 1024 bytes, not 1025"):
-        Memory(100).insert("n" * 1025, [1])
-    with pytest.raises(ValueError, match="`max_bytes` must lie in 16384"):
-        Memory.open(tmp_path / "memory", 100, max_bytes=0)
-
-
 def test_a_snapshot_brings_back_texts(tmp_path):
     memory = Memory(100, tokenizer="words")
     memory.insert("ann", [1, 2, 3])

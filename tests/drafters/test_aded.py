@@ -195,61 +195,6 @@ def test_a_drafter_opens_what_a_path_holds(tmp_path, datastore, trigrams):
         AdedDrafter(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"order": 1}, r"`order` must lie in 2\.\.=4, not 1"),
-        ({"order": 5}, r"`order` must lie in 2\.\.=4, not 5"),
-        ({"max_words": 0}, "`max_words` must lie in 1"),
-    ],
-)
-def test_bad_counts_are_refused(datastore, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Trigrams.build(datastore, **arguments)
-
-
-def test_a_vocabulary_that_fits_no_matrix_is_refused(tmp_path):
-    large = (1 << 21) + 1
-    datastore = build(tmp_path / "d", [[0]], vocab_size=large, separator=large)
-    with pytest.raises(ValueError, match=r"`vocab_size` must lie in 1\.\.=2097152"):
-        Trigrams.build(datastore)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"searches": 0},
-        {"searches": 65_537},
-        {"depth": 0},
-        {"depth": 1025},
-        {"candidates": 0},
-        {"c1": -1.0},
-        {"c1": float("inf")},
-        {"c2": 0.0},
-        {"c2": float("nan")},
-        {"increment": 0.0},
-        {"increment": 0.6, "max_prob": 0.5},
-        {"max_prob": 1.5},
-        {"max_prob": float("nan")},
-        {"search": "beam"},
-    ],
-)
-def test_bad_configurations_are_refused_by_name_when_a_drafter_is_made(trigrams, arguments):
-    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}` must "):
-        AdedDrafter(trigrams, AdedConfig(**arguments))
-
-
-def test_bad_prompts_are_refused(trigrams):
-    with pytest.raises(ValueError, match="the prompt is empty"):
-        AdedDrafter(trigrams).session([])
-    session = AdedDrafter(trigrams).session([1, 2])
-    before = drafted(session.draft(9))
-    with pytest.raises(ValueError, match="token 31 is outside the vocabulary of 31"):
-        session.observe([5, 31])
-    assert drafted(session.draft(9)) == before
-    assert len(AdedDrafter(trigrams).session([1]).draft(9)) == 0
-
-
 def test_options_make_the_ablations(tmp_path, datastore, trigrams):
     made = {
         options: make_drafter(f"aded{options}", DrafterInputs(datastore))

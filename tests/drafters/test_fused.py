@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from datastores import build
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference_fused import Request
-from specds import FormatError, FusedConfig, FusedDrafter
-from specds._core import FusedState
+from specds import FormatError, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.drafters import (
     SOURCES,
     DrafterInputs,
@@ -22,7 +21,6 @@ from specds.drafters import (
     ModelTables,
     TokenTree,
     draft_batch,
-    fit_weights,
     make_drafter,
     require_inputs,
 )
@@ -124,24 +122,6 @@ def test_every_draft_is_that_of_a_naive_twin(
         twin.observe(piece)
 
 
-def test_without_any_source_but_its_own_text_a_request_is_drafted_for():
-    drafter = FusedDrafter()
-    assert drafter.vocab_size is None
-    session = drafter.session([1, 2, 3, 1, 2])
-    tree = session.draft(1)
-    assert tree.token_ids.tolist() == [3]
-    session.observe([3, 1])
-    assert drafter.stats() == {"context": 1}
-
-
-@pytest.mark.parametrize("effort", ["", "Low", "high", 1])
-def test_an_effort_is_one_of_three(effort):
-    with pytest.raises(ValueError, match=f"effort `{effort}` is none of auto, low, normal"):
-        FusedConfig(effort=effort)
-    with pytest.raises(ValueError, match="is none of auto, low, normal"):
-        FusedState(effort=str(effort))
-
-
 @pytest.mark.parametrize(("options", "effort"), [("", "auto"), (":effort=low", "low")])
 def test_an_effort_is_an_option_of_the_name(tmp_path, options, effort):
     name = DrafterName.parse(f"fused{options}")
@@ -219,20 +199,13 @@ def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
         FusedDrafter.resume(path, store)
 
 
-def test_weights_are_fitted_from_documents():
-    assert fit_weights(None, []) == FusedDrafter().weights()
-    fitted = fit_weights(None, [list(range(20)) * 3, np.arange(20)])
-    assert fit_weights(None, [list(range(20)) * 3, np.arange(20)]) == fitted
-    assert fitted != FusedDrafter().weights()
-
-
 def test_a_predicted_output_and_recycled_predictions_are_drafted():
     drafter = FusedDrafter()
     session = drafter.session([1, 2], predicted_output=[9, 1, 2, 8])
     assert session.draft(1).token_ids.tolist() == [8]
     without = FusedDrafter(config=FusedConfig(recycled=False))
     assert without.session([1, 2]).num_predictions == 0
-    session = FusedDrafter().session([1, 2])
+    session = FusedDrafter().session([1, 2], group="n" * 1024)
     assert session.num_predictions == 8
     session.observe_predictions(TokenTree([3, 4], [-1, -1]), [[3, 4], [10, 11], [20, 21]])
     session.observe([4])
@@ -262,45 +235,6 @@ def test_a_draft_takes_limits_and_tokens_on_trial():
     assert (session.draft(64, min_gain=0.2).probs >= 0.2).all()
     assert session.draft(8, max_depth=1).depths().max() == 1
     assert [tree.depths().max() for tree in draft_batch([session], 8, max_depths=[1])] == [1]
-    with pytest.raises(ValueError, match="`max_depths` must have one for each session: 1, not 2"):
-        draft_batch([session], 8, max_depths=[1, 2])
-    with pytest.raises(ValueError, match="`token_ids`"):
-        session.draft_after([-1], 4)
-
-
-def test_bad_arguments_are_refused_by_name(tmp_path):
-    store = build(tmp_path / "d", [[0, 1]], separator=4)
-    others = "must have the vocabulary of the other sources: 4, not"
-    with pytest.raises(ValueError, match=f"`memory` {others} 9"):
-        FusedDrafter(store, memory=Memory(9))
-    with pytest.raises(ValueError, match=f"`model_tables` {others} 3"):
-        FusedDrafter(store, model_tables=ModelTables([[0]] * 3, [[1.0]] * 3, range(3)))
-    with pytest.raises(ValueError, match="max_nodes must not be negative, got -1"):
-        FusedConfig(max_nodes=-1)
-    with pytest.raises(ValueError, match="fit them again"):
-        FusedDrafter(weights=b"not weights")
-    drafter = FusedDrafter(store)
-    with pytest.raises(ValueError, match="the prompt is empty"):
-        drafter.session([])
-    with pytest.raises(ValueError, match="4"):
-        drafter.session([4])
-    with pytest.raises(ValueError, match="4"):
-        drafter.session([1], predicted_output=[4])
-    with pytest.raises(ValueError, match="tenant"):
-        drafter.session([1], tenant="n" * 2000)
-    for group in ("", "n" * 1025):
-        with pytest.raises(ValueError, match="`group` must have 1 to 1024 bytes"):
-            drafter.session([1], group=group)
-    with pytest.raises(TypeError, match="group"):
-        drafter.session([1], group=7)
-    session = drafter.session([1])
-    for predictions, message in (
-        ([[1], [2]], "`predictions` must hold k = 1 tokens"),
-        ([1], "`predictions` must have two dimensions"),
-        ([[4]], "4"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            session.observe_predictions(TokenTree([], []), predictions)
 
 
 def test_threads_share_a_drafter():
@@ -325,25 +259,14 @@ def test_threads_share_a_drafter():
     assert [tree.token_ids.tolist() for tree in draft_batch(sessions, 16)] == alone
 
 
-def test_suggestions_are_drafted_and_bad_ones_refused_by_name():
+def test_suggestions_are_drafted_the_likeliest_first():
     session = FusedDrafter(memory=Memory(100)).session([1, 2, 3])
     assert session.suggest(np.array([7, 8]), probs=[0.9, 0.8])
     assert session.draft(2).token_ids.tolist() == [7, 8]
     assert sources_of(session.draft(2)) == {"suggested"}
     assert session.suggest([5, 6], parents=[-1, -1], probs=[0.3, 0.6])
     assert session.draft(2).token_ids.tolist() == [6, 5]
-    for arguments, message in [
-        (([100],), "token 100"),
-        (([-1],), "token_ids"),
-        (([1, 2], [0]), "parents"),
-        (([1, 2], [1, -1]), "parents"),
-        (([1, 1], [-1, -1]), "1 comes twice"),
-        (([1], None, [1.5]), "probs"),
-        (([1], None, [float("nan")]), "probs"),
-        (([1], None, []), "probs"),
-        (([1] * 1025,), "at most 1024"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            session.suggest(*arguments)
-    assert session.draft(2).token_ids.tolist() == [6, 5]
+    session.suggest([])
+    assert len(session.draft(2)) == 0
+    assert not PromptLookupDrafter().session([1]).suggest([9])
     assert not Silence().suggest([1])

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +16,6 @@ from specds.generation import UnsupportedRequestError, accelerate, custom_genera
 @pytest.fixture
 def model():
     return build(*FAMILIES["llama"])
-
-
-def sample(model):
-    torch.manual_seed(2)
-    return model.generate(prompt(), max_new_tokens=9, **SAMPLING)
 
 
 SETTINGS = {"max_new_tokens": 12, **GREEDY}
@@ -48,6 +45,12 @@ def test_calls_return_what_they_do_without(model, name):
         assert len(drafter.sessions) == len(expected)
     CALLS[name](model)
     assert len(drafter.sessions) == len(expected)
+    # The same by the argument of each call.
+    loop = custom_generate(drafter, budget=5)
+    output = CALLS[name](SimpleNamespace(generate=partial(model.generate, custom_generate=loop)))
+    assert type(output) is type(expected)
+    assert output.tolist() == expected.tolist()
+    assert len(drafter.sessions) == 2 * len(expected)
 
 
 def test_streamers_and_stop_strings_go_along(tiny_model):

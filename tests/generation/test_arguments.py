@@ -4,16 +4,7 @@ import pytest
 import torch
 import transformers
 
-from models import (
-    _SHAPE,
-    GREEDY,
-    Drafter,
-    build,
-    mixed_drafter,
-    prompt,
-    random_drafter,
-    tiny_model,
-)
+from models import _SHAPE, GREEDY, Drafter, build, mixed_drafter, prompt, random_drafter, tiny_model
 from specds._core import Memory
 from specds.drafters import FusedDrafter
 from specds.generation import UnsupportedRequestError, generate
@@ -51,6 +42,13 @@ REFUSED = {
         {"output_hidden_states": True, "return_dict_in_generate": True},
         "output_hidden_states cannot be used",
     ),
+    "nobody": ({"inputs": torch.ones((0, 5))}, r"must not be empty, got shape \(0, 5\)"),
+    **{
+        f"budget {budget!r}": ({"budget": budget}, f"from 0 on, got {budget!r}")
+        for budget in (-1, 1.5, True, "all", None)
+    },
+    "way": ({"verification": "twice"}, "must be 'auto' or 'fast' or 'tree', got 'twice'"),
+    "drafter": ({"drafter": 5}, "expected a drafter, a datastore or the path of one"),
 }
 
 
@@ -58,18 +56,16 @@ REFUSED = {
 def test_arguments_that_a_tree_cannot_honour_are_named(name):
     settings, message = REFUSED[name]
     model = tiny_model("llama", attention="eager")
-    with pytest.raises(ValueError, match=message):
-        generate(model, prompt(), random_drafter(), max_new_tokens=2, **settings)
+    settings = {"inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2, **settings}
+    with pytest.raises((ValueError, TypeError), match=message):
+        generate(model, **settings)
 
 
-def test_prompts_and_masks_of_other_shapes_are_refused():
-    model = tiny_model("llama")
-    with pytest.raises(UnsupportedRequestError, match=r"must not be empty, got shape \(0, 5\)"):
-        nobody = torch.ones((0, 5), dtype=torch.long)
-        generate(model, nobody, random_drafter(), max_length=9)
+def test_masks_of_other_shapes_are_refused():
     mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
     with pytest.raises(UnsupportedRequestError, match="must have the shape of input_ids"):
-        require_request(model, prompt(), transformers.GenerationConfig(use_cache=True), mask)
+        settings = transformers.GenerationConfig(use_cache=True)
+        require_request(tiny_model("llama"), prompt(), settings, mask)
 
 
 def test_the_prompt_has_two_names_and_needs_none():
@@ -185,8 +181,3 @@ def test_models_that_see_generate_from_text(make):
     image = {"pixel_values": torch.zeros(1, 3, 28, 28)}
     with pytest.raises(UnsupportedRequestError, match="only tokens are verified"):
         generate(model, ids, random_drafter(), **settings, **image)
-
-
-def test_what_is_no_drafter_is_refused():
-    with pytest.raises(TypeError, match="expected a drafter, a datastore or the path of one"):
-        generate(tiny_model("llama"), prompt(3), 5)

@@ -4,14 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
-from models import (
-    GREEDY,
-    Drafter,
-    Session,
-    prompt,
-    random_drafter,
-    tiny_model,
-)
+from models import GREEDY, Drafter, Session, prompt, random_drafter, tiny_model
 from specds.generation import custom_generate, generate
 from specds.verify import StaticRunner
 

@@ -7,20 +7,15 @@ from transformers import TextIteratorStreamer
 from models import GREEDY
 from specds import Chat, FusedDrafter
 from specds._core import Memory
+from specds.loading import load_model
 from specds.tokenization import vocab_size
 
-TEMPLATE = (
-    "{% for m in messages %}# {{ m['role'] }}:\n{{ m['content'] }}<|endoftext|>\n{% endfor %}"
-    "{% if add_generation_prompt %}# assistant:\n{% endif %}"
-)
 SAID = ["def add(a, b):", "def sub(a, b):", "import os, sys"]
 
 
 @pytest.fixture
-def loaded(tiny_model, monkeypatch):
-    model, tokenizer = tiny_model
-    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
-    return model, tokenizer
+def loaded(chat_model):
+    return load_model(str(chat_model), device="cpu")
 
 
 def plain_chat(model, tokenizer, **settings):

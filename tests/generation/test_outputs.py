@@ -4,15 +4,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    StoppingCriteria,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria
 
 from models import (
     GREEDY,
-    SAMPLING,
     VOCAB_SIZE,
     mixed_drafter,
     oracle_drafter,
@@ -90,35 +85,6 @@ def test_stopping_criteria_are_called_as_often_and_with_the_same(with_scores):
     tree_generate(model, mixed_drafter(expected), stopping_criteria=[ours], **kept)
     assert len(plain.seen) == 19
     assert ours.seen == plain.seen
-
-
-@pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-def test_custom_generate_returns_what_model_generate_does(mode):
-    model = tiny_model("mistral")
-    expected = plain_generate(model, **mode)
-    settings = {"max_new_tokens": 32, **mode}
-    loop = custom_generate(mixed_drafter(expected), budget=16)
-    torch.manual_seed(0)
-    assert model.generate(prompt(), custom_generate=loop, **settings).tolist() == [expected]
-    kept = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    outputs = []
-    for extra in ({}, {"custom_generate": loop}):
-        torch.manual_seed(0)
-        outputs.append(model.generate(prompt(), **settings, **kept, **extra))
-    plain, ours = outputs
-    assert type(ours) is type(plain)
-    assert ours.sequences.tolist() == plain.sequences.tolist() == [expected]
-    for name in ("scores", "logits"):
-        for mine, theirs in zip(ours[name], plain[name], strict=True):
-            assert mine.shape == theirs.shape
-            assert torch.allclose(mine, theirs, atol=1e-4)
-    assert ours.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
-
-
-def test_times_cover_the_request():
-    stats = tree_generate(tiny_model("llama"), random_drafter(), profile=True, **GREEDY).stats
-    assert all(share > 0 for share in stats.shares.values())
-    assert 0.5 < sum(stats.shares.values()) <= 1.0
 
 
 def test_stats_of_requests_add_up():

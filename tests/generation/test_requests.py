@@ -17,7 +17,7 @@ def records(monkeypatch):
     """Has a CPU run what a GPU does."""
     monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
     monkeypatch.setattr(static, "_SLOTS", (64, 128))
-    monkeypatch.setattr(static, "NODES", (0, 4, 16))
+    monkeypatch.setattr(static, "NODES", (0, 4, 16, 63))
     recordings._free.clear()
 
 

@@ -1,14 +1,11 @@
 """Trainers sample from the model that they train: by specds the same samples from the same seed."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from transformers import GenerationConfig
 
 from models import FAMILIES, build, prompt
-from specds import FusedDrafter, accelerate
-from specds.loading import load_model
+from specds import accelerate
 
 
 def rollouts(model, steps=2):
@@ -47,51 +44,3 @@ def test_a_trainer_samples_the_same(family):
     # A control: what is learned changes the samples, and rows of a group differ.
     assert expected[0] != expected[1]
     assert expected[0][0] != expected[0][1]
-
-
-def trl_completions(folder, drafter=None):
-    """The completions of GRPO on the demo's smallest model, and the weights that come of it."""
-    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
-    model, tokenizer = load_model("demo-tiny", device="cpu")
-    tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, "left"
-    seen = []
-
-    def reward(completions, **_):
-        seen.append([*completions])
-        return [float(len(set(text))) for text in completions]
-
-    config = trl.GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=12,
-        max_steps=2,
-        learning_rate=1e-3,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-    )
-    prompts = datasets.Dataset.from_dict({"prompt": ["def add(a, b):\n", "import os\n"] * 4})
-    with nullcontext() if drafter is None else accelerate(model, drafter, budget=6):
-        torch.manual_seed(0)
-        trl.GRPOTrainer(
-            model=model,
-            reward_funcs=reward,
-            args=config,
-            train_dataset=prompts,
-            processing_class=tokenizer,
-        ).train()
-    return seen, torch.cat([weights.flatten() for weights in model.parameters()])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_trl_trains_the_same(tmp_path):
-    expected, weights = trl_completions(tmp_path)
-    drafter = FusedDrafter()
-    completions, ours = trl_completions(tmp_path, drafter)
-    assert completions == expected
-    assert torch.allclose(ours, weights, atol=1e-5)
-    assert drafter.stats()

@@ -1,7 +1,5 @@
 """What drafters and their sessions are asked and told, and which of their mistakes are refused."""
 
-import re
-
 import pytest
 import torch
 
@@ -20,7 +18,7 @@ from models import (
 )
 from specds._core import TokenTree
 from specds.drafters import TokenTree as CoreTree
-from specds.generation import custom_generate, generate
+from specds.generation import generate
 
 BUDGETS = {
     "drafts over the budget are cut": (None, 3, {3}),
@@ -95,22 +93,6 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     told = [entry[1] for later in sessions[2:] for entry in later.recycled]
     assert told
     assert all(predictions.max() < 7 for predictions in told)
-
-
-NO_BUDGET = "budget must be 'auto' or a number of nodes from 0 on, got "
-NO_WAY = "verification must be 'auto' or 'fast' or 'tree', got 'twice'"
-REFUSED = [
-    *(({"budget": budget}, NO_BUDGET + repr(budget)) for budget in (-1, 1.5, True, "all", None)),
-    ({"verification": "twice"}, NO_WAY),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), REFUSED)
-def test_arguments_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        tree_generate(tiny_model("llama"), random_drafter(), **settings)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        custom_generate(random_drafter(), **settings)
 
 
 def test_tokens_that_the_model_lacks_are_an_error():

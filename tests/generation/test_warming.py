@@ -24,14 +24,11 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
     monkeypatch.setattr(static, "NODES", (0, 7, 63))
     model, drafter = model_of(), specds.FusedDrafter()
     Recorded.made = 0
-    done = specds.warm_up(model, drafter, max_context=600, rows=[1, 2])
-    assert done.verification == "fast"
-    # Those of the self-check went with its small cache.
-    assert 0 < done.num_recordings < Recorded.made
+    specds.warm_up(model, drafter, max_context=600, rows=[1, 2])
     (kept,) = recordings._free[model]
-    states = 2 * 2 * 2 * 8 * 4  # of a slot: layers, keys and values, heads, numbers, bytes
-    assert done.cache_bytes == kept.cache.num_slots * states >= 2 * 600 * states
-    assert done.copied_bytes == 0  # there are no kernels here
+    # Those of the self-check went with its small cache.
+    assert 0 < sum(len(made.recordings) for made in kept.passes.values()) < Recorded.made
+    assert kept.cache.num_slots >= 2 * 600
 
     def fail(*_):
         raise AssertionError("the first request measured")
@@ -50,13 +47,12 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
         specds.generate(model, ids, drafter, **{**settings, "budget": "auto"})
     assert recordings._free[model][0].cache.storage == storage
     specds.release(model)
-    assert recordings.held(model) == (0, 0, 0)
+    assert model not in recordings._free
 
 
 def test_on_a_processor_steps_are_measured(monkeypatch):
     model = model_of("gpt_neox")
-    done = specds.warm_up(model, max_context=1500)
-    assert (done.num_recordings, done.cache_bytes, done.copied_bytes) == (0, 0, 0)
+    specds.warm_up(model, max_context=1500)
     lengths = {key[-1] for key in step_cost._models[model]}
     assert lengths == {1024, 2048}
 
@@ -66,8 +62,7 @@ def test_a_model_that_is_verified_by_tree_is_warmed_up_too():
     settings |= {"eos_token_id": None, "bos_token_id": None}
     model = build("GPTJConfig", settings, attn_implementation="eager")
     with pytest.warns(UserWarning, match="cannot be exchanged"):
-        done = specds.warm_up(model, max_context=64, rows=2)
-    assert done.verification == "tree"
+        specds.warm_up(model, max_context=64, rows=2)
     expected = plain_generate(model, **GREEDY)
     torch.manual_seed(0)
     output = specds.generate(model, prompt(), mixed_drafter(expected), max_new_tokens=32, **GREEDY)

@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
         asked = re.fullmatch(
-            r"(/api)?/datasets/(?P<id>[^/]+/[^/]+)"
+            r"(/api)?/datasets/(?P<id>[^/]+/[^/]+)(/auth-check)?"
             r"(/(?P<what>revision|tree|resolve)/(?P<revision>[^/]+)(/(?P<path>.*))?)?",
             path,
         )
@@ -111,6 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(self.hub.refuses, "Broken")
         elif not asked or not repository:
             self._refuse(404, "RepoNotFound")
+        elif path.endswith("/auth-check"):
+            if not self._is_refused(repository):
+                self._json({})
         elif asked["revision"] not in (None, "main", repository.commit):
             self._refuse(404, "RevisionNotFound")
         elif asked["what"] == "resolve":
@@ -223,11 +226,17 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "EntryNotFound")
 
+    def _is_refused(self, repository: Repository) -> bool:
+        given = self.headers.get("Authorization")
+        refused = repository.gated and given != f"Bearer {TOKEN}"
+        if refused:
+            self._refuse(403 if given else 401, "GatedRepo")
+        return refused
+
     def _file(self, repository: Repository, path: str) -> None:
-        authorised = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if repository.gated and not authorised:
-            self._refuse(403 if self.headers.get("Authorization") else 401, "GatedRepo")
-        elif path not in repository.files:
+        if self._is_refused(repository):
+            return
+        if path not in repository.files:
             self._refuse(404, "EntryNotFound")
         else:
             headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}

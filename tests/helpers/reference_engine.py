@@ -18,7 +18,7 @@ class Request:
 
 
 class EngineTwin:
-    """Rows of whole contexts over sessions of a plain drafter; `is_known` tells a usable token."""
+    """Rows of whole contexts over sessions of a plain drafter."""
 
     def __init__(self, drafter, vocab_size):
         self.drafter, self.vocab_size = drafter, vocab_size

@@ -131,7 +131,7 @@ def test_model_names_its_datastore(tmp_path):
 
 
 def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
-    from specds.integrations.adapter import open_drafter
+    from specds.integrations.adapter import Adapter
     from specds.tokenization import fingerprint, vocab_size
 
     demo_tokenizer.save_pretrained(tmp_path)
@@ -142,7 +142,7 @@ def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
     (tmp_path / "specds.json").write_text('{"datastore": "d"}')
 
     def drafted(options):
-        drafter = open_drafter(options, tokenizer=str(tmp_path))
+        drafter = Adapter(options, tokenizer=str(tmp_path)).drafter
         drafter.sync([[7, 1, 2, 3]])
         return drafter.draft_chains(2)[0].tolist()
 

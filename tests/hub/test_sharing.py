@@ -194,7 +194,7 @@ def test_upload_that_was_lost_goes_on(hub, call, datastore):
 
 def test_download_that_drops_is_taken_up_where_it_was(hub, call, put, datastore):
     name = shard_file(datastore, "suffixes.bin")
-    repository = put("org/dropped", drops={name: [3000, 1000, 500]})
+    repository = put("org/dropped", drops={name: [30, 20, 10]})
     Datastore.open(call("pull", "org/dropped")).verify()
     assert hub.requests.count("DROPPED") == 3
     assert repository.drops == {name: []}

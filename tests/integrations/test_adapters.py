@@ -1,6 +1,5 @@
 """The adapters against fakes of the shapes that engines give; engines themselves run by make."""
 
-import json
 import logging
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
 
 
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
-    with pytest.raises(ValueError, match="no key `min_probability`"):
+    with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(vllm_config(min_probability=0.1))
     with pytest.raises(ValueError, match="one rank only"):
         vllm.Proposer(vllm_config(ranks=2, step_cost="measured"))
@@ -263,20 +262,6 @@ def test_the_check_tells_what_the_installed_engine_lacks():
 def test_without_a_configuration_the_plug_in_changes_nothing(monkeypatch):
     monkeypatch.delenv(sglang.CONFIG, raising=False)
     sglang.register()
-
-
-def test_importing_the_adapters_imports_no_engine():
-    program = (
-        "import sys, specds, specds.integrations.sglang, specds.integrations.vllm,"
-        " specds.integrations.vllm_v2, specds.integrations.llama_cpp,"
-        " specds.integrations.tensorrt_llm;"
-        "print([name for name in ('sglang', 'vllm', 'llama_cpp', 'tensorrt_llm', 'torch',"
-        " 'transformers') if name in sys.modules])"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert json.loads(run.stdout.replace("'", '"')) == []
 
 
 def v2_states(torch, texts, max_model_len=32):

@@ -124,7 +124,7 @@ def test_of_two_texts_that_a_context_goes_on_from_the_longer_is_meant(tmp_path):
     ours, _ = drafters(tmp_path)
     ours.sync([[0, 1], [0, 1, 2]])
     ours.sync([None, None, [0, 1, 2, 1]])
-    ours.sync([None, [0, 1, 2]])
+    ours.sync([None, [0, 1, 0]])
     assert ours.stats()["num_opened"] == 2
 
 
@@ -263,33 +263,7 @@ def test_two_processes_that_are_told_the_same_draft_the_same(tmp_path):
     assert len(runs[0]) > 10_000
 
 
-@pytest.mark.parametrize(
-    ("config", "error"),
-    [
-        ("[]", "`config` is no JSON object"),
-        ('{"datastor": "x"}', "no key `datastor`: its keys are datastore, snapshot"),
-        ('{"datastore": 1}', "`datastore` is wrong"),
-        ('{"memory": "all"}', "`memory` is wrong.*off"),
-        ('{"memory": "shared"}', "`memory` needs a vocabulary"),
-        ('{"memory_bytes": "1"}', "`memory_bytes` is wrong"),
-        ('{"effort": "high"}', "`effort` must be one of auto, low, normal, not high"),
-        ('{"recycled": 1}', "`recycled` is wrong"),
-        ('{"min_prob": 1.5}', "`min_prob` must lie in 0..=1, not 1.5"),
-        ('{"max_context": 0}', "`max_context` must lie in 1"),
-        ('{"num_threads": 0}', "`num_threads` must lie in 1"),
-        ('{"step_cost": []}', "`step_cost` must be points"),
-        ('{"step_cost": [[1, 2], [1, 3]]}', "`step_cost` must be points"),
-        ('{"step_cost": [[1, 2], [2, 1]]}', "`step_cost` must be points"),
-        ('{"step_cost": [[1, 0]]}', "`step_cost` must be points"),
-        ('{"step_cost": "guessed"}', "`step_cost` is wrong"),
-    ],
-)
-def test_every_key_of_the_configuration_is_checked(config, error):
-    with pytest.raises(ValueError, match=error):
-        EngineDrafter(config)
-
-
-def test_a_datastore_of_another_tokenizer_and_time_on_several_ranks_are_refused(tmp_path):
+def test_a_datastore_of_another_tokenizer_is_refused(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], tokenizer_fingerprint="xxh3:ours")
     config = json.dumps({"datastore": str(store.path)})
     EngineDrafter(config, tokenizer="xxh3:ours")
@@ -297,8 +271,6 @@ def test_a_datastore_of_another_tokenizer_and_time_on_several_ranks_are_refused(
         EngineDrafter(config, tokenizer="xxh3:theirs")
     with pytest.raises(FileNotFoundError):
         EngineDrafter(json.dumps({"datastore": str(tmp_path / "none")}))
-    with pytest.raises(ValueError, match="`step_cost` can be `measured` by one rank only"):
-        EngineDrafter('{"step_cost": "measured"}', num_ranks=2)
 
 
 def test_a_snapshot_is_what_drafts_start_from_and_a_damaged_one_is_a_warning(tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from models import GREEDY, SAMPLING, oracle_drafter, plain_generate, tiny_model, tree_generate
 from specds.papers.path_rows import PathRows
-from specds.verify import MaskBuilder, TreeCache
+from specds.verify import MaskBuilder, TreeCache, check_model
 from specds.verify.inputs import Inputs
 
 
@@ -79,6 +79,9 @@ def test_broken_verification_changes_the_text(monkeypatch, verification, breaks,
     expected = plain_generate(model, num_tokens=48, **mode)
     if breaks is not None:
         breaks(monkeypatch)
+    # Where passes are wrong, and not only what is kept of them, the self-check tells.
+    if breaks in (None, siblings_see_each_other, rows_begin_one_position_late):
+        assert check_model(model, verification=verification).ok is (breaks is None)
     output = tree_generate(
         model,
         oracle_drafter(expected, num_wrong=1),

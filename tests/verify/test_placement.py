@@ -89,7 +89,7 @@ def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path)
 
 def test_layers_on_several_devices_have_their_states_there():
     with FakeTensorMode(), torch.no_grad():  # of devices that are not here
-        cache = TreeCache(2, 8)
+        cache = TreeCache(8)
         for width in (3, 2, 40):
             start = cache.length
             cache.reserve(start + width)

@@ -19,13 +19,10 @@ from models import (
     tree_generate,
 )
 from passes import WIDE_SHAPE, Allocations, rows_tree
-from specds._core import TokenTree
 from specds.generation import generate
 from specds.papers.path_rows import PathRows
 from specds.verify import (
-    RUNNERS,
     StaticRunner,
-    TreeCache,
     UnsupportedModelError,
     check_model,
     generic,
@@ -55,24 +52,6 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
     largest = sorted(made.num_bytes)
     assert largest[-1] <= (mask_bytes if num_rows else 2 * (LONG + 1) * 4)
     assert largest[-4] < LONG * num_key_heads * 8 * 4
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("runner_class", RUNNERS.values())
-def test_acceptance_moves_what_was_accepted_and_nothing_else(runner_class, monkeypatch):
-    runner = runner_class(tiny_model("llama"), prompt_length=9, max_length=50, max_nodes=8)
-    runner.prefill_rows([prompt(9)])
-    moved = []
-    monkeypatch.setattr(
-        TreeCache, "move", lambda _, *places: moved.append([of.tolist() for of in places])
-    )
-    tree = TokenTree([3, 4, 5, 6, 7], [-1, -1, 1, 2, 2], [0.5] * 5)
-    for path, expected in (([1, 2, 4], [[11, 12, 14], [10, 11, 12]]), ([], None), ([0], None)):
-        runner.cache.lengths = [9]
-        runner.verify_rows([5], [tree])[0]
-        runner.commit_rows([path])
-        assert moved == ([] if expected is None else [expected])
-        moved.clear()
 
 
 @torch.no_grad()
@@ -165,18 +144,3 @@ def test_attention_that_is_more_than_packing_does_is_an_error(asked):
     states = torch.zeros(1, 4, 3, 8)
     with pytest.raises(AttentionError, match="cannot be packed: use verification='tree'"):
         attend_packed(torch.nn.Identity(), states, states, states, None, **asked)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_that_of_the_portable_way_up_to_its_rounding(dtype):
-    model = tiny_model("qwen3", dtype)
-    tree = TokenTree([3, 4, 5, 6], [-1, -1, 0, 2], [0.5] * 4)
-    rows = []
-    for runner_class in (StaticRunner, generic.Runner):
-        made = runner_class(model, prompt_length=21, max_length=99, max_nodes=8)
-        made.prefill_rows([prompt()])
-        rows.append(made.verify_rows([7], [tree])[0].float())
-    # A few units in the last place of the largest logits.
-    spread = float(rows[1].abs().max())
-    assert float((rows[0] - rows[1]).abs().max()) < 8 * torch.finfo(dtype).eps * spread

@@ -4,6 +4,6 @@
 drafter sampled is accepted. Imports `specds.drafters.session`; knows no model and no cache.
 """
 
-from specds.accept.on_host import Emitter, Sampler, accept_greedy, walk
+from specds.accept.on_host import Emitter, Sampler, walk
 
-__all__ = ["Emitter", "Sampler", "accept_greedy", "walk"]
+__all__ = ["Emitter", "Sampler", "walk"]

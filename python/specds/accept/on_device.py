@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 
 from specds._core import likeliest as likeliest_of_array
 from specds._core import read_outcomes
@@ -19,60 +12,14 @@ from specds._core import read_outcomes
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from transformers import LogitsProcessorList
 
-
-# Processors that look at a row of scores and at nothing else, the tokens before it included.
-_OF_A_ROW = (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
-
-
-def is_rowwise(processors: LogitsProcessorList) -> bool:
-    """Whether processors look at a row of scores alone; they make a new one and leave it as is."""
-    return all(type(processor) in _OF_A_ROW for processor in processors)
-
-
-class Chooser:
-    """Chooses a next token at every place of a pass: the argmax, or a sample by given noise."""
-
-    def __init__(self, processors: LogitsProcessorList, *, do_sample: bool) -> None:
-        self._processors = processors
-        self.is_argmax = not do_sample
-        """Whether the choice has no settings, so that one CUDA graph serves all requests."""
-
-    @classmethod
-    def of(cls, processors: LogitsProcessorList, *, do_sample: bool) -> Chooser | None:
-        """None where a processor must see the tokens before a place, or calls in their order."""
-        if not is_rowwise(processors) or (processors and not do_sample):
-            return None
-        return cls(processors, do_sample=do_sample)
-
-    def __call__(
-        self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The choices by logits `(num_rows, width, vocab_size)`, int64 as `depths`.
-
-        Places of one depth share the noise, of `Noise.ahead`; rows that it lacks are padding.
-        """
-        if noise is None:
-            return logits.argmax(dim=-1)
-        scores = logits.flatten(0, 1).float()
-        nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
-        probs = self._processors(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
-        rows = torch.arange(len(depths), device=depths.device).clamp(max=len(noise) - 1)
-        # As `multinomial` does, which would wait for the device to check its arguments.
-        return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
+    from specds.accept.on_host import Sampler
 
 
 class PassRequest(NamedTuple):
     """What the host wants of a pass: its choices, and the likeliest known tokens at every place."""
 
-    choose: Chooser
+    sampler: Sampler
     num_predictions: int = 0
     known_tokens: int = 0
     noise: torch.Tensor | None = None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import LogitsProcessorList
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.accept.on_device import is_rowwise
 from specds.accept.rejection import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
@@ -95,6 +101,17 @@ class Emitter:
         return token
 
 
+# Processors that look at a row of scores and at nothing else, the tokens before it included. They
+# make a new one and leave it as it is.
+_OF_A_ROW = (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
@@ -113,39 +130,45 @@ class Sampler:
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
         self._num_calls = 0
-        self._is_rowwise = is_rowwise(logits_processor)
+        self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
-        self.keeps = keep_scores or keep_logits
-        """Whether scores or logits are kept."""
-        self.is_argmax = not (do_sample or len(logits_processor) or self.keeps)
-        """Whether a call is the argmax of the logits and no more, so that `accept_greedy` does."""
+        self._keeps = keep_scores or keep_logits
+        self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
+        """Whether a call is the argmax of the logits and no more."""
+        self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
+        """Whether nothing counts but logits and noise, so that `everywhere` does what calls do."""
 
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row, and not by what the generator would give next."""
         self._noise = noise, row
 
     def __call__(
-        self, token_ids: torch.Tensor, logits: torch.Tensor, proposal: Proposal | None = None
+        self, emitter: Emitter, logits: torch.Tensor, proposal: Proposal | None = None
     ) -> int:
-        """The token after `token_ids`, int64 `(1, length)`, given `logits`, `(vocab_size,)`.
+        """The token after those of the emitter, given `logits`, `(vocab_size,)`.
 
         A sample is of the same distribution with a proposal, but equals it whenever it can.
         """
+        if self.is_argmax:
+            # Of 128,256 numbers numpy takes a tenth of torch's time.
+            row = logits.float()
+            return int((row.numpy() if row.device.type == "cpu" else row).argmax())
+        token_ids = emitter.token_ids
         # In float32 and on the device of `token_ids`, as transformers does: ties and the random
         # generator are then those of plain decoding.
-        copy = self.keeps or not self._is_rowwise
-        row = scores = logits[None].to(token_ids.device, torch.float32, copy=copy)
+        copy = self._keeps or not self._is_rowwise
+        scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
         if self._is_rowwise:
             # The list asks at each call what arguments a processor takes: 4 times the quotient.
             for processor in self.logits_processor:
                 scores = processor(token_ids, scores)
         else:
-            scores = self.logits_processor(token_ids, row)  # type: ignore[arg-type]
+            scores = self.logits_processor(token_ids, logits)  # type: ignore[arg-type]
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:
-            self.logits.append(row)
+            self.logits.append(logits)
         if self._do_sample:
             probs = torch.nn.functional.softmax(scores, dim=-1)[0]
             self._num_calls += 1
@@ -156,6 +179,25 @@ class Sampler:
             noise, number = self._noise
             return draw_by(probs, noise.at(self._num_calls - 1)[number])
         return int(scores.argmax(dim=-1))
+
+    def everywhere(
+        self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The choices at all places of a pass, int64 as `depths`: the argmax, or samples by noise.
+
+        Args:
+            logits: `(num_rows, width, vocab_size)`.
+            depths: `(num_rows, width)`; places of one depth share the noise.
+            noise: Of `Noise.ahead`; rows that it lacks are padding.
+        """
+        if noise is None:
+            return logits.argmax(dim=-1)
+        scores = logits.flatten(0, 1).float()
+        nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
+        probs = self.logits_processor(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
+        rows = torch.arange(len(depths), device=depths.device).clamp(max=len(noise) - 1)
+        # As `multinomial` does, which would wait for the device to check its arguments.
+        return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
@@ -173,7 +215,7 @@ def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProces
 def walk(
     logits: torch.Tensor,
     tree: TokenTree | None,
-    emitter: Emitter,
+    emitter: Any,
     choose: Callable[..., int],
     proposals: Mapping[int, Proposal] | None = None,
 ) -> list[int]:
@@ -187,40 +229,20 @@ def walk(
     Args:
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
         tree: The draft; None where it is empty.
-        emitter: Gets the tokens, and ends the walk where it is finished.
-        choose: The next token by all tokens so far, a row of logits, and a proposal or None.
+        emitter: Gets the tokens by `emit`, and ends the walk where it is `finished`.
+        choose: The next token by the emitter, a row of logits, and a proposal or None.
         proposals: Those of the draft, by the node that they follow (-1: the context).
 
     Returns:
         The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
     known = proposals or {}
-    return _follow(
-        tree, emitter, lambda node: choose(emitter.token_ids, logits[node + 1], known.get(node))
-    )
-
-
-def accept_greedy(logits: torch.Tensor, tree: TokenTree | None, emitter: Emitter) -> list[int]:
-    """`walk` for greedy decoding without processors; arguments and result are those of `walk`.
-
-    On an accelerator one argmax over all nodes and one copy to the host; on the CPU numpy's argmax
-    over the visited rows (3 of 64 nodes, 4,096 tokens: 8 us, where torch needs 230 for all).
-    """
-    if logits.device.type == "cpu":
-        return _follow(tree, emitter, lambda node: int(logits[node + 1].float().numpy().argmax()))
-    choices = logits.float().argmax(dim=-1).tolist()
-    return _follow(tree, emitter, lambda node: choices[node + 1])
-
-
-def _follow(
-    tree: TokenTree | None, emitter: Emitter, choice_after: Callable[[int], int]
-) -> list[int]:
     path: list[int] = []
     node = -1
     edges = [] if tree is None else zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
     nodes = enumerate(edges)
     while True:
-        token = emitter.emit(choice_after(node))
+        token = emitter.emit(choose(emitter, logits[node + 1], known.get(node)))
         # Children come after their parent, so one pass over the nodes serves the whole walk.
         node = next((child for child, edge in nodes if edge == (node, token)), -1)
         if node >= 0:

@@ -8,6 +8,8 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specds.terminal import quantity
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -88,14 +90,6 @@ def _decades(low: float, high: float) -> list[float]:
     tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [10.0**ten * factor for ten in tens for factor in (1, 2, 5)]
     return [tick for tick in ticks if low <= tick <= high] or [low, high]
-
-
-def shown(value: float) -> str:
-    """The label of a tick: ``0.5``, ``2 k``, ``61 M``."""
-    for size, prefix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if abs(value) >= size:
-            return f"{value / (1000 if prefix == ' k' else size):.3g}{prefix}"
-    return f"{value:.4g}"
 
 
 def lines(
@@ -186,7 +180,7 @@ def legend(styles: Styles) -> str:
 
 def _grid(axis: _Axis, title: str) -> Iterable[str]:
     for tick in axis.ticks:
-        y, told = axis(tick), shown(tick)
+        y, told = axis(tick), quantity(tick)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text class="faint" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{told}</text>'
     yield (
@@ -204,7 +198,7 @@ def _x_ticks(axis: _Axis, title: str) -> Iterable[str]:
         last = x
         yield (
             f'<text class="faint" x="{x}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
-            f"{shown(tick)}</text>"
+            f"{quantity(tick)}</text>"
         )
     middle = (_WIDTH + _LEFT - _RIGHT) / 2
     yield f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(title)}</text>'

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
-    KINDS,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
     make_drafter,
     require_inputs,
-    split_name,
 )
+from specds.hierarchy.config import HierarchyName, drafter_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,25 +66,24 @@ ENTRANTS: dict[str, Entrant] = {}
 """By name: none, but where a benchmark of the repository enters some (see `benches/rivals`)."""
 
 
-def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
-    """Checks that every drafter exists and gets what it needs, before anything is loaded.
+def drafter_of(name: str) -> Entrant | DrafterName | HierarchyName:
+    """What a name means."""
+    return ENTRANTS.get(name) or drafter_name(name)
 
-    Raises:
-        ValueError: A name is unknown, or its drafter needs what is not there.
-    """
+
+def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
+    """Checks that every drafter exists and gets what it needs, before anything is loaded."""
     for name in names:
-        if name in ENTRANTS:
-            if ENTRANTS[name].takes_datastore and not datastore:
-                raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
-        elif split_name(name)[0] in KINDS:
-            require_inputs(DrafterName.parse(name), datastore=datastore, model=model)
-        else:
-            raise ValueError(f"no drafter `{name}`: choose of {', '.join([*KINDS, *ENTRANTS])}")
+        drafter = drafter_of(name)
+        if isinstance(drafter, DrafterName):
+            require_inputs(drafter, datastore=datastore, model=model)
+        elif isinstance(drafter, Entrant) and drafter.takes_datastore and not datastore:
+            raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
 
 
 def needs_model(names: Sequence[str]) -> bool:
     """Whether any of them is made of the target's weights."""
-    return any(name not in ENTRANTS and DrafterName.parse(name).needs_model for name in names)
+    return any(getattr(drafter_of(name), "needs_model", False) for name in names)
 
 
 def engines_of(
@@ -102,7 +100,7 @@ def engines_of(
     """
     engines = []
     for name in names:
-        drafter = ENTRANTS[name] if name in ENTRANTS else DrafterName.parse(name)
+        drafter = drafter_of(name)
         # A drafter that has other sources too may take a datastore, and do without.
         taken = datastores if drafter.takes_datastore and datastores else [None]
         start: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
@@ -118,8 +116,14 @@ def engines_of(
 
 @contextmanager
 def _open_own(
-    name: DrafterName, inputs: DrafterInputs, memory_tokens: int
+    name: DrafterName | HierarchyName, inputs: DrafterInputs, memory_tokens: int
 ) -> Iterator[Callable[[], Drafter]]:
+    if isinstance(name, HierarchyName):
+        from specds.hierarchy.drafter import maker
+
+        yield maker(name, inputs)
+        return
+
     def make() -> Drafter:
         drafter = make_drafter(name, inputs)
         if isinstance(drafter, FusedDrafter):

@@ -71,11 +71,6 @@ def read_transcripts(
         tokenizer: Turns text into token ids.
         vocab_size: Recorded ids are below this.
         limit: The most rows that are read.
-
-    Raises:
-        TranscriptError: A row lacks a field, holds an empty one, or an id outside the vocabulary.
-        CorpusError: The file is damaged.
-        OSError: It cannot be read.
     """
     source = _name(path)
     with readable(str(path)), path.open("rb") as file:
@@ -92,12 +87,7 @@ def read_transcripts(
 def read_files(
     files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
 ) -> list[Transcript]:
-    """Reads several files, one after the other, as `read_transcripts` does each.
-
-    Raises:
-        ValueError: Rows could not be told apart: two files share a name, or a group has that of all
-            of them together.
-    """
+    """Reads several files, one after the other, as `read_transcripts` does each."""
     size = vocab_size(tokenizer)
     read = [each for path in files for each in read_transcripts(path, tokenizer, size, limit)]
     groups = {transcript.source for transcript in read}
@@ -177,24 +167,21 @@ def _text(row: dict[str, Any], field: str, place: str) -> str | None:
     return value
 
 
-def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
-    if not isinstance(value, list):
-        raise TranscriptError(f"{place} must be a list of pairs, not {type(value).__name__}")
-    # The end-of-sequence token that is added to a text was recorded by nobody.
-    if value and len(value) not in (num_tokens - 1, num_tokens):
-        raise TranscriptError(
-            f"{place} has {len(value)} pairs, the completion {num_tokens} tokens: give one for each"
-        )
-    for position, pair in enumerate(value):
-        right, length = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
-        if type(right) is not int or type(length) is not int:
-            raise TranscriptError(f"{place} holds {pair!r} at position {position}: no pair")
-        if not 0 <= right <= min(length, num_tokens - position) or length > _MOST_SUGGESTED:
-            raise TranscriptError(
-                f"{place} holds {pair!r} at position {position}: it has at most as many right as "
-                f"it drafted and as are left, and drafted at most {_MOST_SUGGESTED}"
-            )
-    return [(right, length) for right, length in value]
-
-
 _MOST_SUGGESTED = 1024
+
+
+def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
+    # The end-of-sequence token that is added to a text was recorded by nobody.
+    if not isinstance(value, list) or len(value) not in (0, num_tokens - 1, num_tokens):
+        raise TranscriptError(f"{place} must be a list of {num_tokens} pairs, one for each token")
+    for position, pair in enumerate(value):
+        match pair:
+            case [int(right), int(length)] if (
+                0 <= right <= min(length, num_tokens - position) and length <= _MOST_SUGGESTED
+            ):
+                continue
+        raise TranscriptError(
+            f"{place} holds {pair!r} at position {position}, not how many tokens were right of how "
+            f"many drafted there, at most {_MOST_SUGGESTED}"
+        )
+    return [(right, length) for right, length in value]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from specds.drafters.watched import right_path
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,7 +60,7 @@ class Trust:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
         promised = self._promised = [_KEPT * number for number in self._promised]
         came = self._came = [_KEPT * number for number in self._came]
-        path = _path(tree, emitted)
+        path = right_path(tree, emitted)
         nodes = zip(tree.parents.tolist(), tree.depths().tolist(), _promises(tree), strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
             if parent < num_verified:
@@ -76,19 +78,6 @@ def _promises(tree: TokenTree) -> list[float]:
     """The probabilities of a tree; a drafter that gives none is taken to be sure."""
     probs: list[float] = tree.probs.tolist()
     return probs if any(probs) else [1.0] * len(probs)
-
-
-def _path(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
-    """The nodes of a tree along the emitted tokens."""
-    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    nodes = {edge: node for node, edge in enumerate(edges)}
-    path: list[int] = []
-    for token in emitted:
-        node = nodes.get((path[-1] if path else -1, token))
-        if node is None:
-            break
-        path.append(node)
-    return path
 
 
 class Experience:

@@ -145,7 +145,6 @@ class AutoBudget(Budget):
             self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
         self._pauses = not self._experience.is_time_to_draft()
-        self._start = self._clock()
         size = self._num_nodes
         trees = (tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts)
         return [tree if len(tree) else None for tree in trees] or [None] * len(sessions)
@@ -156,7 +155,7 @@ class AutoBudget(Budget):
         start, trust = self._clock(), self._experience.trust
         for session in sessions:
             # A draft is worth tokens of its own row, and all rows wait for it.
-            session.set_step_time(cost.seconds(0) / len(sessions))
+            session.set_step_time(cost.seconds[0] / len(sessions))
         # What is less likely seldom pays, wherever it stands.
         drafts = _draft_all(sessions, max_depths, min(cost.least_worth / trust.most, 1.0))
         drafts_and_depths = zip(drafts, max_depths, strict=True)
@@ -166,21 +165,18 @@ class AutoBudget(Budget):
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - cost.relative[self._num_nodes]
-        self._experience.judge(profit - seconds / cost.seconds(0))
+        self._experience.judge(profit - seconds / cost.seconds[0])
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
     ) -> Callable[[], None]:
         """As `Budget.record`."""
-        cost, drafts, size = self._cost, self._drafts, self._num_nodes
-        if cost is None or not drafts:
-            return lambda: None
-        self._learning_s = learning_s
-        seconds = self._clock() - self._start
+        drafts, size = self._drafts, self._num_nodes
+        if drafts:
+            self._learning_s = learning_s
 
         def learn() -> None:
-            cost.record(size, seconds)
-            for tree, tokens in zip(drafts, emitted, strict=True):
+            for tree, tokens in zip(drafts, emitted, strict=False):
                 if len(tree) and tokens is not None:
                     self._experience.trust.learn(tree, size, tokens)
 

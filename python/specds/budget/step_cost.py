@@ -1,13 +1,7 @@
-"""What does a target step cost, by the number of nodes that it verifies?
-
-It is measured on the running model before its first draft, and every step refines it.
-"""
+"""What does a target step cost, by the number of nodes? It is measured before the first draft."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect
-from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,6 +10,7 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.verify.tree_attention import power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,21 +33,12 @@ _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
 _SHORT_CONTEXT = 1024
 
-# How far one step moves the whole curve, and beyond that the sizes from its own on. A machine that
-# gets slower does so for all sizes, and what one size costs more than thought, larger ones do too:
-# so sizes that no step visits stay right.
-_SHARED_RATE = 0.05
-_LOCAL_RATE = 0.05
-# A step that was interrupted counts as this much slower than expected, whatever it took.
-_MOST_SURPRISE = 0.25
-
 
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Piecewise linear between powers of two, and never less for more nodes: where more of them were
-    faster, fewer could be verified so. Where passes are of few sizes it is a staircase. Shared by
-    all requests on a model; of two steps recorded at once one is lost, which does no harm.
+    Straight between what was measured, and never less for more nodes: where more of them were
+    faster, fewer could be verified so. Where passes are of few sizes it is a staircase.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
@@ -60,62 +46,22 @@ class CostModel:
     """
 
     def __init__(self, seconds: Mapping[int, float], steps: Sequence[int] = ()) -> None:
+        numbers = np.arange(MOST_NODES + 1)
+        passes = np.array(steps)[np.searchsorted(steps, numbers)] if steps else numbers
         known = sorted(seconds)
-        self._sizes, self._is_stairs = tuple(steps or _SIZES), bool(steps)
-        at_sizes = np.interp(self._sizes, known, [taken for _, taken in sorted(seconds.items())])
-        self._taken: list[float] = at_sizes.tolist()
-        self._places = [self._place(number) for number in range(MOST_NODES + 1)]
-        self._set_least()
+        least = [min(seconds[size] for size in known[place:]) for place in range(len(known))]
+        self.seconds: list[float] = np.interp(passes, known, least).tolist()
+        """Of a step, by the nodes that it verifies of each row."""
+        plain, first = self.seconds[0], (steps or _SIZES)[1]
+        self.relative = [taken / plain for taken in self.seconds]
+        """What steps cost, in plain steps: the first is 1."""
+        beyond = enumerate(self.relative[first + 1 :], 1)
+        self.least_worth = min((cost - self.relative[first]) / more for more, cost in beyond)
+        """What a node beyond the first size costs at least on average, in plain steps.
 
-    def curve(self) -> dict[int, float]:
-        """Seconds by number of nodes, at the numbers between which it is straight or flat."""
-        return {size: self.seconds(size) for size in self._sizes}
-
-    def seconds(self, num_nodes: int) -> float:
-        """Seconds of a step that verifies `num_nodes` nodes of each row."""
-        return _between(self._least, *self._place(num_nodes))
-
-    def _place(self, num_nodes: int) -> tuple[int, float]:
-        """After which of the sizes a number of nodes lies, and how far it is to the next."""
-        index = bisect(self._sizes, num_nodes, 1, len(self._sizes) - 1) - 1
-        size, next_size = self._sizes[index : index + 2]
-        share = min((num_nodes - size) / (next_size - size), 1.0)
-        return index, math.ceil(share) if self._is_stairs else share
-
-    @property
-    def least_worth(self) -> float:
-        """What a node beyond the first size costs at least on average, in plain steps."""
-        # A first node may cost nothing, as passes of a single token have kernels of their own: that
-        # says nothing of the others.
-        (_, plain), (first, taken_by_first), *others = self.curve().items()
-        return min((taken - taken_by_first) / (size - first) for size, taken in others) / plain
-
-    def record(self, num_nodes: int, seconds: float) -> None:
-        """Learns from a step that verified `num_nodes` nodes and took `seconds`."""
-        if not seconds > 0:  # a clock that stood still says nothing
-            return
-        index, share = self._place(num_nodes)
-        # Against what steps of this size took, not against the estimate for them: the difference
-        # would be found again in each of them, and be learned by all sizes above.
-        expected = _between(self._taken, index, share)
-        surprise = min(max(math.log(seconds / expected), -_MOST_SURPRISE), _MOST_SURPRISE)
-        # In Python, as numpy takes 80 us for this where it has just not been used.
-        for place, taken in enumerate(self._taken):
-            is_from = min(max(place + 1 - index - share, 0.0), 1.0)
-            self._taken[place] = taken * math.exp(surprise * (_SHARED_RATE + _LOCAL_RATE * is_from))
-        self._set_least()
-
-    def _set_least(self) -> None:
-        # Here, as this is done while a device works.
-        self._least = [*accumulate(reversed(self._taken), min)][::-1]
-        plain = self._least[0]
-        self.relative = [_between(self._least, *place) / plain for place in self._places]
-        """What steps of 0 to `MOST_NODES` nodes cost, in plain steps: the first is 1."""
-
-
-def _between(values: list[float], index: int, share: float) -> float:
-    """The value on the line from `values[index]` to the next one, `share` of the way."""
-    return values[index] + share * (values[index + 1] - values[index])
+        A first node may cost nothing, as passes of a single token have kernels of their own: that
+        says nothing of the others.
+        """
 
 
 class StepCosts:
@@ -136,8 +82,8 @@ class StepCosts:
     def now(self) -> CostModel:
         """The costs at the present number and length of rows, which are measured at first."""
         lengths = self._runner.cache.lengths
-        length = max(_power_of_two(max(lengths)), _SHORT_CONTEXT)
-        key = (*self._setting, _power_of_two(len(lengths)), length)
+        length = max(power_of_two(max(lengths)), _SHORT_CONTEXT)
+        key = (*self._setting, power_of_two(len(lengths)), length)
         known = self._known.get(key)
         if known is None:
             steps = self._runner.node_steps
@@ -154,11 +100,6 @@ class StepCosts:
 
 
 _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest that is not less than `number`."""
-    return 1 << (max(number, 1) - 1).bit_length()
 
 
 def measure(
@@ -178,8 +119,8 @@ def measure(
         clock: Seconds since some moment.
 
     Returns:
-        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the
-        machine can only add to them, and what is taken for too fast is tried, and so put right.
+        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. The least, because
+        other work on the machine only adds to them.
     """
 
     def timed(size: int) -> float:

@@ -34,16 +34,4 @@ __all__ = [
     "refresh",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    BuildEstimate="estimate",
-    BuildOptions="options",
-    BuildReport="report",
-    Progress="report",
-    RefreshReport="from_memory",
-    build_datastore="build",
-    build_from_token_ids="build",
-    estimate_build="estimate",
-    open_builder="local",
-    refresh="from_memory",
-)
+__getattr__ = lazy(__name__, "options", "report", "local", "build", "estimate", "from_memory")

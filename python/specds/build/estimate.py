@@ -45,9 +45,8 @@ class BuildEstimate:
     """What a build is expected to take.
 
     Attributes:
-        num_tokens: Tokens of the whole corpus; None where its size is not known, as with a dataset
-            that is streamed, and no limit is given. What follows is then given for each million.
-        num_documents: Documents of the whole corpus; None likewise.
+        num_tokens: Tokens of the whole corpus.
+        num_documents: Its documents.
         seconds: Time to build.
         memory_bytes: The most memory of the process.
         disk_bytes: Size of the datastore.
@@ -58,8 +57,8 @@ class BuildEstimate:
         sampled_tokens: Tokens of the sample.
     """
 
-    num_tokens: int | None
-    num_documents: int | None
+    num_tokens: int
+    num_documents: int
     seconds: float
     memory_bytes: int
     disk_bytes: int
@@ -103,10 +102,9 @@ def estimate_build(
         num_bytes = builder.finish().num_bytes
     index_s = time.perf_counter() - started
 
-    known = _expected_tokens(corpus, options, documents, sampled)
-    expected = known if known is not None else 1_000_000
-    # The tables by token and the padding of files are there once, however large the corpus.
-    fixed = 4 * size + 50_000
+    expected = _expected_tokens(corpus, options, documents, sampled)
+    # The tables by token and the manifests are there once, however large the corpus.
+    fixed = 4 * size + 1_500
     per_token = 8 if size > 1 << 16 else 4
     prior_tokens = min(options.prior_tokens, expected // _PRIOR_SHARE)
     prior_bytes = len(fit_weights(None, [])) if prior_tokens >= _LEAST_PRIOR_TOKENS else 0
@@ -119,8 +117,8 @@ def estimate_build(
     wider = (shard.bit_length() - sampled.bit_length()) / 8
     bytes_per_token = max(num_bytes - fixed, 0) / sampled + wider
     return BuildEstimate(
-        num_tokens=known,
-        num_documents=None if known is None else round(len(documents) * known / sampled),
+        num_tokens=expected,
+        num_documents=round(len(documents) * expected / sampled),
         seconds=expected * (tokenise_s + _SORT_SLOWDOWN * index_s) / sampled
         + prior_tokens * _PRIOR_S,
         memory_bytes=peak_memory_bytes() + _SORTING_BYTES + shard * per_token,
@@ -158,11 +156,9 @@ def _sample(corpus: Corpus) -> tuple[list[Document], int]:
 
 def _expected_tokens(
     corpus: Corpus, options: BuildOptions, documents: list[Document], sampled: int
-) -> int | None:
+) -> int:
     read = sum(document.num_bytes for document in documents)
-    expected = [options.max_tokens]
-    if corpus.num_bytes is not None and read:
-        expected.append(round(sampled * corpus.num_bytes / read))
-    if options.max_documents is not None and documents:
-        expected.append(round(sampled * options.max_documents / len(documents)))
-    return min((number for number in expected if number is not None), default=None)
+    expected = round(sampled * corpus.num_bytes / max(read, 1))
+    if options.max_documents is not None:
+        expected = min(expected, round(sampled * options.max_documents / len(documents)))
+    return expected if options.max_tokens is None else min(expected, options.max_tokens)

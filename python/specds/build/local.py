@@ -43,9 +43,6 @@ def documents_left(
         num_given: How many documents to leave out. Parts with none but such are not read at all.
         read: Empty; counts everything up to here, what is not read again too.
         report: Called now and then while documents are passed over.
-
-    Raises:
-        CorpusError: Documents are to be left out, but a part is no longer what it was.
     """
     _check_same(corpus, Path(folder, "states.json"), num_given)
     path = Path(folder, "parts.jsonl")

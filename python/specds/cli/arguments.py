@@ -71,17 +71,6 @@ Budget = Annotated[
 ]
 
 
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel="Drafting",
-        help="What the fused drafter starts from: a file made by `specds fit`, or `none`. "
-        "[default: what is kept with the datastore]",
-    ),
-]
-
-
 def drafter(text: str) -> DrafterName | HierarchyName:
     """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
     from specds.hierarchy.config import drafter_name
@@ -93,11 +82,7 @@ def drafter(text: str) -> DrafterName | HierarchyName:
 
 
 def text_of(argument: str) -> str:
-    """The text of an argument; `-` reads standard input.
-
-    Raises:
-        ValueError: Standard input is closed, or is no UTF-8.
-    """
+    """The text of an argument; `-` reads standard input."""
     if argument == "-":
         if sys.stdin is None:
             raise ValueError("standard input is closed: give the text as an argument")
@@ -116,11 +101,7 @@ def listed(text: str) -> list[str]:
 
 
 def tokenizer_name(given: str | None, datastore: Datastore) -> str:
-    """The tokenizer that was given, or the one that a datastore was built with.
-
-    Raises:
-        ValueError: There is neither.
-    """
+    """The tokenizer that was given, or the one that a datastore was built with."""
     if not given and not datastore.tokenizer_name:
         raise ValueError(f"{datastore.path} names no tokenizer: give one by --tokenizer")
     return given or datastore.tokenizer_name
@@ -132,11 +113,7 @@ Overwrite = Annotated[
 
 
 def require_place(path: Path, *, overwrite: bool) -> None:
-    """Refuses a place for an output before the work for it begins.
-
-    Raises:
-        OSError: Its folder is not there, or something is at the path that must stay.
-    """
+    """Refuses a place for an output before the work for it begins."""
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: no such folder: make it, or choose another place")
     if path.is_dir():

@@ -1,17 +1,18 @@
 """Commands that measure: bench replay, bench generate."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specds import terminal
 from specds.bench.options import GenerateOptions, ReplayOptions
-from specds.cli.arguments import Json, Overwrite, listed, require_place
+from specds.cli.arguments import Json, Overwrite, require_place
 from specds.cli.help import Command, Group
-from specds.cli.records import Without, with_records
+from specds.cli.records import with_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,43 +33,14 @@ def _options() -> None:
     """Measure drafters."""
 
 
-_Files = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", help="A file of recorded answers: JSONL of `prompt` and `completion`."
-    ),
-]
-_MoreFiles = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="FILE", help="The same, without `--transcripts`."),
-]
-_Datastores = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FOLDER,...", help="A folder made by `specds build`, or several."),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write the figures here as one page."),
-]
-# What more can be said than one text between commas.
-_REPEATED = Without("transcripts", "datastores")
-
-
-def _with_files(
-    options: Any, files: list[Path] | None, more: list[Path] | None, datastores: list[str] | None
-) -> Any:
-    paths = [Path(path) for given in datastores or [] for path in listed(given)]
-    return replace(options, transcripts=[*(files or []), *(more or [])], datastores=paths)
-
-
 @app.command(cls=Command)
 @with_records
 def replay(
-    options: Annotated[ReplayOptions, _REPEATED],
-    transcripts: _Files = None,
-    more_transcripts: _MoreFiles = None,
-    datastore: _Datastores = None,
-    html: _Html = None,
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
+    options: ReplayOptions,
+    html: Path | None = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +49,10 @@ def replay(
     Needs no model: greedy acceptance depends on the recorded tokens alone. Rows may hold
     `prompt_ids` and `completion_ids` instead of texts. Several drafters, budgets or
     datastores are separated by commas.
+
+    Args:
+        more_transcripts (FILE): The same as `--transcripts`.
+        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench replay --transcripts answers.jsonl --datastore chat.specds --budget 8,16,32,64
@@ -87,24 +63,23 @@ def replay(
     from specds.bench.replay.report import tables
     from specds.bench.replay.run import run_replay, stories_of
 
-    whole = _with_files(options, transcripts, more_transcripts, datastore)
-    if html is not None:
-        require_place(html, overwrite=overwrite)
+    whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
 
     def told(document: "Document") -> str:
         return page(document, stories_of(whole))
 
-    _show("replay", partial(run_replay, whole), tables, told, html, as_json=as_json)
+    run = partial(run_replay, whole)
+    _show("replay", run, tables, told, html, overwrite=overwrite, as_json=as_json)
 
 
 @app.command(cls=Command)
 @with_records
 def generate(
-    options: Annotated[GenerateOptions, _REPEATED],
-    transcripts: _Files = None,
-    more_transcripts: _MoreFiles = None,
-    datastore: _Datastores = None,
-    html: _Html = None,
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
+    options: GenerateOptions,
+    html: Path | None = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -112,6 +87,10 @@ def generate(
 
     All take turns, prompt by prompt. Several names, budgets, batches or datastores are separated by
     commas.
+
+    Args:
+        more_transcripts (FILE): The same as `--transcripts`.
+        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench generate --model demo
@@ -122,11 +101,9 @@ def generate(
     from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 
-    whole = _with_files(options, transcripts, more_transcripts, datastore)
-    if html is not None:
-        require_place(html, overwrite=overwrite)
+    whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
     run = partial(run_generate, whole)
-    document = _show("generate", run, tables, page, html, as_json=as_json)
+    document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
@@ -139,11 +116,14 @@ def _show(
     page: "Callable[[Document], str]",
     html: Path | None,
     *,
+    overwrite: bool,
     as_json: bool,
 ) -> "Document":
     """Runs a benchmark and shows what it measured: tables or JSON, then a page."""
     from specds.bench.harness import reasons
 
+    if html is not None:
+        require_place(html, overwrite=overwrite)
     with terminal.request_progress(what) as progress:
         document = run(progress)
     if as_json:

@@ -2,6 +2,7 @@
 
 import glob
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -16,39 +17,32 @@ from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
 from specds.cli.records import Only, Without, arguments_of, with_records
 from specds.corpora import CorpusOptions
 
-_CORPUS = Annotated[
-    list[str],
-    typer.Option(
-        metavar="CORPUS",
-        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
-        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
-        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
-        "The best corpus is a log of the model's own answers.",
-    ),
-]
-_OUT = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to make.")]
-_ESTIMATE = Annotated[
-    bool,
-    typer.Option("--estimate", help="Index a sample, and report what a build would take."),
-]
 _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
 
 
 @with_records
 def build(
-    corpus: _CORPUS,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="NAME", help="A name on the hub, a local folder, or `demo`.")
-    ],
-    out: _OUT,
+    *,
+    corpus: list[str],
+    tokenizer: str,
+    out: Path,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command")],
-    estimate: _ESTIMATE = False,
+    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
 
     A stopped or killed build continues when you repeat the command.
+
+    Args:
+        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
+            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
+            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
+            --corpus. The best corpus is a log of the model's own answers.
+        tokenizer: A name on the hub, a local folder, or `demo`.
+        out (FOLDER): The folder to make.
+        estimate: Index a sample, and report what a build would take.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
@@ -82,20 +76,27 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
 @with_records
 def add(
     datastore: DatastorePath,
-    corpus: _CORPUS,
+    /,
+    *,
+    corpus: list[str],
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
-    ] = None,
-    estimate: _ESTIMATE = False,
+    tokenizer: str | None = None,
+    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Add documents to a datastore, in shards of their own.
 
     Readers keep the datastore that they opened. Documents that it already holds are left out. Many
     small shards make lookups slower: `specds compact` joins them.
+
+    Args:
+        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
+            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
+            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
+            --corpus. The best corpus is a log of the model's own answers.
+        tokenizer: By default the one the datastore was built with.
+        estimate: Index a sample, and report what a build would take.
 
     Example:
         specds add chat.specds --corpus answers.jsonl
@@ -108,7 +109,7 @@ def add(
 
 
 def _build(
-    corpus: list[str],
+    corpus: Sequence[str],
     tokenizer: str,
     out: Path,
     reading: CorpusOptions,
@@ -129,7 +130,7 @@ def _build(
     if estimate:
         with terminal.waiting("reading a sample"):
             expected = estimate_build(opened, loaded, options)
-        display.show(asdict(expected), display.estimate_table(expected), as_json=as_json)
+        display.show("This build would take about", asdict(expected), as_json=as_json)
         return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
@@ -143,11 +144,11 @@ def _build(
         elif isinstance(error, KeyboardInterrupt):
             terminal.note("nothing was read yet: the same command starts anew")
         raise
-    display.show(report.to_dict(), display.build_table(report), as_json=as_json)
+    display.show("Datastore", report.to_dict(), as_json=as_json)
 
 
 def _command(
-    corpus: list[str], tokenizer: str, reading: CorpusOptions, options: BuildOptions
+    corpus: Sequence[str], tokenizer: str, reading: CorpusOptions, options: BuildOptions
 ) -> str:
     """The command that gives the same shards anywhere: where they are made is left out."""
     corpora = [word for each in corpus for word in ("--corpus", each)]
@@ -161,26 +162,13 @@ _SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max
 
 @with_records
 def refresh(
-    datastore: Annotated[
-        Path,
-        typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`, or a new one."),
-    ],
-    from_memory: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="What a server with `save_every`, or `save`, wrote."),
-    ],
+    datastore: Path,
+    /,
+    *,
+    from_memory: Path,
     options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
-    tenant: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Whose texts; by default those without a tenant.",
-        ),
-    ] = "",
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of the texts, if the datastore is a new one."),
-    ] = None,
+    tenant: str = "",
+    tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Move what a server remembers into its datastore.
@@ -188,6 +176,12 @@ def refresh(
     Adds a tenant's texts to the datastore, in a shard of their own, then removes from the memory
     what the datastore holds. Readers and servers may run meanwhile. Nothing is lost if it is
     killed: repeat the command.
+
+    Args:
+        datastore (DATASTORE): A folder made by `specds build`, or a new one.
+        from_memory (FILE): What a server with `save_every`, or `save`, wrote.
+        tenant: Whose texts; by default those without a tenant.
+        tokenizer: Of the texts, if the datastore is a new one.
 
     Examples:
         specds refresh chat.specds --from-memory memory.file
@@ -208,18 +202,15 @@ def refresh(
             tokenizer_name=tokenizer,
             progress=progress,
         )
-    display.show(asdict(report), display.refresh_table(report), as_json=as_json)
+    display.show("Datastore", asdict(report), as_json=as_json)
 
 
 @with_records
 def merge(
-    datastores: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DATASTORE...", help="Folders made by `specds build`, of one tokenizer."
-        ),
-    ],
-    out: _OUT,
+    datastores: list[Path],
+    /,
+    *,
+    out: Path,
     options: Annotated[BuildOptions, Only("overwrite", "prior_tokens")],
     as_json: Json = False,
 ) -> None:
@@ -227,6 +218,10 @@ def merge(
 
     The shards stay as they are, and share disk space with the old ones if the file system allows;
     `specds compact` joins them.
+
+    Args:
+        datastores (DATASTORE...): Folders made by `specds build`, of one tokenizer.
+        out (FOLDER): The folder to make.
 
     Example:
         specds merge chat.specds code.specds --out both.specds
@@ -242,6 +237,8 @@ def merge(
 @with_records
 def compact(
     datastore: DatastorePath,
+    /,
+    *,
     options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep one copy of documents that recur.")

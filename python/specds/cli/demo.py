@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from typing import TYPE_CHECKING, Any
 
 from specds import terminal
+from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.cli import display
 from specds.cli.writing import coloured
-from specds.demo.held_out import build_stdlib, prompts
-from specds.demo.measure import MODES, Comparison, compare
+from specds.demo.held_out import MODES, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
+    from rich.table import Table
     from transformers import PreTrainedTokenizerBase
+
+    from specds.bench.generation.measure import Run
+    from specds.demo.held_out import Prompt
 
 
 def run_demo(
@@ -37,45 +41,144 @@ def run_demo(
     chosen = prompts(num_prompts)
     model, tokenizer = load_model("demo", device="cpu")
     one_thread_for("demo")
+    target, length = Target(model), {"max_new_tokens": max_new_tokens}
+    calls = batches_of([tokenizer(prompt.text)["input_ids"] for prompt in chosen], 1)
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
         if not as_json:
-            terminal.out.print(display.build_table(report))
-        make = partial(FusedDrafter, report.path)
-        run = partial(compare, model, tokenizer, make, chosen, max_new_tokens=max_new_tokens)
-        comparisons = _in_all_modes(run, len(chosen))
+            terminal.out.print(display.facts_table("Datastore", report.to_dict()))
+        start = partial(own_calls, target, partial(FusedDrafter, report.path), "auto")
+        plan = Plan(
+            target,
+            [baseline_way("generate", target), Way("fused", start, is_ours=True)],
+            {mode: settings | length for mode, settings in MODES.items()},
+            {1: calls},
+            runs=1,
+            seed=1,
+            warm_up={"max_new_tokens": 8},
+        )
+        with terminal.request_progress("completing prompts,") as progress:
+            cells = measure(plan, lambda mode: progress(mode, plan.num_rounds))
+    runs = [cell.runs[0] for cell in cells]
+    modes = [
+        Comparison(mode, chosen, *pair)
+        for mode, pair in zip(MODES, zip(runs[::2], runs[1::2], strict=True), strict=True)
+    ]
     if as_json:
-        modes = [comparison.to_dict() for comparison in comparisons]
-        terminal.print_json({"build": report.to_dict(), "modes": modes})
-    else:
-        for comparison, num_texts in zip(comparisons, (2, 1), strict=True):
-            _show_texts(tokenizer, comparison, num_texts)
-        terminal.out.print(display.comparison_table(comparisons, verbose=verbose))
-        terminal.out.print(_NEXT, soft_wrap=True)
+        facts = [mode.to_dict() for mode in modes]
+        terminal.print_json({"build": report.to_dict(), "modes": facts})
+        return
+    for mode, num_texts in zip(modes, (2, 1), strict=True):
+        _show_texts(tokenizer, mode, num_texts)
+    terminal.out.print(_table(modes, verbose=verbose))
+    terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _in_all_modes(run: Callable[..., Comparison], num_prompts: int) -> list[Comparison]:
-    columns = ("{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal.err) as progress:
-        comparisons = []
-        for mode, settings in MODES.items():
-            task = progress.add_task(f"completing prompts, {mode}", total=num_prompts)
-            advance = partial(progress.advance, task)
-            comparisons.append(run(mode=mode, on_completion=advance, **settings))
-        return comparisons
+_WINDOW = 8
+_LOOPING = 0.1
 
 
-def _show_texts(tokenizer: PreTrainedTokenizerBase, comparison: Comparison, num_texts: int) -> None:
+def repetition(token_ids: Sequence[int]) -> float:
+    """The share of a text's tokens that end 8 tokens which it has written before."""
+    windows = [tuple(token_ids[end - _WINDOW : end]) for end in range(_WINDOW, len(token_ids) + 1)]
+    return (len(windows) - len(set(windows))) / max(len(token_ids), 1)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`model.generate` against specds over some prompts, with the same settings."""
+
+    mode: str
+    prompts: Sequence[Prompt]
+    plain: Run
+    ours: Run
+
+    @property
+    def identical(self) -> bool:
+        """Whether every completion was the same, token for token."""
+        return self.ours.texts == self.plain.texts
+
+    @property
+    def speed_up(self) -> float:
+        """How many times faster specds was, whole run against whole run."""
+        return self.ours.tokens_per_s / self.plain.tokens_per_s
+
+    @property
+    def repetition(self) -> float:
+        """The share of all tokens that repeat what their text says already, as in a loop."""
+        texts = self.ours.texts
+        return sum(repetition(text) * len(text) for text in texts) / max(sum(map(len, texts)), 1)
+
+    @property
+    def fresh(self) -> list[int]:
+        """The completions that hardly repeat themselves, by their numbers."""
+        return [n for n, text in enumerate(self.ours.texts) if repetition(text) < _LOOPING]
+
+    @property
+    def fresh_speed_up(self) -> float | None:
+        """The speed-up over these completions; None where there are none."""
+        ours = sum(self.ours.seconds[number] for number in self.fresh)
+        return sum(self.plain.seconds[number] for number in self.fresh) / ours if ours else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything measured, as plain values."""
+        names = ("mode", "identical", "speed_up", "repetition", "fresh_speed_up")
+        texts = self.ours.texts
+        return {
+            **{name: getattr(self, name) for name in names},
+            "num_prompts": len(texts),
+            "num_tokens": sum(map(len, texts)),
+            "num_fresh": len(self.fresh),
+            "plain_tokens_per_s": self.plain.tokens_per_s,
+            "specds_tokens_per_s": self.ours.tokens_per_s,
+            "stats": self.ours.stats.to_dict(),
+            "prompts": [
+                {
+                    "name": prompt.name,
+                    "identical": texts[number] == self.plain.texts[number],
+                    "num_tokens": len(texts[number]),
+                    "speed_up": self.plain.seconds[number] / self.ours.seconds[number],
+                }
+                for number, prompt in enumerate(self.prompts)
+            ],
+        }
+
+
+def _show_texts(tokenizer: PreTrainedTokenizerBase, mode: Comparison, num_texts: int) -> None:
     """Some completions, those first that repeat themselves least: anybody can foretell a loop."""
-    terminal.out.rule(f"{comparison.mode}: drafted and accepted tokens are green")
-    fewest = sorted(comparison.completions, key=lambda completion: completion.repetition)
-    for completion in fewest[:num_texts]:
-        prompt = completion.prompt
+    terminal.out.rule(f"{mode.mode}: drafted and accepted tokens are green")
+    texts = zip(mode.prompts, mode.ours.texts, mode.ours.results, strict=True)
+    for prompt, text, result in sorted(texts, key=lambda each: repetition(each[1]))[:num_texts]:
         terminal.out.print(f"{prompt.name}", style="bold")
         terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim")
-        text = coloured(tokenizer, completion.token_ids, completion.drafted)
-        terminal.out.print(text, soft_wrap=True)
+        terminal.out.print(coloured(tokenizer, text, result.drafted[0]), soft_wrap=True)
         terminal.out.print()
+
+
+def _table(comparisons: Sequence[Comparison], *, verbose: bool) -> Table:
+    """`model.generate` against specds, one column for each way of choosing tokens."""
+    table = display.TitledTable(title="specds against model.generate")
+    table.add_column("")
+    for comparison in comparisons:
+        table.add_column(comparison.mode, justify="right")
+    columns = [_comparison_rows(comparison, verbose) for comparison in comparisons]
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    return table
+
+
+def _comparison_rows(comparison: Comparison, verbose: bool) -> dict[str, str]:
+    fresh, num_fresh = comparison.fresh_speed_up, len(comparison.fresh)
+    drafting = [*display.drafting_rows(comparison.ours.stats).items()]
+    return {
+        "identical output": "yes" if comparison.identical else "NO",
+        "model.generate, tokens/s": f"{comparison.plain.tokens_per_s:.0f}",
+        "specds, tokens/s": f"{comparison.ours.tokens_per_s:.0f}",
+        "speed-up": f"{comparison.speed_up:.2f}x",
+        "text that repeats itself": f"{comparison.repetition:.0%}",
+        "speed-up of texts that do not": "" if fresh is None else f"{fresh:.2f}x of {num_fresh}",
+        **dict(drafting[: None if verbose else 3]),
+    }
 
 
 _NEXT = """

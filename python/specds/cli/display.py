@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +13,23 @@ from specds import terminal
 from specds.terminal import counted, duration, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from specds._core import Datastore
-    from specds.build import BuildEstimate, BuildReport, RefreshReport
-    from specds.demo.measure import Comparison
     from specds.stats import GenerationStats
 
 
-def show(facts: dict[str, Any], table: Table, *, as_json: bool) -> None:
+def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
     """Prints a result: as one JSON document for programs, or as a table for people."""
     if as_json:
         terminal.print_json(facts)
     else:
-        terminal.out.print(table)
+        terminal.out.print(facts_table(title, facts))
 
 
 def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     """Prints what a datastore holds and what it was built from."""
+    written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
     facts: dict[str, Any] = {
         "path": str(datastore.path),
         "corpus": datastore.corpus,
@@ -45,117 +43,18 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
         "num_bytes": datastore.num_bytes,
         "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
         "has_prior": datastore.prior is not None,
-    }
-    written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
-    rows = {
-        "corpus": ", ".join(datastore.corpus),
-        "tokenizer": datastore.tokenizer_name or "without a name",
-        "fingerprint": datastore.tokenizer_fingerprint,
-        "vocab size": datastore.vocab_size,
-        "separator": datastore.separator,
-        "documents": datastore.num_documents,
-        "tokens": datastore.num_tokens,
-        "shards": datastore.num_shards,
-        "on disk": quantity(datastore.num_bytes, "B"),
-        "bytes/token": facts["bytes_per_token"],
-        "prior": "yes" if facts["has_prior"] else "none: `specds fit` makes one",
         "written": f"{written:%Y-%m-%d %H:%M}",
     }
-    show(facts, facts_table(f"Datastore {datastore.path}", rows), as_json=as_json)
-
-
-def refresh_table(report: RefreshReport) -> Table:
-    """The summary of a refresh."""
-    rows = {
-        "texts": report.num_texts,
-        "added documents": report.num_added_documents,
-        "added tokens": report.num_added_tokens,
-        "tokens": report.num_tokens,
-        "shards": report.num_shards,
-        "left in memory": counted(report.num_left, "token"),
-        "time": f"{report.seconds:.1f} s",
-    }
-    return facts_table(f"Datastore {report.path}", rows)
-
-
-def build_table(report: BuildReport) -> Table:
-    """The summary of a build."""
-    rows: dict[str, Any] = {"documents": report.num_documents, "tokens": report.num_tokens}
-    if report.num_added_tokens != report.num_tokens:
-        rows["added documents"] = report.num_added_documents
-        rows["added tokens"] = report.num_added_tokens
-    rows |= {
-        "shards": report.num_shards,
-        "read": quantity(report.text_bytes, "B"),
-        "on disk": quantity(report.num_bytes, "B"),
-        "bytes/token": report.bytes_per_token,
-        "time": f"{report.tokenise_s:.1f} s tokenise + {report.index_s:.1f} s index",
-        "tokens/s": quantity(report.tokens_per_s),
-        "peak memory": quantity(report.peak_memory_bytes, "B"),
-    }
-    if report.num_taken_up:
-        taken_up = counted(report.num_taken_up, "document")
-        rows["taken up"] = f"after {taken_up} of a stopped build"
-    left_out = {**report.skipped, "duplicates": report.num_duplicates}
-    reasons = [f"{count:,}: {reason}" for reason, count in left_out.items() if count]
-    if reasons:
-        rows["left out"] = "\n".join(reasons)
-    return facts_table(f"Datastore {report.path}", rows)
-
-
-def estimate_table(estimate: BuildEstimate) -> Table:
-    """What a build is expected to take."""
-    title, rows = "This build would take about", {}
-    if estimate.num_tokens is None:
-        title = "Of unknown size; each million tokens would take about"
-    else:
-        rows["tokens"] = quantity(estimate.num_tokens)
-        rows["documents"] = quantity(estimate.num_documents or 0)
-    documents = counted(estimate.sampled_documents, "document")
-    rows |= {
-        "time": duration(estimate.seconds),
-        "memory": quantity(estimate.memory_bytes, "B"),
-        "disk": quantity(estimate.disk_bytes, "B"),
-        "shards": f"{estimate.num_shards:,}",
-        "bytes/token": f"{estimate.bytes_per_token:.2f}",
-        "tokens/s": quantity(estimate.tokens_per_s),
-        "told from": f"{documents}, {quantity(estimate.sampled_tokens)} tokens",
-    }
-    return facts_table(title, rows)
+    show("Datastore", facts, as_json=as_json)
 
 
 def stats_table(stats: GenerationStats) -> Table:
     """What drafting was worth in one run."""
-    return facts_table("Drafting", _drafting_rows(stats))
+    return _two_columns("Drafting", drafting_rows(stats))
 
 
-def comparison_table(comparisons: Sequence[Comparison], *, verbose: bool = False) -> Table:
-    """`model.generate` against specds, one column for each way of choosing tokens."""
-    table = _Table(title="specds against model.generate")
-    table.add_column("")
-    for comparison in comparisons:
-        table.add_column(comparison.mode, justify="right")
-    columns = [_comparison_rows(comparison, verbose) for comparison in comparisons]
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
-    return table
-
-
-def _comparison_rows(comparison: Comparison, verbose: bool) -> dict[str, str]:
-    fresh, num_fresh = comparison.fresh_speed_up, len(comparison.fresh)
-    drafting = [*_drafting_rows(comparison.stats).items()]
-    return {
-        "identical output": "yes" if comparison.identical else "NO",
-        "model.generate, tokens/s": f"{comparison.plain_tokens_per_s:.0f}",
-        "specds, tokens/s": f"{comparison.specds_tokens_per_s:.0f}",
-        "speed-up": f"{comparison.speed_up:.2f}x",
-        "text that repeats itself": f"{comparison.repetition:.0%}",
-        "speed-up of texts that do not": "" if fresh is None else f"{fresh:.2f}x of {num_fresh}",
-        **dict(drafting[: None if verbose else 3]),
-    }
-
-
-def _drafting_rows(stats: GenerationStats) -> dict[str, str]:
+def drafting_rows(stats: GenerationStats) -> dict[str, str]:
+    """What drafting was worth in one run, by name."""
     drafts = max(stats.num_drafts, 1)
     shares = dict(stats.shares)
     shares["the rest"] = 1 - sum(shares.values())
@@ -177,25 +76,50 @@ def _drafting_rows(stats: GenerationStats) -> dict[str, str]:
 
 
 def facts_table(title: str, facts: dict[str, Any]) -> Table:
-    """Names and values, one row each."""
-    table = _Table(title=title, show_header=False)
+    """Names and values, one row each; the path beside the title, where no column cuts it."""
+    shown = {name: _fact(name, value) for name, value in facts.items()}
+    title = f"{title} {shown.pop('path', '')}".strip()
+    return _two_columns(title, {_label(name): told for name, told in shown.items() if told})
+
+
+def _two_columns(title: str, rows: dict[str, str]) -> Table:
+    table = TitledTable(title=title, show_header=False)
     table.add_column(style="dim")
-    table.add_column(justify="right")
-    for name, value in facts.items():
-        table.add_row(name, _fact(value))
+    table.add_column(justify="right", overflow="fold")
+    for row in rows.items():
+        table.add_row(*row)
     return table
 
 
-def _fact(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def _label(name: str) -> str:
+    """``num_added_tokens``: added tokens; ``bytes_per_token``: bytes/token; ``index_s``: index."""
+    name = {"seconds": "time"}.get(name, name.replace("_per_", "/"))
+    return re.sub("^num_|_s$", "", name).replace("_", " ")
+
+
+def _fact(name: str, value: Any) -> str:
+    """A value as its name says: a size, a time, a rate, a number."""
+    if isinstance(value, dict):
+        return "\n".join(f"{count:,}: {reason}" for reason, count in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value or "")
+    if name.endswith("_bytes"):
+        return quantity(value, "B")
+    if name.endswith("_per_s"):
+        return quantity(value)
+    if name.endswith(("_s", "seconds")):
+        return duration(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
 
 def lookup_table(result: dict[str, Any]) -> Table:
     """The longest match of a lookup and what followed it."""
     length, count = result["match_length"], result["match_count"]
-    table = _Table(
+    table = TitledTable(
         title=f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
         f"{result['match_text']!r}",
     )
@@ -219,7 +143,7 @@ def source_text(source: dict[str, Any]) -> Text:
     )
 
 
-class _Table(Table):
+class TitledTable(Table):
     """A table whose title may be longer than it is wide."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

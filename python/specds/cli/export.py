@@ -1,36 +1,28 @@
 """The command that makes transformers generate with specds: export-generate."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from specds import terminal
+from specds.cli.records import with_records
 
-_FOLDER = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder for `custom_generate`.")]
 
-
+@with_records
 def export_generate(
-    folder: _FOLDER,
-    datastore: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Also draft from this folder made by `specds build`."),
-    ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A model's folder that also gets a `custom_generate`."),
-    ] = None,
-    otherwise: Annotated[
-        Literal["refuse", "plain"],
-        typer.Option(
-            metavar="refuse|plain",
-            help="Calls that drafts cannot serve: `refuse` them, or decode `plain`ly.",
-        ),
-    ] = "refuse",
+    folder: Path,
+    /,
+    *,
+    datastore: Path | None = None,
+    into: Path | None = None,
+    otherwise: Literal["refuse", "plain"] = "refuse",
 ) -> None:
     """Write a `custom_generate` folder: transformers then generates with specds.
+
+    Args:
+        folder (FOLDER): A folder for `custom_generate`.
+        datastore (FOLDER): Also draft from this folder made by `specds build`.
+        into (FOLDER): A model's folder that also gets a `custom_generate`.
+        otherwise: Calls that drafts cannot serve: `refuse` them, or decode `plain`ly.
 
     Examples:
         specds export-generate ./specds-generate --datastore src.specds

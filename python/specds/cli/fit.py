@@ -1,5 +1,6 @@
 """The command that learns what the fused drafter starts from."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,32 +11,21 @@ from specds import terminal
 from specds.build import BuildOptions
 from specds.cache_folder import write_whole
 from specds.cli import display
-from specds.cli.arguments import Json, Overwrite, Weights, require_place
+from specds.cli.arguments import Json, Overwrite, require_place
 from specds.cli.records import Only, with_records
 
 
 @with_records
 def fit(
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
     options: Annotated[BuildOptions, Only("prior_tokens")],
-    transcripts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="A file of recorded answers: JSONL of `prompt` and `completion`."
-        ),
-    ] = None,
-    more_transcripts: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="The same, without `--transcripts`."),
-    ] = None,
-    datastore: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A folder made by `specds build`.")
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
-    ] = None,
-    weights: Weights = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.")] = None,
+    transcripts: Sequence[Path] = (),
+    datastore: Path | None = None,
+    tokenizer: str | None = None,
+    weights: str | None = None,
+    out: Path | None = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -45,12 +35,21 @@ def fit(
     generate` and `specds bench replay`. With --datastore alone it fits a datastore's prior, as
     `specds build` does, if it has none of this version.
 
+    Args:
+        more_transcripts (FILE): The same as `--transcripts`.
+        transcripts: A file of recorded answers: JSONL of `prompt` and `completion`.
+        datastore (FOLDER): A folder made by `specds build`.
+        tokenizer: By default the one the datastore was built with.
+        weights: What to go on from: a file made by `specds fit`, or `none`; by default what is kept
+            with the datastore.
+        out (FILE): The file to write.
+
     Examples:
         specds fit --transcripts answers.jsonl --datastore chat.specds --out answers.weights
 
         specds fit --datastore chat.specds
     """
-    files = [*(transcripts or []), *(more_transcripts or [])]
+    files = [*transcripts, *more_transcripts]
     if files:
         if out is None:
             raise typer.BadParameter("name the file to write by --out")
@@ -92,4 +91,4 @@ def _fit_answers(
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     write_whole(out, learned)
     facts = {"path": str(out), **asdict(report)}
-    display.show(facts, display.facts_table(f"Weights {out}", facts), as_json=as_json)
+    display.show("Weights", facts, as_json=as_json)

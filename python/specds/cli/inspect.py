@@ -9,11 +9,13 @@ import typer
 from specds import terminal
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, text_of, tokenizer_name
+from specds.cli.records import with_records
 
 _MOST = 1_000_000
 
 
-def info(datastore: DatastorePath, as_json: Json = False) -> None:
+@with_records
+def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """Show what a datastore holds and what it was built from.
 
     Example:
@@ -24,7 +26,8 @@ def info(datastore: DatastorePath, as_json: Json = False) -> None:
     display.show_datastore(Datastore.open(datastore), as_json=as_json)
 
 
-def verify(datastore: DatastorePath, as_json: Json = False) -> None:
+@with_records
+def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """Read a whole datastore and check every byte of it.
 
     Example:
@@ -41,11 +44,12 @@ def verify(datastore: DatastorePath, as_json: Json = False) -> None:
         terminal.out.print(f"{datastore}: ok, {terminal.counted(opened.num_tokens, 'token')}")
 
 
+@with_records
 def lookup(
     datastore: DatastorePath,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The context; `-` reads standard input.")
-    ],
+    text: str,
+    /,
+    *,
     top: Annotated[
         int,
         typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
@@ -54,22 +58,16 @@ def lookup(
         int,
         typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try."),
     ] = 16,
-    sources: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER",
-            min=0,
-            max=_MOST,
-            help="How many places of the match to show.",
-        ),
-    ] = 0,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
-    ] = None,
+    sources: int = 0,
+    tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Look up what followed the end of a text in the corpus.
+
+    Args:
+        text (TEXT): The context; `-` reads standard input.
+        sources: How many places of the match to show.
+        tokenizer: By default the one the datastore was built with.
 
     Examples:
         specds lookup stdlib.specds "for i in range("
@@ -113,28 +111,26 @@ def lookup(
         terminal.out.print(display.source_text(source), soft_wrap=True)
 
 
+@with_records
 def view(
     datastore: DatastorePath,
-    transcript: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Recorded answers to go through: JSONL of `prompt`, `completion`."
-        ),
-    ] = None,
+    /,
+    *,
+    transcript: Path | None = None,
     port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="0: any that is free.")
     ] = 0,
-    browse: Annotated[
-        bool, typer.Option("--browse", help="Open the page in the browser of this machine.")
-    ] = False,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="By default the one the datastore was built with."),
-    ] = None,
+    browse: bool = False,
+    tokenizer: str | None = None,
 ) -> None:
     """Serve a page that shows what a datastore knows of a text while you type it.
 
     For this machine alone, until Ctrl-C. Nothing that is typed is kept.
+
+    Args:
+        transcript (FILE): Recorded answers to go through: JSONL of `prompt`, `completion`.
+        browse: Open the page in the browser of this machine.
+        tokenizer: By default the one the datastore was built with.
 
     Examples:
         specds view chat.specds --browse

@@ -1,10 +1,12 @@
-"""How does a record of options become options of a command: each field one, written once."""
+"""How do options of a command come of what is written once: parameters, and fields of records."""
 
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
+from itertools import chain
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,34 +20,31 @@ _FLAGS = {
     "max_documents": "--limit-documents",
     "max_tokens": "--limit-tokens",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
+    "licence": "--license",
+    "private": "--private/--public",
+    "datastores": "--datastore",
     "drafters": "--drafter",
     "budgets": "--budget",
     "baselines": "--baseline",
     "batches": "--batch",
 }
-"""The fields whose option has a name of its own."""
+"""Whose option has a name of its own."""
 
 _METAVARS = {
-    "max_tokens": "TOKENS",
-    "max_shard_tokens": "TOKENS",
-    "prior_tokens": "TOKENS",
-    "memory_tokens": "TOKENS",
-    "max_new_tokens": "TOKENS",
+    "top_k": "TOKENS",
     "max_documents": "DOCUMENTS",
     "max_memory": "BYTES",
-    "sample": "SHARE",
     "include": "PATTERN",
     "exclude": "PATTERN",
-    "drafters": "NAME,...",
-    "baselines": "NAME,...",
-    "modes": "NAME,...",
     "budgets": "NODES,...",
-    "num_nodes": "NODES,...",
     "batches": "PROMPTS,...",
-    "limit": "REQUESTS",
-    "runs": "RUNS",
+    "transcripts": "FILE",
+    "datastores": "FOLDER,...",
+    "datastore": "FOLDER|NAME",
+    "weights": "FILE",
     "ray_address": "ADDRESS",
 }
+"""Whose metavar its type does not tell."""
 
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),
@@ -55,9 +54,11 @@ _PANELS = {
         *("on_bad_row", "include", "exclude"),
     ),
     "What is measured": (
-        *("drafters", "budgets", "baselines", "modes", "batches"),
-        *("model", "tokenizer", "weights", "max_new_tokens", "temperature"),
+        *("transcripts", "datastores", "drafters", "budgets", "baselines", "modes", "batches"),
+        *("model", "tokenizer", "max_new_tokens"),
     ),
+    "Drafting": ("datastore", "weights", "memory", "tenant", "model_tables", "verification"),
+    "Sampling": ("temperature", "top_k", "top_p", "seed"),
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 
@@ -74,42 +75,50 @@ class Without(Only):
 
 
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of its records as options.
+    """The command as typer takes it: each parameter an option, one before ``/`` an argument.
 
-    A parameter that is a dataclass becomes an option for each field: its default is the field's,
-    its help is what the docstring of the record says of it under ``Attributes``. Whole numbers are
-    read as sizes: ``2.5M``; what a sequence holds is given between commas. The command gets the
-    record whole.
+    What its docstring says under ``Args`` is the help, in brackets before it the metavar. Whole
+    numbers are read as sizes: ``2.5M``; what a sequence holds is given between commas, or one by
+    one. A parameter that is a dataclass becomes an option for each field, by its docstring's
+    ``Attributes``; the command gets the record whole. An annotation of typer's own is left alone.
 
     Args:
         command: Its annotations must be there when it is defined.
     """
     parameters = inspect.signature(command).parameters.values()
-    options = {p.name: list(_options_of(p.annotation)) for p in parameters if _record(p.annotation)}
+    told, options, records = _told(command, "Args"), [], {}
+    positional = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY]
+    for each in parameters:
+        if record := _record(each.annotation):
+            of_record = list(_options_of(each.annotation))
+            records[each.name] = record, [option.name for option in of_record]
+            options += of_record
+        else:
+            make = typer.Argument if each.name in positional else typer.Option
+            options.append(_option(each.name, each.annotation, each.default, told, make))
 
     @wraps(command)
     def spread(**given: Any) -> None:
-        for name, of_record in options.items():
-            record: Any = _record(inspect.signature(command).parameters[name].annotation)
-            values = {option.name: given.pop(option.name) for option in of_record}
-            # What typer has read as a list, a record holds as a tuple.
-            values |= {key: tuple(value) for key, value in values.items() if type(value) is list}
+        given = {name: _flat(value) for name, value in given.items()}
+        for name, (record, names) in records.items():
             try:
-                given[name] = record(**values)
+                given[name] = record(**{field: given.pop(field) for field in names})
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
-        command(**given)
+        command(*[given.pop(name) for name in positional], **given)
 
-    spread.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in parameters
-            for option in options.get(parameter.name, [parameter])
-        ]
-    )
+    spread.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     del spread.__wrapped__
     spread.__annotations__ = {}
+    spread.__doc__ = re.sub(r"\n+ *Args:\n(?: {8}.*\n)+", "\n", command.__doc__ or "")
     return spread
+
+
+def _flat(value: Any) -> Any:
+    """A list of typer's as a tuple; each of it was read by `_several`, or is one thing."""
+    if not isinstance(value, list):
+        return value
+    return tuple(chain.from_iterable(each if isinstance(each, list) else [each] for each in value))
 
 
 def arguments_of(record: Any, *names: str) -> list[str]:
@@ -137,78 +146,88 @@ def _record(annotation: Any) -> Any:
 def _options_of(annotation: Any) -> Iterator[inspect.Parameter]:
     record = _record(annotation)
     marks = get_args(annotation)[1:]
-    hints, helps = get_type_hints(record, include_extras=True), _helps(record)
+    hints, told = get_type_hints(record, include_extras=True), _told(record, "Attributes")
     for field in fields(record):
         if any((field.name in mark.names) is isinstance(mark, Without) for mark in marks):
             continue
-        default: Any = field.default
-        if get_origin(hints[field.name]) is Annotated:  # it says itself how it is read
-            yield _parameter(field.name, default, hints[field.name])
-            continue
-        kind, settings = _kind(hints[field.name])
-        settings |= {"metavar": _METAVARS.get(field.name, _usual_metavar(hints[field.name]))}
-        settings |= {"rich_help_panel": _PANEL_OF.get(field.name)}
-        flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
-        if kind is bool and default and "/" not in flag:
+        is_required = field.default is MISSING
+        default = inspect.Parameter.empty if is_required else field.default
+        panel = None if is_required else _PANEL_OF.get(field.name)
+        yield _option(field.name, hints[field.name], default, told, rich_help_panel=panel)
+
+
+def _option(
+    name: str,
+    hint: Any,
+    default: Any,
+    told: dict[str, tuple[str, str]],
+    make: Callable[..., Any] = typer.Option,
+    **settings: Any,
+) -> inspect.Parameter:
+    if get_origin(hint) is not Annotated:  # else it says itself how it is read
+        given, text = told.get(name, ("", ""))
+        kind, reading = _kind(hint)
+        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+        if kind is bool and default is True and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
-        option = typer.Option(flag, help=helps.get(field.name), **settings)
-        yield _parameter(field.name, _shown(default, kind), Annotated[kind, option])
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    if default is MISSING:
-        default = inspect.Parameter.empty
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+        metavar = given or _METAVARS.get(name) or _usual_metavar(name, hint)
+        flags = [flag] if make is typer.Option else []
+        hint = Annotated[kind, make(*flags, metavar=metavar, help=text, **reading, **settings)]
+        default = list(default) if isinstance(default, tuple) else default
+    kind_of = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind_of, default=default, annotation=hint)
 
 
 def _kind(hint: Any) -> tuple[Any, dict[str, Any]]:
     """What typer takes for a type that it does not know, and how to read it."""
     if get_origin(hint) is tuple:
         return list[str], {}
-    for sequence in (hint, *get_args(hint)):
-        if get_origin(sequence) is Sequence:
-            held = get_args(sequence)[0]
-            read = numbers if int in (held, *get_args(held)) else names
-            return Any, {"parser": read}
+    if sequence := _is_sequence(hint):
+        (held,) = get_args(sequence)
+        read = _number if int in (held, *get_args(held)) else held
+        return list[Any], {"parser": _several(read)}
     if hint is int or (isinstance(hint, UnionType) and int in get_args(hint)):
         return hint, {"parser": size}
     return hint, {}
 
 
-def _usual_metavar(hint: Any) -> str | None:
-    if hint is bool:
+def _is_sequence(hint: Any) -> Any:
+    """The sequence that a type is, or may be."""
+    return next((each for each in (hint, *get_args(hint)) if get_origin(each) is Sequence), None)
+
+
+def _several(read: Callable[[str], Any]) -> Callable[[Any], list[Any]]:
+    """Reads what is between commas, unless it is the name of a file; a default is read already."""
+
+    def several(given: Any) -> list[Any]:
+        if not isinstance(given, str):
+            return [given]
+        return list(map(read, [given] if Path(given).is_file() else listed(given)))
+
+    return several
+
+
+def _number(text: str) -> int | str:
+    return text if text == "auto" else size(text)
+
+
+def _usual_metavar(name: str, hint: Any) -> str | None:
+    held = {hint, *get_args(hint)}
+    if bool in held:
         return None
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
-    return "NUMBER" if {int, float} & {hint, *get_args(hint)} else "NAME"
+    if {int, float} & held:
+        return "TOKENS" if name.endswith("tokens") else "NUMBER"
+    return "FILE" if Path in held else "NAME,..." if _is_sequence(hint) else "NAME"
 
 
-def names(text: str | Sequence[str]) -> Sequence[str]:
-    """Names between commas."""
-    return listed(text) if isinstance(text, str) else text
-
-
-def numbers(text: str | Sequence[int | str]) -> Sequence[int | str]:
-    """Sizes between commas, ``auto`` among them; ``none`` is no number."""
-    if not isinstance(text, str):
-        return text
-    return [part if part == "auto" else size(part) for part in listed(text) if part != "none"]
-
-
-def _shown(default: Any, kind: Any) -> Any:
-    """A default as the command line has it."""
-    if not isinstance(default, tuple):
-        return default
-    return list(default) if kind == list[str] else ",".join(map(str, default))
-
-
-def _helps(record: Any) -> dict[str, str]:
-    """What the docstring of a record says of its fields."""
-    helps: dict[str, str] = {}
-    for described in reversed(record.__mro__[:-1]):
-        text = inspect.cleandoc(described.__doc__ or "")
-        section = text.partition("Attributes:\n")[2].partition("\n\n")[0]
-        found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-        helps |= {name: " ".join(help_text.split()) for name, help_text in found}
-    return helps
+def _told(described: Any, section: str) -> dict[str, tuple[str, str]]:
+    """What a docstring, and those of base classes, say of each name: its metavar and its help."""
+    told: dict[str, tuple[str, str]] = {}
+    for each in reversed(getattr(described, "__mro__", (described,))):
+        text = inspect.cleandoc(each.__doc__ or "")
+        lines = text.partition(f"{section}:\n")[2].partition("\n\n")[0]
+        found = re.findall(r"^ {4}(\w+)(?: \((\S+)\))?: (.*(?:\n {8}.*)*)", lines, re.MULTILINE)
+        told |= {name: (metavar, " ".join(said.split())) for name, metavar, said in found}
+    return told

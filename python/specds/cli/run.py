@@ -12,14 +12,6 @@ from specds.cli.records import with_records
 from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
-_PROMPT = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="The text to complete; `-` reads standard input."),
-]
-_PROMPT_OPTION = Annotated[
-    str | None, typer.Option("--prompt", metavar="TEXT", help="The same, as an option.")
-]
-_SYSTEM = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
 _VERBOSE = Annotated[
     bool, typer.Option("--verbose", help="Say more about the drafts, and where the time went.")
 ]
@@ -27,9 +19,13 @@ _VERBOSE = Annotated[
 
 @with_records
 def generate(
+    prompt: str | None = None,
+    /,
+    *,
     running: Running,
-    prompt: _PROMPT = None,
-    prompt_option: _PROMPT_OPTION = None,
+    prompt_option: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The same, as an option.")
+    ] = None,
     max_new_tokens: NewTokens = 128,
     verbose: _VERBOSE = False,
     as_json: Json = False,
@@ -38,6 +34,9 @@ def generate(
 
     The text is printed as it is written; Ctrl-C stops it and keeps what is there. A terminal shows
     the prompt first, dimmed; a file or a pipe gets the completion alone.
+
+    Args:
+        prompt (PROMPT): The text to complete; `-` reads standard input.
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
@@ -90,8 +89,9 @@ def generate(
 
 @with_records
 def chat(
+    *,
     running: Running,
-    system: _SYSTEM = None,
+    system: str | None = None,
     max_new_tokens: NewTokens = 1024,
     verbose: _VERBOSE = False,
 ) -> None:
@@ -99,6 +99,9 @@ def chat(
 
     Ctrl-C stops a reply, and the conversation continues from there; Ctrl-D quits. `/clear` starts a
     new conversation.
+
+    Args:
+        system (TEXT): The system message.
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct

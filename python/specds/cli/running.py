@@ -11,7 +11,7 @@ import typer
 
 from specds import terminal
 from specds.cli import arguments, display
-from specds.cli.arguments import Budget, Weights
+from specds.cli.arguments import Budget
 from specds.cli.writing import Interrupt, Writer, summary
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ DrafterOrHierarchy = Annotated[
         "as well; `ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
     ),
 ]
-HowVerified = Annotated[
-    Literal["auto", "fast", "tree"],
-    typer.Option(
-        metavar="auto|fast|tree",
-        rich_help_panel="Drafting",
-        help="`fast`: every node once, by packed attention; `tree`: the same by the model's own; "
-        "`auto`: `fast` where the model allows it.",
-    ),
-]
 NewTokens = Annotated[
     int,
     typer.Option(
@@ -60,86 +51,50 @@ NewTokens = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """The options of both commands."""
+    """The options of both commands.
 
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="A name on the hub, a local folder, or `demo`.")
-    ]
-    datastore: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER|NAME",
-            rich_help_panel="Drafting",
-            help="A folder made by `specds build`, or `org/name` on the hub; `none` for none. "
-            "[default: the one that the model's folder names]",
-        ),
-    ] = None
+    Attributes:
+        model: A name on the hub, a local folder, or `demo`.
+        datastore: A folder made by `specds build`, or `org/name` on the hub; `none` for none.
+            [default: the one that the model's folder names]
+        weights: What the fused drafter starts from: a file made by `specds fit`, or `none`.
+            [default: what is kept with the datastore]
+        memory: A file of earlier texts to draft from, which gets this one too; new if missing.
+        tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
+        model_tables: Also draft from the model's own bigrams; pays without a datastore.
+        verification: `fast`: every node once, by packed attention; `tree`: the same by the model's
+            own; `auto`: `fast` where the model allows it.
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
+        seed: The seed of the sampling.
+        by_source: A colour for each source that drafted, and a legend.
+        device: `auto`, `cpu`, `cuda`, ...
+        dtype: `auto`, `float32`, `bfloat16`, ...
+    """
+
+    model: str
+    datastore: Path | None = None
     drafter: DrafterOrHierarchy = "fused"
-    weights: Weights = None
-    memory: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Drafting",
-            help="A file of earlier texts to draft from, which gets this one too; new if missing.",
-        ),
-    ] = None
-    tenant: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel="Drafting",
-            help="The tenant whose texts in `--memory` are drafted from, and get this one.",
-        ),
-    ] = ""
-    model_tables: Annotated[
-        bool,
-        typer.Option(
-            "--model-tables",
-            rich_help_panel="Drafting",
-            help="Also draft from the model's own bigrams; pays without a datastore.",
-        ),
-    ] = False
+    weights: str | None = None
+    memory: Path | None = None
+    tenant: str = ""
+    model_tables: bool = False
     budget: Budget = "auto"
-    verification: HowVerified = "auto"
-    temperature: Annotated[
-        float,
-        typer.Option(metavar="NUMBER", rich_help_panel="Sampling", min=0.0, help="0 is greedy."),
-    ] = 0.0
-    top_k: Annotated[
-        int,
-        typer.Option(
-            metavar="TOKENS", rich_help_panel="Sampling", min=0, max=1_000_000, help="0 is off."
-        ),
-    ] = 0
-    top_p: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            rich_help_panel="Sampling",
-            min=0.0,
-            max=1.0,
-            help="Sample from the likeliest tokens that together have this probability; 1 is off.",
-        ),
-    ] = 1.0
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER",
-            rich_help_panel="Sampling",
-            min=0,
-            max=(1 << 32) - 1,
-            help="The seed of the sampling.",
-        ),
-    ] = 0
-    by_source: Annotated[
-        bool,
-        typer.Option("--by-source", help="A colour for each source that drafted, and a legend."),
-    ] = False
-    device: Annotated[str, typer.Option(metavar="NAME", help="`auto`, `cpu`, `cuda`, ...")] = "auto"
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="`auto`, `float32`, `bfloat16`, ...")
-    ] = "auto"
+    verification: Literal["auto", "fast", "tree"] = "auto"
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    by_source: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p must be from 0 to 1, got {self.top_p}")
 
     def with_datastore(self) -> "Running":
         """With the datastore that the model's folder names, where none is given."""
@@ -223,11 +178,7 @@ class Opened:
 
 
 def require(running: Running) -> None:
-    """Refuses what cannot be run, before anything is loaded.
-
-    Raises:
-        ValueError: Naming the option.
-    """
+    """Refuses what cannot be run, before anything is loaded."""
     from specds.drafters import DrafterName, require_inputs
     from specds.hierarchy.config import HierarchyName
 
@@ -261,13 +212,7 @@ _MEMORY = b"SPECDS\0M"
 def opened(running: Running) -> Iterator[Opened]:
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
-    from specds.drafters import (
-        DrafterInputs,
-        DrafterName,
-        FusedDrafter,
-        make_drafter,
-        read_weights,
-    )
+    from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
     from specds.hierarchy.config import HierarchyName
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
@@ -293,15 +238,12 @@ def opened(running: Running) -> Iterator[Opened]:
             memory=running.memory,
             model_tables=running.model_tables,
         )
-        if not isinstance(drafter, HierarchyName):
-            made = make_drafter(drafter, inputs)
-        else:
-            from specds.hierarchy.drafter import HierarchyDrafter
+        if isinstance(drafter, HierarchyName):
+            from specds.hierarchy.drafter import maker
 
-            # What drafts for its smallest model is made of the same.
-            retrieves = datastore is not None or running.model_tables
-            own = make_drafter(DrafterName.parse("fused"), inputs) if retrieves else None
-            made = HierarchyDrafter.over(own, drafter.load(model, tokenizer), drafter.config)
+            made = maker(drafter, inputs)()
+        else:
+            made = make_drafter(drafter, inputs)
     try:
         yield Opened(running, model, tokenizer, made)
     finally:

@@ -1,47 +1,29 @@
 """Commands that share datastores: push, pull."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from specds import terminal
 from specds.cli.arguments import Json
+from specds.cli.records import with_records
 
 if TYPE_CHECKING:
     from specds.hub.upload import Acceptance
 
-_NAME = Annotated[str, typer.Argument(metavar="NAME", help="`org/name` on the hub.")]
-_REVISION = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A branch, and for `pull` a tag or a commit.")
-]
 _BUDGETS = (16, 64)
 
 
+@with_records
 def push(
-    datastore: Annotated[
-        Path, typer.Argument(metavar="DATASTORE", help="A folder made by `specds build`.")
-    ],
-    name: _NAME,
-    revision: _REVISION = None,
-    private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--public", help="Who can see a new one; by default as your account says."
-        ),
-    ] = None,
-    licence: Annotated[
-        str | None,
-        typer.Option("--license", metavar="NAME", help="Of the corpus: `apache-2.0`, ..."),
-    ] = None,
-    transcripts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Recorded answers, JSONL of `prompt` and `completion`, that are replayed for the "
-            "card. May be given several times.",
-        ),
-    ] = None,
+    datastore: Path,
+    name: str,
+    /,
+    *,
+    revision: str | None = None,
+    private: bool | None = None,
+    licence: str | None = None,
+    transcripts: Sequence[Path] = (),
     as_json: Json = False,
 ) -> None:
     """Upload a datastore to the Hugging Face hub, with a card.
@@ -49,12 +31,21 @@ def push(
     Shards that the hub has are not sent again. A datastore holds its whole corpus: everyone who can
     read it can read the texts.
 
+    Args:
+        datastore (DATASTORE): A folder made by `specds build`.
+        name (NAME): `org/name` on the hub.
+        revision: A branch.
+        private: Who can see a new one; by default as your account says.
+        licence: Of the corpus: `apache-2.0`, ...
+        transcripts: Recorded answers, JSONL of `prompt` and `completion`, that are replayed for the
+            card.
+
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
     """
     from specds import hub
 
-    measured = [row for file in transcripts or () for row in _acceptance(datastore, file)]
+    measured = [row for file in transcripts for row in _acceptance(datastore, file)]
     address = hub.push(
         datastore, _at(name, revision), private=private, licence=licence, acceptance=measured
     )
@@ -64,22 +55,24 @@ def push(
         terminal.out.print(address)
 
 
+@with_records
 def pull(
-    name: _NAME,
-    revision: _REVISION = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Refuse a datastore that is not of this tokenizer.",
-        ),
-    ] = None,
+    name: str,
+    /,
+    *,
+    revision: str | None = None,
+    tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Download a datastore from the Hugging Face hub and check it.
 
     Prints its folder in the hub's cache. Files that are there are not downloaded again, and an
     interrupted download continues.
+
+    Args:
+        name (NAME): `org/name` on the hub.
+        revision: A branch, a tag or a commit.
+        tokenizer: Refuse a datastore that is not of this tokenizer.
 
     Example:
         specds pull org/chat

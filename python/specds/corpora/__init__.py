@@ -36,11 +36,4 @@ __all__ = [
     "stdlib_documents",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    belongs_to="folder",
-    open_corpora="open",
-    open_corpus="open",
-    render_with="rows",
-    stdlib_documents="folder",
-)
+__getattr__ = lazy(__name__, "folder", "rows", "open")

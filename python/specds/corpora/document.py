@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -55,8 +56,8 @@ class Part(Protocol):
     """A share of a corpus, such as a file; it can be pickled and read in another process."""
 
     @property
-    def num_bytes(self) -> int | None:
-        """The size of what it reads; None where that is unknown before reading."""
+    def num_bytes(self) -> int:
+        """The size of what it reads, for progress."""
 
     @property
     def state(self) -> str:
@@ -73,28 +74,18 @@ class Corpus:
     Attributes:
         name: What the manifest of a datastore calls this corpus.
         parts: Read in order; or in parallel, by any number of processes.
-        num_bytes: The size of everything that will be read, for progress; None where unknown.
     """
 
     name: str
     parts: tuple[Part, ...]
-    num_bytes: int | None
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """The size of everything that will be read, for progress."""
+        return sum(part.num_bytes for part in self.parts)
 
     def __iter__(self) -> Iterator[Item]:
         return chain.from_iterable(self.parts)
-
-
-def corpus_of(name: str, parts: Iterable[Part]) -> Corpus:
-    """A corpus as large as its parts."""
-    parts = tuple(parts)
-    return Corpus(name, parts, total_bytes(parts))
-
-
-def total_bytes(parts: Iterable[Part | Corpus]) -> int | None:
-    """The size of all parts; None where that of one is unknown."""
-    sizes = [part.num_bytes for part in parts]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
 
 
 @dataclass(frozen=True)

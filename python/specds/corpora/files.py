@@ -169,34 +169,12 @@ def kind(name: str) -> str:
 
 
 def local_file(path: Path, options: CorpusOptions, render: Render) -> Part:
-    """The part that reads one file, by the kind of its name.
-
-    Raises:
-        CorpusError: It is a parquet file inside a compressed one.
-    """
+    """The part that reads one file, by the kind of its name."""
     if kind(path.name) == "text":
-        return TextFile(path, options)
+        return TextFile(path, options, render)
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
         raise CorpusError(f"{path}: parquet is compressed inside: unpack the file first")
     return RowFile(path, options, render)
-
-
-@dataclass(frozen=True)
-class _File:
-    """A part that is one file."""
-
-    path: Path
-    options: CorpusOptions
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.path.stat().st_size
-
-    @property
-    def state(self) -> str:
-        """Its path, size and time."""
-        return file_state(self.path)
 
 
 def file_state(path: Path) -> str:
@@ -211,27 +189,58 @@ def digest(states: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class RowFile(_File):
-    """A `.jsonl`, `.json` or `.parquet` file."""
+class RowFile:
+    """A `.jsonl`, `.json` or `.parquet` file.
 
+    Attributes:
+        path: What errors call it.
+        options: What to read of a row.
+        render: Turns a conversation into text.
+    """
+
+    path: Path
+    options: CorpusOptions
     render: Render
 
-    def __iter__(self) -> Iterator[Item]:
-        with readable(str(self.path)):
-            if kind(self.path.name) == "parquet":
-                yield from self._parquet()
-            else:
-                with self.path.open("rb") as file:
-                    yield from json_documents(
-                        file, self.path.name, str(self.path), self.options, self.render
-                    )
+    @property
+    def name(self) -> str:
+        """What documents call it."""
+        return self.path.name
 
-    def _parquet(self) -> Iterator[Item]:
+    @property
+    def num_bytes(self) -> int:
+        """The size of the file."""
+        return self.path.stat().st_size
+
+    @property
+    def state(self) -> str:
+        """Its path, size and time."""
+        return file_state(self.path)
+
+    def open(self) -> io.BufferedReader:
+        """Its content, as it lies on disk."""
+        return self.path.open("rb")
+
+    def __iter__(self) -> Iterator[Item]:
+        with readable(str(self.path)), self.open() as file:
+            if kind(self.name) == "parquet":
+                yield from self._parquet(file)
+                return
+            content, place = decompressed(file, self.name), f"{self.path}:"
+            if kind(self.name) == "lines":
+                rows = line_rows(content, _meter(file))
+            else:
+                rows, place = document_rows(content, _meter(file)), f"{place} row "
+            yield from self._reader(place).documents(rows)
+
+    def _reader(self, place: str) -> RowReader:
+        return RowReader(self.name, place, self.options, self.render)
+
+    def _parquet(self, content: io.BufferedReader) -> Iterator[Item]:
         parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
         try:
-            with parquet.ParquetFile(self.path) as file:
-                names = file.schema_arrow.names
-                reader = RowReader(self.path.name, f"{self.path}: row ", self.options, self.render)
+            with parquet.ParquetFile(content, pre_buffer=True) as file:
+                names, reader = file.schema_arrow.names, self._reader(f"{self.path}: row ")
                 rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
                 yield from reader.documents(rows, names)
         except arrow.ArrowInvalid as error:
@@ -239,35 +248,18 @@ class RowFile(_File):
 
 
 @dataclass(frozen=True)
-class TextFile(_File):
+class TextFile(RowFile):
     """A file that is one document."""
 
     def __iter__(self) -> Iterator[Item]:
-        with readable(str(self.path)), self.path.open("rb") as file:
-            text = decode(decompressed(file, self.path.name).read())
+        with readable(str(self.path)), self.open() as file:
+            text = decode(decompressed(file, self.name).read())
         if text is not None:
-            document = Document(self.path.name, text, self.num_bytes)
-            yield from sift([document], self.options)
+            yield from sift([Document(self.name, text, self.num_bytes)], self.options)
         elif self.options.on_bad_row == "skip":
-            yield Skipped(self.path.name, "not text", self.num_bytes)
+            yield Skipped(self.name, "not text", self.num_bytes)
         else:
             raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
-
-
-def json_documents(
-    file: io.BufferedReader, name: str, place: str, options: CorpusOptions, render: Render
-) -> Iterator[Item]:
-    """Yields the documents of a file of JSON rows.
-
-    `file` is the content as it lies on disk; the suffixes of `name` tell how to read it, and errors
-    call it `place`.
-    """
-    content = decompressed(file, name)
-    if kind(name) == "lines":
-        rows, place = line_rows(content, _meter(file)), f"{place}:"
-    else:
-        rows, place = document_rows(content, _meter(file)), f"{place}: row "
-    yield from RowReader(name, place, options, render).documents(rows)
 
 
 @contextmanager

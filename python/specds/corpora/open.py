@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specds.corpora.document import Corpus, CorpusError, CorpusOptions, corpus_of, total_bytes
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions
 from specds.corpora.files import kind, local_file
-from specds.corpora.folder import StandardLibrary, folder_parts
+from specds.corpora.folder import folder_parts, stdlib_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
 from specds.corpora.rows import plain
 
@@ -51,16 +51,19 @@ def open_corpus(
     if options.language is not None and not (known and known.by_language):
         names = ", ".join(f"`{name}`" for name in ("the-stack", *BY_LANGUAGE))
         raise CorpusError(f"a language can be chosen of {names} alone, not of `{spec}`")
-    if spec == "stdlib":
-        return corpus_of(spec + options.describe(), [StandardLibrary(options)])
     if known:
         return hub_corpus(spec, known, options, render)
-    if spec and path.is_dir():
-        return corpus_of(spec + options.describe(), folder_parts(path, options, render))
-    if spec and path.exists():
-        return corpus_of(spec + options.describe(), [local_file(path, options, render)])
-    if has_magic(spec):
-        return corpus_of(spec + options.describe(), _matching(spec, options, render))
+    parts: Iterable[Part] | None = None
+    if spec == "stdlib":
+        parts = stdlib_parts(options)
+    elif spec and path.is_dir():
+        parts = folder_parts(path, options, render)
+    elif spec and path.exists():
+        parts = [local_file(path, options, render)]
+    elif has_magic(spec):
+        parts = _matching(spec, options, render)
+    if parts is not None:
+        return Corpus(spec + options.describe(), tuple(parts))
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", spec) and not _is_file_name(spec):
         return hub_corpus(spec, HubDataset(spec), options, render)
     raise CorpusError(
@@ -80,7 +83,7 @@ def open_corpora(
     """
     opened = [open_corpus(spec, options, render=render) for spec in specs]
     parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
-    return Corpus(" + ".join(corpus.name for corpus in opened), parts, total_bytes(opened))
+    return Corpus(" + ".join(corpus.name for corpus in opened), parts)
 
 
 def _is_file_name(spec: str) -> bool:

@@ -39,12 +39,9 @@ def conversation(value: Any) -> Messages:
         value: A list of objects with `role` and `content` (OpenAI; the content may be a list of
             text parts), or with `from` and `value` (ShareGPT), or a list of strings that user and
             assistant say in turn (UltraChat).
-
-    Raises:
-        ValueError: It is none of these.
     """
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"no conversation but {kind_of(value)}")
+        raise ValueError(f"no conversation but {type(value).__name__}")
     return [_message(message, index) for index, message in enumerate(value)]
 
 
@@ -52,7 +49,7 @@ def _message(message: Any, index: int) -> dict[str, str]:
     if isinstance(message, str):
         return {"role": ("user", "assistant")[index % 2], "content": message}
     if not isinstance(message, dict):
-        raise ValueError(f"a message is {kind_of(message)}")
+        raise ValueError(f"a message is {type(message).__name__}")
     role = message.get("role") or message.get("from")
     content = message["content"] if "content" in message else message.get("value")
     if not isinstance(role, str):
@@ -99,18 +96,6 @@ def render_with(tokenizer: PreTrainedTokenizerBase) -> Render:
     return _Template(tokenizer) if tokenizer.chat_template else plain
 
 
-_KINDS = {bool: "true or false", dict: "an object", list: "a list", str: "a text"}
-
-
-def kind_of(value: Any) -> str:
-    """What JSON calls a value."""
-    if value is None:
-        return "nothing"
-    return _KINDS.get(
-        type(value), "a number" if isinstance(value, (int, float)) else "nothing of JSON"
-    )
-
-
 MESSAGES_FIELDS = ("messages", "conversations", "conversation", "data")
 """Where a conversation is looked for, in this order."""
 
@@ -151,9 +136,6 @@ class RowReader:
         """Yields the document of each row, or what was skipped.
 
         `columns` are the fields of every row, where it was read without those of no use.
-
-        Raises:
-            CorpusError: A row is bad, and `on_bad_row` is ``fail``.
         """
         return sift(self._items(rows, columns), self.options)
 
@@ -182,7 +164,7 @@ class RowReader:
         if isinstance(row, BadRowError):
             raise row
         if not isinstance(row, dict):
-            raise BadRowError(f"{kind_of(row)}, expected an object")
+            raise BadRowError(f"{type(row).__name__}, expected an object")
         try:
             return _text_of(row, self.options, self.render)
         except BadRowError:
@@ -197,7 +179,7 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
     if options.text_field is not None:
         text = row.get(options.text_field)
         if not isinstance(text, str):
-            found = f" but {kind_of(text)}" if options.text_field in row else ""
+            found = f" but {type(text).__name__}" if options.text_field in row else ""
             raise BadRowError(f"no text{found} in `{options.text_field}`")
         return text
     for field in MESSAGES_FIELDS:
@@ -212,7 +194,7 @@ def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str
             return prompt + text if isinstance(prompt, str) else text
     for field in (*MESSAGES_FIELDS, *TEXT_FIELDS):
         if field in row:
-            raise BadRowError(f"no text but {kind_of(row[field])} in `{field}`")
+            raise BadRowError(f"no text but {type(row[field]).__name__} in `{field}`")
     raise BadRowError("neither a text nor a conversation in a field of a usual name")
 
 

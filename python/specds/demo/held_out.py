@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specds import terminal
 from specds.build import BuildReport, build_datastore
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
+
+MODES: dict[str, dict[str, Any]] = {
+    "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
+    "greedy": {"do_sample": False},
+}
+"""How the demo chooses tokens, by the name of the mode."""
 
 HELD_OUT = frozenset(
     {

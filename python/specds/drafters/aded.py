@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from specds._core import AdaptiveTrigrams, Datastore, Trigrams, aded_session
-from specds.drafters.session import CoreDrafter
+from specds._core import AdaptiveTrigrams, Trigrams, aded_session
+from specds.drafters.session import CoreDrafter, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from specds._core import DraftSession
+    from specds._core import Datastore, DraftSession
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class AdedConfig:
     max_prob: float = 1.0
     seed: int = 0
 
+    @property
+    def max_nodes(self) -> int:
+        """The nodes of the paper's draft: n sentences of l tokens, or one where it is greedy."""
+        return self.depth * (1 if self.search == "greedy" else self.candidates)
+
 
 class AdedDrafter(CoreDrafter):
     """Drafting by tri-grams as in ADED (Liu et al. 2024).
@@ -76,29 +81,17 @@ class AdedDrafter(CoreDrafter):
         order: int = 3,
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> None:
-        opened = source if isinstance(source, (Trigrams, Datastore)) else Datastore.open(source)
-        if isinstance(opened, Datastore):
-            opened = Trigrams.build(opened, order=order, progress=progress)
-        if opened.order != order:
+        if not isinstance(source, Trigrams):
+            source = Trigrams.build(opened(source), order=order, progress=progress)
+        if source.order != order:
             raise ValueError(
-                f"n-grams of order {order} are needed, these are of order {opened.order}: count "
+                f"n-grams of order {order} are needed, these are of order {source.order}: count "
                 f"them with `Trigrams.build(datastore, order={order})`"
             )
-        self.trigrams = opened
-        self.config = config or AdedConfig()
-        self._shared = AdaptiveTrigrams(opened)
+        self.trigrams, self.config = source, config or AdedConfig()
+        self.vocab_size, self.max_nodes = source.vocab_size, self.config.max_nodes
+        self._shared = AdaptiveTrigrams(source)
         self._start()  # an unusable configuration is an error here, not at the first request
-
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary size of the tri-grams' tokenizer."""
-        return self.trigrams.vocab_size
-
-    @property
-    def max_nodes(self) -> int:
-        """The nodes of the paper's draft: n sentences of l tokens, or one where it is greedy."""
-        sentences = 1 if self.config.search == "greedy" else self.config.candidates
-        return sentences * self.config.depth
 
     def _start(self) -> DraftSession:
         config = asdict(self.config)

@@ -14,7 +14,7 @@ from specds._core import (
     ModelTables,
     fit_weights,
 )
-from specds.drafters.session import DrafterOf, begin
+from specds.drafters.session import DrafterOf, begin, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,13 +99,15 @@ class FusedDrafter:
         model_tables: PreTrainedModel | ModelTables | None = None,
     ) -> None:
         self.config = config = config or FusedConfig()
-        if datastore is not None and not isinstance(datastore, Datastore):
-            datastore = Datastore.open(datastore)
+        datastore = None if datastore is None else opened(datastore)
         if memory is None and datastore is not None:
             memory = Memory(datastore.vocab_size)
         self.datastore = datastore if config.datastore else None
         self.memory = memory if config.memory else None
         self.model_tables = _tables(model_tables) if config.model_tables else None
+        sources = [source for source in (self.datastore, self.memory) if source is not None]
+        self.vocab_size = sources[0].vocab_size if sources else None
+        self.max_nodes = config.max_nodes
         self._state = FusedState(
             self.datastore,
             self.memory,
@@ -142,9 +144,8 @@ class FusedDrafter:
             FormatError: What is at the path is no snapshot, or is damaged.
             ValueError: It is of another vocabulary, or there is neither datastore nor tokenizer.
         """
-        if datastore is not None and not isinstance(datastore, Datastore):
-            datastore = Datastore.open(datastore)
         if datastore is not None:
+            datastore = opened(datastore)
             size, name = datastore.vocab_size, datastore.tokenizer_fingerprint
         elif tokenizer is not None:
             from specds.tokenization import fingerprint, vocab_size
@@ -166,17 +167,6 @@ class FusedDrafter:
         }
         given = [f"{name}={value!r}" for name, value in parts.items() if value is not None]
         return f"FusedDrafter({', '.join([*given, repr(self.config)])})"
-
-    @property
-    def vocab_size(self) -> int | None:
-        """The vocabulary size of datastore, memory or tri-grams; None without any of them."""
-        sources = (self.datastore, self.memory)
-        return next((source.vocab_size for source in sources if source is not None), None)
-
-    @property
-    def max_nodes(self) -> int | None:
-        """The most nodes of a draft, by its configuration."""
-        return self.config.max_nodes
 
     def session(
         self,

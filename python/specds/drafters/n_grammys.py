@@ -62,17 +62,9 @@ class NGrammysDrafter(CoreDrafter):
 
             tables = load_tables(tables, max(25, self.config.k))
         self.tables = tables
+        self.max_nodes = self.config.max_nodes
+        self.vocab_size = None if tables is None else tables.vocab_size
         self._start()  # refuses a configuration that no request could use
-
-    @property
-    def vocab_size(self) -> int | None:
-        """The vocabulary size of the model; None without one."""
-        return None if self.tables is None else self.tables.vocab_size
-
-    @property
-    def max_nodes(self) -> int:
-        """The size of a draft: k times w."""
-        return self.config.max_nodes
 
     def _start(self) -> DraftSession:
         return n_grammys_session(self.tables, **asdict(self.config))

@@ -27,17 +27,10 @@ class PromptLookupDrafter(CoreDrafter):
         ValueError: A number is out of range.
     """
 
-    vocab_size = None
-
     def __init__(self, max_match: int = 3, num_tokens: int = 10) -> None:
-        self.max_match = max_match
-        self.num_tokens = num_tokens
+        self.max_match, self.num_tokens = max_match, num_tokens
+        self.max_nodes = num_tokens
         self._start()  # refuses numbers that no request could use
-
-    @property
-    def max_nodes(self) -> int:
-        """The size of a draft."""
-        return self.num_tokens
 
     def _start(self) -> DraftSession:
         return prompt_lookup_session(max_match=self.max_match, num_tokens=self.num_tokens)

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 def read_options(
     name: str, parts: Iterable[str], known: dict[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Reads options such as ``order=2``.
-
-    Raises:
-        ValueError: There is no such option or value: says which there are.
-    """
+    """Reads options such as ``order=2``."""
     options = {}
     for part in parts:
         key, _, value = part.partition("=")
@@ -173,9 +169,6 @@ class DrafterName:
         """Reads ``NAME`` or ``NAME:OPTION=VALUE``.
 
         Commas or ``+`` part several options; where commas part drafters, only ``+`` does.
-
-        Raises:
-            ValueError: There is no such drafter, option or value.
         """
         kind, parts = split_name(text)
         if kind not in KINDS:
@@ -201,11 +194,7 @@ def require_inputs(
     memory: bool = False,
     model_tables: bool = False,
 ) -> None:
-    """Checks early that a drafter gets what it needs, and nothing that it cannot use.
-
-    Raises:
-        ValueError: Something that it needs is not there, or it has no use for something.
-    """
+    """Checks early that a drafter gets what it needs, and nothing that it cannot use."""
     if memory and name.kind != "fused":
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
     if model_tables and name.kind != "fused":
@@ -217,11 +206,7 @@ def require_inputs(
 
 
 def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
-    """The drafter of a name with its paper's defaults.
-
-    Raises:
-        ValueError: There is none, or it needs what `inputs` lack.
-    """
+    """The drafter of a name with its paper's defaults."""
     name = DrafterName.parse(name) if isinstance(name, str) else name
     has_datastore, has_model = inputs.datastore is not None, inputs.model is not None
     require_inputs(name, datastore=has_datastore, model=has_model)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from specds._core import Datastore, rest_session
-from specds.drafters.session import CoreDrafter
+from specds._core import rest_session
+from specds.drafters.session import CoreDrafter, opened
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from specds._core import DraftSession
+    from specds._core import Datastore, DraftSession
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,9 @@ class RestDrafter(CoreDrafter):
     def __init__(
         self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
     ) -> None:
-        opened = datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
-        self.datastore = opened
+        self.datastore = opened(datastore)
         self.config = config or RestConfig()
-
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary size of the datastore's tokenizer."""
-        return self.datastore.vocab_size
-
-    @property
-    def max_nodes(self) -> int | None:
-        """The node budget that the configuration names."""
-        return self.config.max_nodes
+        self.vocab_size, self.max_nodes = self.datastore.vocab_size, self.config.max_nodes
 
     def _start(self) -> DraftSession:
         limits = asdict(self.config)

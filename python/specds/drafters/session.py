@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from specds._core import DraftSession, TokenTree
+from specds._core import Datastore, DraftSession, TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
 
     import numpy as np
     import torch
@@ -242,6 +243,16 @@ class SessionOf:
 Session.register(SessionOf)
 
 
+def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
+    """An open datastore, or that at a path.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        FormatError: What is there cannot be read.
+    """
+    return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
+
+
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
     """Gives a new session of the core its prompt.
 
@@ -255,7 +266,15 @@ def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> Draf
 
 
 class CoreDrafter(ABC):
-    """A drafter whose sessions are the core's. Safe to share by threads."""
+    """A drafter whose sessions are the core's. Safe to share by threads.
+
+    Attributes:
+        vocab_size: As of any drafter: that of what it drafts from.
+        max_nodes: The size of a draft by its configuration, if that names one.
+    """
+
+    vocab_size: int | None = None
+    max_nodes: int | None = None
 
     @abstractmethod
     def _start(self) -> DraftSession:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedModel
+    from typing_extensions import Unpack
 
-    from specds.generation.request import Drafts
-    from specds.verify.support import Verification
+    from specds.generation.request import DraftOptions, Drafts
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
 
@@ -27,11 +27,8 @@ def accelerate(
     model: PreTrainedModel,
     drafter: Drafts = None,
     *,
-    budget: int | Literal["auto"] = "auto",
-    verification: Verification = "auto",
-    self_check: bool = True,
-    stream_every: int | None = None,
     otherwise: Literal["refuse", "plain"] = "refuse",
+    **options: Unpack[DraftOptions],
 ) -> Acceleration:
     """Makes `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 
@@ -42,12 +39,9 @@ def accelerate(
     Args:
         model: A decoder-only transformers model, or what wraps one and calls its `generate`.
         drafter: As of `generate`; shared by all calls, so that it learns from one for the next.
-        budget: As of `generate`.
-        verification: As of `generate`.
-        self_check: As of `generate`.
-        stream_every: As of `generate`.
         otherwise: What to do where drafts cannot do what a call asks: `refuse` it by name, or
             generate by `plain` decoding.
+        **options: `budget`, `verification`, `self_check` and `stream_every`, as of `generate`.
 
     Returns:
         What undoes it: by `undo()`, or at the end of a `with` block.
@@ -56,14 +50,7 @@ def accelerate(
         ValueError: An option makes no sense.
     """
     _require_otherwise(otherwise)
-    options = Options.of(
-        drafter,
-        budget=budget,
-        verification=verification,
-        self_check=self_check,
-        stream_every=stream_every,
-    )
-    return Acceleration(model, options, otherwise)
+    return Acceleration(model, Options.of(drafter, **options), otherwise)
 
 
 def generate_by(

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
     from transformers.generation.streamers import BaseStreamer
+    from typing_extensions import Unpack
 
-    from specds.generation.request import Drafts
+    from specds.generation.request import DraftOptions, Drafts
     from specds.verify.support import Verification
 
 
@@ -59,9 +60,9 @@ def generate(
         budget: How many nodes of a draft are verified. `auto` is the drafter's own `max_nodes`
             where it names one. Elsewhere each step verifies what pays, up to 63 nodes or none, by
             what the drafter expects to gain and by the time of a step, which is measured before a
-            model's first draft (about a second, once in a process) and followed from then on. A
-            number is the most nodes of every draft, 0 plain decoding. Acceptance lengths can only
-            be repeated with a number; what is emitted never depends on it.
+            model's first draft (about a second, once in a process). A number is the most nodes of
+            every draft, 0 plain decoding. Acceptance lengths can only be repeated with a number;
+            what is emitted never depends on it.
         verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
             the model attend as it does, `fast` by an attention that reads the states of the context
             once. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged: a
@@ -179,11 +180,8 @@ def as_transformers(
 def custom_generate(
     drafter: Drafts = None,
     *,
-    budget: int | Literal["auto"] = "auto",
-    verification: Verification = "auto",
-    self_check: bool = True,
-    stream_every: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    **options: Unpack[DraftOptions],
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
     """The decoding loop as a value for ``model.generate(..., custom_generate=...)``.
 
@@ -191,19 +189,10 @@ def custom_generate(
 
     Args:
         drafter: As in `generate`.
-        budget: As in `generate`.
-        verification: As in `generate`.
-        self_check: As in `generate`.
-        stream_every: As in `generate`.
         tokenizer: Needed for the `stop_strings` of `model.generate`, which drops its own.
+        **options: `budget`, `verification`, `self_check` and `stream_every`, as in `generate`.
     """
-    options = Options.of(
-        drafter,
-        budget=budget,
-        verification=verification,
-        self_check=self_check,
-        stream_every=stream_every,
-    )
+    drafts = Options.of(drafter, **options)
 
     def loop(
         model: PreTrainedModel,
@@ -218,7 +207,7 @@ def custom_generate(
         if stop_strings is not None:
             stopping_criteria.append(_stop_at(stop_strings, tokenizer))
         output = run(
-            options,
+            drafts,
             _streamer_of_caller(),
             model,
             input_ids,

@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import torch
 
 from specds._core import Datastore
 from specds.accept.noise import Noise
-from specds.accept.on_device import Chooser
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import (
@@ -23,7 +22,7 @@ from specds.budget.policy import (
     require_budget,
 )
 from specds.budget.step_cost import MOST_NODES, StepCosts
-from specds.decoding import Decoding, Limits, Row, clock_of, refuse_tokens_beyond
+from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
@@ -53,6 +52,15 @@ if TYPE_CHECKING:
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
+
+
+class DraftOptions(TypedDict, total=False):
+    """What every call takes of the drafts; see `specds.generate` for each."""
+
+    budget: int | Literal["auto"]
+    verification: Verification
+    self_check: bool
+    stream_every: int | None
 
 
 @dataclass(frozen=True)
@@ -186,11 +194,10 @@ def run(
             rules = _rules(model, processors, generation_config, max_length)
             opens = partial(_open, options.drafter, rules)
             rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
-        limits = Limits(generation_config.max_length, vocab_size, known_tokens)
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
         stats, cache = _decode(
-            options, model, verification, rows, noise, limits, past, generation_config
+            options, model, verification, rows, noise, vocab_size, past, generation_config
         )
         stats.verification, stats.reason = name_of(verification), reason or stats.reason
     finally:
@@ -255,7 +262,7 @@ def _decode(
     verification: Verification,
     rows: list[Row],
     noise: Noise | None,
-    limits: Limits,
+    vocab_size: int,
     past: DynamicCache | None,
     generation_config: GenerationConfig,
 ) -> tuple[GenerationStats, DynamicCache | None]:
@@ -264,7 +271,7 @@ def _decode(
     runner = runner_class(verification)(
         model,
         prompt_length=max(row.prompt_ids.shape[1] for row in rows),
-        max_length=limits.max_length,
+        max_length=generation_config.max_length,
         max_nodes=MOST_NODES if num_nodes == "auto" else num_nodes,
         num_rows=len(rows),
     )
@@ -280,13 +287,13 @@ def _decode(
         elif num_nodes == "auto":
             budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
         else:
-            fills_below = 0 if options.stream_every is None else limits.vocab_size
+            fills_below = 0 if options.stream_every is None else vocab_size
             budget = Budget(num_nodes, fills_below=fills_below)
         if past is not None:
             load(past, runner.cache)
-        chooser = _chooser(rows[0], generation_config)
         clock = clock_of(model.device, options.profile)
-        decoding = Decoding(runner, limits, budget, chooser, clock, noise)
+        max_length = generation_config.max_length
+        decoding = Decoding(runner, budget, max_length, vocab_size, clock, noise)
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)
@@ -296,10 +303,3 @@ def _decode(
         runner.close()
     decoding.stats.reason = runner.reason
     return decoding.stats, cache
-
-
-def _chooser(row: Row, config: GenerationConfig) -> Chooser | None:
-    """Chooses the tokens of all rows alike; None where they must be chosen one by one."""
-    if row.sampler.keeps or (config.do_sample and row.session.proposes):
-        return None
-    return Chooser.of(row.sampler.logits_processor, do_sample=config.do_sample)

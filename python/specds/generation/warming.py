@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessorList
 
 from specds._core import TokenTree
-from specds.accept.on_device import Chooser, PassRequest
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.generation.request import Options
-from specds.verify import recordings
-from specds.verify.static import StaticRunner, name_of, runner_class
+from specds.verify.static import StaticRunner, runner_class
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -29,32 +27,13 @@ if TYPE_CHECKING:
 _SHORT_CONTEXT = 256
 
 
-@dataclass(frozen=True)
-class WarmUp:
-    """What `warm_up` did, and what of it a device holds until `specds.release`.
-
-    Attributes:
-        verification: How drafts are verified on the model.
-        seconds: That it took.
-        num_recordings: Passes that are recorded as CUDA graphs; none on a CPU.
-        cache_bytes: Of the key-value cache that is kept.
-        copied_bytes: Of weights that are copied, so that products of the same states are one.
-    """
-
-    verification: str
-    seconds: float
-    num_recordings: int
-    cache_bytes: int
-    copied_bytes: int
-
-
 @torch.no_grad()
 def warm_up(
     model: PreTrainedModel,
     drafter: Drafts = None,
     max_context: int = 2048,
     rows: int | Sequence[int] = 1,
-) -> WarmUp:
+) -> None:
     """Does before the first request what it would wait for.
 
     It checks the model, allocates the key-value cache, records passes of all sizes (on a CUDA
@@ -70,14 +49,13 @@ def warm_up(
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    start = perf_counter()
     verification, _ = require_support(model, verification="auto")
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
-    choose = Chooser(LogitsProcessorList(), do_sample=False)
+    sampler = Sampler(LogitsProcessorList(), do_sample=False)
     told = drafter.vocab_size or vocab_size
-    requests = [PassRequest(choose, number, told) for number in {0, session.num_predictions}]
+    requests = [PassRequest(sampler, number, told) for number in {0, session.num_predictions}]
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
@@ -92,8 +70,6 @@ def warm_up(
             _rehearse(model, runner, max_context, requests)
         finally:
             runner.close()
-    held = recordings.held(model)
-    return WarmUp(name_of(verification), perf_counter() - start, *held)
 
 
 def _rehearse(

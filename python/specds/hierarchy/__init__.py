@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchyName", "HierarchySession"]
 
-__getattr__ = lazy(__name__, HierarchyDrafter="drafter", HierarchySession="drafter")
+__getattr__ = lazy(__name__, "drafter")

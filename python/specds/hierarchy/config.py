@@ -87,6 +87,7 @@ class HierarchyName:
     value: str
     config: HierarchyConfig
     models: tuple[str, ...]
+    takes_datastore = needs_model = True
 
     @classmethod
     def parse(cls, text: str) -> HierarchyName:

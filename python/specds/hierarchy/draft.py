@@ -116,7 +116,7 @@ class Draft:
         """
         tokens, parents = self.tree.token_ids.tolist(), self.tree.parents.tolist()
         probs = self.tree.probs.tolist()
-        nodes = by_edge(self.tree)
+        nodes = {edge: node for node, edge in enumerate(zip(parents, tokens, strict=True))}
         # Where in the joined tree each branch is; those that found no place have none below them.
         place = {-1: -1}
         edges = zip(branches.parents.tolist(), branches.token_ids.tolist(), strict=True)
@@ -143,12 +143,6 @@ class Draft:
                 self.threshold.add(drawn.entropy)
                 return
             self.stats.num_accepted += 1
-
-
-def by_edge(tree: TokenTree) -> dict[tuple[int, int], int]:
-    """The nodes of a tree by their parent and token."""
-    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    return {edge: node for node, edge in enumerate(edges)}
 
 
 def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:

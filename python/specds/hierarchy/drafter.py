@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
+from specds.drafters import make_drafter
 from specds.drafters.session import EMPTY_TREE, Session
-from specds.hierarchy.config import HierarchyConfig
+from specds.hierarchy.config import HierarchyConfig, HierarchyName
 from specds.hierarchy.draft import Draft
-from specds.hierarchy.levels import CachedModel, Level, LevelError, ModelLevel, RetrievalLevel
+from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
 from specds.verify.support import require_support
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from specds._core import TokenTree
+    from specds.drafters import DrafterInputs
     from specds.drafters.session import Drafter, Proposal, RequestRules
     from specds.stats import LevelStats
 
@@ -41,7 +42,6 @@ class HierarchySession(Session):
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
     ) -> None:
-        self._stats = {level.name: level.stats for level in levels}
         self._levels = [*levels]
         self._config = config
         self._require = require
@@ -49,6 +49,18 @@ class HierarchySession(Session):
         self._draft = Draft(EMPTY_TREE)
         # What the levels handed up to make that draft of.
         self._parts: list[Draft] = []
+        retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
+        # Its branches go up to the target.
+        self._joined = retrieval if config.joined else None
+        models = [level for level in levels if isinstance(level, ModelLevel)]
+        if not config.pre_verify:
+            models = models[-1:]
+        for number, model in enumerate(models):
+            pre_verifies = number > 0
+            beneath = retrieval if config.beneath else None
+            model.beneath = models[number - 1] if pre_verifies else beneath
+            model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
+            model.window = None if pre_verifies and config.dynamic_window else config.window
 
     @property
     def proposes(self) -> bool:
@@ -58,7 +70,7 @@ class HierarchySession(Session):
     @property
     def level_stats(self) -> Mapping[str, LevelStats]:
         """What each level drafted, and how much of it was accepted."""
-        return self._stats
+        return {level.name: level.stats for level in self._levels}
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
@@ -68,14 +80,12 @@ class HierarchySession(Session):
     @property
     def num_predictions(self) -> int:
         """What the retrieval uses, where its branches go up to the target."""
-        joined = self._joined()
-        return joined.session.num_predictions if joined else 0
+        return self._joined.session.num_predictions if self._joined else 0
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
         """As `Session.observe_predictions`, to the retrieval."""
-        joined = self._joined()
-        if joined:
-            joined.session.observe_predictions(tree, predictions)
+        if self._joined:
+            self._joined.session.observe_predictions(tree, predictions)
 
     def join(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on.
@@ -92,23 +102,22 @@ class HierarchySession(Session):
         max_depth: int | None = None,
         min_gain: float = 0.0,
     ) -> TokenTree:
-        """Drafts by the levels; a level that fails is left out from then on, with a warning."""
+        """As `Session.draft`, by the levels."""
         max_nodes = min(max_nodes, self._config.max_nodes)
-        length, left = len(self._text), self._text.tokens_left
-        most = max_nodes if left is None else min(max_nodes, left)
-        try:
-            self._parts = self._drafts_of(self._wired(), most)
-        except LevelError as failure:
-            self._text.cut(length)
-            self._leave_out(failure)
-            self._parts = []
-        self._draft, *branches = self._parts or [Draft(EMPTY_TREE)]
-        for retrieved in branches:
+        left = self._text.tokens_left
+        top, draft = self._levels[-1], Draft(EMPTY_TREE)
+        if top is not self._joined:
+            draft = top.draft(self._text, max_nodes if left is None else min(max_nodes, left))
+        self._parts = [draft]
+        if self._joined is not None:
+            retrieved = self._joined.branches(draft)
+            self._parts.append(retrieved)
             if self._text.samples or not retrieved.holds_above:
-                self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+                draft = draft.joined_with(retrieved.tree, max_nodes)
             else:
-                self._draft = retrieved
-        return self._draft.tree
+                draft = retrieved
+        self._draft = draft
+        return draft.tree
 
     def observe(
         self,
@@ -123,55 +132,13 @@ class HierarchySession(Session):
         is_retrieved = bool(self._parts) and self._draft is self._parts[-1]
         self._draft, self._parts = Draft(EMPTY_TREE), []
         self._text.tokens += tokens
-        for level in list(self._levels):
-            try:
-                level.observe(tokens, num_verified if is_retrieved else None)
-            except LevelError as failure:
-                self._leave_out(failure)
+        for level in self._levels:
+            level.observe(tokens, num_verified if is_retrieved else None)
 
     def finish(self) -> None:
         """Ends the request at all levels."""
         for level in self._levels:
             level.finish()
-
-    def _drafts_of(self, chain: Sequence[Level], most: int) -> list[Draft]:
-        """What the highest level drafts, and the retrieved branches that are to be joined to it."""
-        if not chain:
-            return []
-        retrieval, top = self._joined(), chain[-1]
-        if retrieval is None:
-            return [top.draft(self._text, most)]
-        above = Draft(EMPTY_TREE) if top is retrieval else top.draft(self._text, most)
-        return [above, retrieval.branches(above)]
-
-    def _joined(self) -> RetrievalLevel | None:
-        """The drafter whose branches go up to the target, where one's do."""
-        first = self._levels[0] if self._levels and self._config.joined else None
-        return first if isinstance(first, RetrievalLevel) else None
-
-    def _wired(self) -> list[Level]:
-        """The levels of this step, the lowest first, each model drafting by the one before it."""
-        config = self._config
-        models = [level for level in self._levels if isinstance(level, ModelLevel)]
-        if not config.pre_verify:
-            models = models[-1:]
-        beneath = next((level for level in self._levels if isinstance(level, RetrievalLevel)), None)
-        drafter = beneath if config.beneath else None
-        for number, model in enumerate(models):
-            pre_verifies = number > 0
-            model.beneath = models[number - 1] if pre_verifies else drafter
-            model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
-            model.window = None if pre_verifies and config.dynamic_window else config.window
-        return [*models] if beneath is None else [beneath, *models]
-
-    def _leave_out(self, failure: LevelError) -> None:
-        self._levels = [level for level in self._levels if level is not failure.level]
-        warnings.warn(
-            f"{failure} and is left out of this request: {failure.__cause__!r}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        failure.level.finish()
 
 
 class HierarchyDrafter:
@@ -186,8 +153,7 @@ class HierarchyDrafter:
         config: How they draft.
 
     Raises:
-        ValueError: There are no levels, a level is neither a model nor, if it is the first, a
-            drafter, or vocabularies differ.
+        ValueError: There are no levels, or one is neither a model nor, as the first, a drafter.
         UnsupportedModelError: A level is a model that cannot take tokens back.
     """
 
@@ -207,20 +173,8 @@ class HierarchyDrafter:
                 "first"
             )
         self._retrieval = others
-        self._require_vocabularies()
         for model in self._models.values():
             require_support(model)
-
-    @classmethod
-    def over(
-        cls,
-        retrieval: Drafter | None,
-        models: Mapping[str, PreTrainedModel],
-        config: HierarchyConfig,
-    ) -> HierarchyDrafter:
-        """A hierarchy of models, over a drafter of another kind where there is one."""
-        beneath = {} if retrieval is None else {"retrieval": retrieval}
-        return cls({**beneath, **models}, config)
 
     @property
     def vocab_size(self) -> int | None:
@@ -254,25 +208,20 @@ class HierarchyDrafter:
         levels += [ModelLevel(name, CachedModel(model)) for name, model in self._models.items()]
         return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
-    def _require_vocabularies(self) -> None:
-        sizes = {name: _vocab_size(model) for name, model in self._models.items()}
-        if len(set(sizes.values())) > 1:
-            raise ValueError(f"the levels have different vocabularies: {_listed(sizes)}")
-        for name, drafter in self._retrieval.items():
-            size = drafter.vocab_size
-            if sizes and size is not None and size > min(sizes.values()):
-                raise ValueError(
-                    f"level `{name}` drafts of {size} tokens, the models have "
-                    f"{min(sizes.values())}: use a datastore made with the models' tokenizer"
-                )
-
     def _require_target(self, rules: RequestRules) -> None:
         """Refuses a target that the levels cannot draft for.
 
         Raises:
-            ValueError: A level has another vocabulary, is on another device or of another dtype.
+            ValueError: A level has another vocabulary, device or dtype.
         """
         target = rules.model
+        for name, drafter in self._retrieval.items():
+            size, known = drafter.vocab_size or 0, _vocab_size(target)
+            if size > known:
+                raise ValueError(
+                    f"level `{name}` drafts of {size} tokens, the target has {known}: use a "
+                    "datastore made with the target's tokenizer"
+                )
         for name, model in self._models.items():
             for what, own, wanted, way_out in (
                 ("vocabulary", _vocab_size(model), _vocab_size(target), "use models of one family"),
@@ -285,9 +234,26 @@ class HierarchyDrafter:
                     )
 
 
+def maker(name: HierarchyName, inputs: DrafterInputs) -> Callable[[], HierarchyDrafter]:
+    """Loads the models of a hierarchy, once; gives what makes a new drafter of them.
+
+    Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
+
+    Raises:
+        LoadingError: There is no model under a name.
+        ValueError: There is no target, or a model has another tokenizer.
+    """
+    if inputs.model is None or inputs.tokenizer is None:
+        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
+    models = name.load(inputs.model, inputs.tokenizer)
+    retrieves = inputs.datastore is not None or inputs.model_tables
+
+    def make() -> HierarchyDrafter:
+        beneath = {"retrieval": make_drafter("fused", inputs)} if retrieves else {}
+        return HierarchyDrafter({**beneath, **models}, name.config)
+
+    return make
+
+
 def _vocab_size(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
-
-
-def _listed(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{size} of `{name}`" for name, size in sizes.items())

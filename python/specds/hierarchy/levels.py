@@ -6,25 +6,26 @@ A model runs over a text and a draft of what follows, and its cache keeps what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
 from specds._core import TokenTree
+from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, within
-from specds.hierarchy.draft import Draft, Drawn, Threshold, by_edge, subtree
+from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedModel
 
-    from specds.drafters.session import Session
+    from specds.drafters.session import Proposal, Session
     from specds.hierarchy.text import Text
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
@@ -48,7 +49,7 @@ class CachedModel:
         self._cache = self._runner.cache
         self._cached: list[int] = []
         self._missing: list[int] = []
-        self._tree: TokenTree | None = None
+        self._tree = EMPTY_TREE
 
     @torch.no_grad()
     def run(self, tokens: Sequence[int], tree: TokenTree) -> torch.Tensor:
@@ -80,16 +81,9 @@ class CachedModel:
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
-        if self._tree is None:
-            raise RuntimeError("there is nothing to commit: call `run` first")
         first = len(self._missing)
-        tokens = self._missing + self._tree.token_ids[list(path)].tolist()
-        self._keep(tokens, [*range(first), *(first + node for node in path)])
-        self._tree = None
-
-    def _keep(self, tokens: list[int], places: Sequence[int]) -> None:
-        self._cache.commit([places])
-        self._cached += tokens
+        self._cache.commit([[*range(first), *(first + node for node in path)]])
+        self._cached += self._missing + self._tree.token_ids[list(path)].tolist()
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
         """Forgets what the text does not begin with, and its last token: its logits are wanted."""
@@ -99,17 +93,6 @@ class CachedModel:
             length = next(place for place, (old, new) in enumerate(pairs) if old != new)
         del self._cached[length:]
         self._cache.roll_back(length)
-
-
-Answer = TypeVar("Answer")
-
-
-class LevelError(RuntimeError):
-    """A level failed; its `__cause__` says why."""
-
-    def __init__(self, level: Level) -> None:
-        super().__init__(f"level `{level.name}` failed")
-        self.level = level
 
 
 class Level(ABC):
@@ -125,11 +108,7 @@ class Level(ABC):
 
     @abstractmethod
     def draft(self, text: Text, most: int) -> Draft:
-        """Drafts what follows the text, at most `most` tokens deep, and leaves the text as it was.
-
-        Raises:
-            LevelError: This level or one beneath it failed.
-        """
+        """Drafts what follows the text, at most `most` tokens deep; the text stays as it was."""
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:  # noqa: B027
         """As `Session.observe`; a level may ignore it."""
@@ -137,14 +116,11 @@ class Level(ABC):
     def finish(self) -> None:  # noqa: B027
         """Ends the request; most levels have nothing to end."""
 
-    def _timed(self, call: Callable[[], Answer]) -> Answer:
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
         started = perf_counter()
-        try:
-            return call()
-        except Exception as error:
-            raise LevelError(self) from error
-        finally:
-            self.stats.seconds += perf_counter() - started
+        yield
+        self.stats.seconds += perf_counter() - started
 
 
 class RetrievalLevel(Level):
@@ -178,7 +154,8 @@ class RetrievalLevel(Level):
         """
         is_used = False
         if above.chosen:
-            is_used = self._timed(partial(self.session.suggest, *above.suggestion()))
+            with self._timed():
+                is_used = self.session.suggest(*above.suggestion())
             self._tree = None
         return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
@@ -189,7 +166,8 @@ class RetrievalLevel(Level):
         on_trial = text.tokens[self._context_length :]
         tree = None
         if on_trial:
-            tree = self._timed(partial(self.session.draft_after, on_trial, self._max_nodes_up))
+            with self._timed():
+                tree = self.session.draft_after(on_trial, self._max_nodes_up)
         if tree is None:
             tree = subtree(self._of_context(), on_trial)
         return self._handed_up(within(tree, self._max_nodes_up, most))
@@ -198,7 +176,8 @@ class RetrievalLevel(Level):
         """As `Session.observe`."""
         self._tree = None
         self._context_length += len(token_ids)
-        self._timed(partial(self.session.observe, token_ids, num_verified))
+        with self._timed():
+            self.session.observe(token_ids, num_verified)
 
     def finish(self) -> None:
         """Ends the drafter's request."""
@@ -206,7 +185,8 @@ class RetrievalLevel(Level):
 
     def _of_context(self) -> TokenTree:
         if self._tree is None:
-            self._tree = self._timed(partial(self.session.draft, self._max_nodes))
+            with self._timed():
+                self._tree = self.session.draft(self._max_nodes)
         return self._tree
 
     def _handed_up(self, tree: TokenTree) -> Draft:
@@ -248,7 +228,7 @@ class ModelLevel(Level):
         while len(chosen) < most:
             new = self._verify(text, most - len(chosen) - 1)
             chosen += new
-            if text.ends_with(new[-1].token_id) or self._is_unsure(new):
+            if text.finished or self._is_unsure(new):
                 break
         text.cut(start)
         self.stats.num_drafted += len(chosen)
@@ -257,34 +237,24 @@ class ModelLevel(Level):
     def _verify(self, text: Text, most: int) -> list[Drawn]:
         """Appends to the text what this model makes of a draft of `most` tokens, and one more."""
         draft = Draft(EMPTY_TREE) if self.beneath is None else self.beneath.draft(text, most)
-        chosen = self._timed(partial(self._run, text, draft))
+        with self._timed():
+            chosen = self._run(text, draft)
         self.stats.num_forwards += 1
         draft.settle([drawn.token_id for drawn in chosen])
         return chosen
 
     def _run(self, text: Text, draft: Draft) -> list[Drawn]:
-        path, chosen = _walk(self._model.run(text.tokens, draft.tree), draft, text)
-        self._model.commit(path)
+        chosen: list[Drawn] = []
+
+        def choose(_: Text, logits: torch.Tensor, proposal: Proposal | None) -> int:
+            probs = text.probs(logits)
+            token = text.choose(probs, proposal)
+            chosen.append(Drawn.of(token, probs))
+            return token
+
+        logits = self._model.run(text.tokens, draft.tree)
+        self._model.commit(walk(logits, draft.tree, text, choose, draft.proposals))
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
         return self.self_verify and any(drawn.entropy > self.threshold.value for drawn in chosen)
-
-
-def _walk(logits: torch.Tensor, draft: Draft, text: Text) -> tuple[list[int], list[Drawn]]:
-    """Chooses tokens down a draft, and appends them: the nodes that they are, and the tokens."""
-    nodes, proposals = by_edge(draft.tree), draft.proposals
-    path: list[int] = []
-    chosen: list[Drawn] = []
-    node: int | None = -1
-    while node is not None:
-        probs = text.probs(logits[node + 1])
-        token = text.choose(probs, proposals.get(node))
-        text.append(token)
-        chosen.append(Drawn.of(token, probs))
-        node = nodes.get((node, token))
-        if node is not None:
-            path.append(node)
-        if text.ends_with(token):
-            break
-    return path, chosen

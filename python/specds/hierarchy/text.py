@@ -67,13 +67,15 @@ class Text:
         # The pass that verifies a draft gives one token more.
         return None if self._rules is None else self._rules.max_length - len(self) - 1
 
-    def ends_with(self, token: int) -> bool:
-        """Whether the text ends after `token`."""
-        return self._rules is not None and token in self._rules.eos_token_ids
+    @property
+    def finished(self) -> bool:
+        """Whether the text ends with its last token."""
+        return self._rules is not None and self.tokens[-1] in self._rules.eos_token_ids
 
-    def append(self, token: int) -> None:
-        """Adds a token on trial."""
+    def emit(self, token: int) -> int:
+        """Adds and returns a token on trial."""
         self.tokens.append(token)
+        return token
 
     def cut(self, length: int) -> None:
         """Takes back all but the first `length` tokens."""

@@ -17,6 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "named_datastore", "pull", "push"]
 
-__getattr__ = lazy(
-    __name__, locate="download", named_datastore="names", pull="download", push="upload"
-)
+__getattr__ = lazy(__name__, "names", "download", "upload")

@@ -30,11 +30,7 @@ _MAX_NOTE_BYTES = 1 << 20
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """What a datastore says of itself; its names and numbers can be relied on.
-
-    Raises:
-        FormatError: It contradicts itself, or has too many shards to be shared.
-    """
+    """What a datastore says of itself; its names and numbers can be relied on."""
     manifest: dict[str, Any] = json.loads(read_manifest(folder))
     if len(manifest["shards"]) > _MAX_SHARDS:
         raise FormatError(
@@ -60,11 +56,7 @@ def files_of(manifest: dict[str, Any]) -> list[str]:
 
 
 def check_sizes(what: object, manifest: dict[str, Any], sizes: dict[str, int]) -> None:
-    """Refuses files of other lengths than the manifest states, before they are downloaded.
-
-    Raises:
-        FormatError: One is missing or has another length.
-    """
+    """Refuses files of other lengths than the manifest states, before they are downloaded."""
     for group, num_bytes in groups_of(manifest).items():
         missing = [file for file in group if file not in sizes]
         if missing:
@@ -79,12 +71,7 @@ def check_sizes(what: object, manifest: dict[str, Any], sizes: dict[str, int]) -
 
 
 def check(folder: Path) -> None:
-    """Checks every byte of a snapshot in the hub's cache against its checksum.
-
-    Raises:
-        FormatError: Something is damaged, or a link leads elsewhere.
-        OSError: A file is missing.
-    """
+    """Checks every byte of a snapshot in the hub's cache against its checksum."""
     for file in files_of(manifest_of(folder)):
         _check_link(folder, file)
     Datastore.open(folder).verify(checksums_only=True)

@@ -44,11 +44,7 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
 
 
 def require_hub(ask: Callable[..., Any], name: str) -> None:
-    """Asks once, so that an unreachable hub is known at once: its client tries for half a minute.
-
-    Raises:
-        OSError: It cannot be reached; what it answers, if it does, is no matter.
-    """
+    """Asks once, so that an unreachable hub is known at once: clients try for half a minute."""
     try:
         ask(name, timeout=_TIMEOUT_S)
     except connection_errors() as error:
@@ -106,11 +102,6 @@ def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
     Args:
         name: What was asked for.
         not_here: Whether a folder of that name would have gone first.
-
-    Raises:
-        FileNotFoundError: The hub has no such datastore, or no such revision.
-        PermissionError: It is gated or private, or may not be written.
-        ConnectionError: The hub cannot be reached.
     """
     errors = imported("huggingface_hub.errors")
     here = f"there is no folder `{name}` here; " if not_here else ""

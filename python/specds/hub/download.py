@@ -103,28 +103,24 @@ def _pull(
         check_tokenizer(SimpleNamespace(**{"path": name, "commands": [], **manifest}), tokenizer)
     if remembered(name) == folder:
         return folder
+    is_damaged = False
+    try:
+        return _checked(name, folder)
+    except OSError:  # not all of it is there
+        pass
+    except FormatError:
+        is_damaged = True
     check_sizes(name, manifest, sizes)
     with explained(name), small_blocks():
         hub().snapshot_download(
             name.repository,
             revision=commit,
             allow_patterns=files_of(manifest),
-            force_download=_is_damaged(folder),
+            force_download=is_damaged,
             **KIND,
             **LIBRARY,
         )
     return _checked(name, folder)
-
-
-def _is_damaged(folder: Path) -> bool:
-    """Whether what an earlier pull has left is whole, and wrong."""
-    try:
-        check(folder)
-    except OSError:
-        return False
-    except FormatError:
-        return True
-    return False
 
 
 def _checked(name: HubName, folder: Path) -> Path:

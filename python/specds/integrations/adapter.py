@@ -19,36 +19,6 @@ _log = logging.getLogger("specds")
 _Result = TypeVar("_Result")
 
 
-def open_drafter(
-    options: Mapping[str, Any],
-    *,
-    vocab_size: int | None = None,
-    tokenizer: str | PreTrainedTokenizerBase | None = None,
-    num_ranks: int = 1,
-) -> EngineDrafter:
-    """Opens an `EngineDrafter` and logs its warnings.
-
-    Arguments and errors are those of `Adapter`.
-    """
-    name = ""
-    if isinstance(tokenizer, str) and "datastore" not in options:
-        from specds.hub import named_datastore
-
-        options = {**options, "datastore": named_datastore(tokenizer)}
-    if tokenizer is not None and options.get("datastore") is not None:
-        from specds.loading import load_encoder
-        from specds.tokenization import fingerprint
-
-        loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        name = fingerprint(loaded)
-    drafter = EngineDrafter(
-        json.dumps(dict(options)), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
-    )
-    for warning in drafter.warnings:
-        _log.warning("specds: %s", warning)
-    return drafter
-
-
 class Adapter:
     """Base class of all adapters: a drafter whose failures never end the engine.
 
@@ -76,9 +46,22 @@ class Adapter:
         tokenizer: str | PreTrainedTokenizerBase | None = None,
         num_ranks: int = 1,
     ) -> None:
-        self.drafter = open_drafter(
-            options, vocab_size=vocab_size, tokenizer=tokenizer, num_ranks=num_ranks
+        name = ""
+        if isinstance(tokenizer, str) and "datastore" not in options:
+            from specds.hub import named_datastore
+
+            options = {**options, "datastore": named_datastore(tokenizer)}
+        if tokenizer is not None and options.get("datastore") is not None:
+            from specds.loading import load_encoder
+            from specds.tokenization import fingerprint
+
+            loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
+            name = fingerprint(loaded)
+        self.drafter = EngineDrafter(
+            json.dumps(dict(options)), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
         )
+        for warning in self.drafter.warnings:
+            _log.warning("specds: %s", warning)
         self.num_failures = 0
         self._num_opened = 0
         self._ended_at: float | None = None

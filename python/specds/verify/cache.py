@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,41 +23,6 @@ def round_up(num_slots: int) -> int:
     return -(-num_slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
 
-class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """What transformers asks of one layer; the states of all of them are in the `TreeCache`.
-
-    Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
-    rolling window. Their windows live in the mask.
-    """
-
-    is_sliding = False
-    is_compileable = False
-    is_croppable = False
-
-    def __init__(self, cache: TreeCache) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._cache = cache
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: `TreeCache` allocates for all layers."""
-
-    def update(self, *args: Any, **kwargs: Any) -> States:
-        """`TreeCache.update` does it."""
-        raise NotImplementedError
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the states that `query_length` new tokens would see."""
-        return self._cache.length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        """Number of committed slots."""
-        return self._cache.length
-
-    def get_max_length(self) -> int:
-        """-1: the cache grows where its first capacity does not do."""
-        return -1
-
-
 class TreeCache(Cache):
     """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
@@ -67,13 +32,15 @@ class TreeCache(Cache):
     the next pass overwrites the others. Slots are allocated when the first pass has shown the
     shapes, all layers of one shape in one block, so that a commit is two operations.
 
+    Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
+    rolling window. Their windows live in the mask. To transformers it is a cache without layers.
+
     Args:
-        num_layers: Attention layers of the model.
         capacity: Slots of a row to allocate at first; a cache that runs over it grows by half.
         num_rows: Sequences.
     """
 
-    def __init__(self, num_layers: int, capacity: int, num_rows: int = 1) -> None:
+    def __init__(self, capacity: int, num_rows: int = 1) -> None:
         self.lengths = [0] * num_rows
         self.row = 0
         self.capacity = round_up(capacity)
@@ -89,12 +56,20 @@ class TreeCache(Cache):
         self._held: dict[int, States] = {}
         self._places = torch.empty(0, dtype=torch.int64)
         self._view = (0, 0, 0)
-        super().__init__(layers=[TreeLayer(self) for _ in range(num_layers)])
+        super().__init__(layers=[])
 
     @property
     def length(self) -> int:
         """Committed slots of the row in use; slot `i` holds the token at position `i`."""
         return self.lengths[self.row]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """As of `Cache`: committed slots."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """As of `Cache`: length and offset of the states that `query_length` tokens would see."""
+        return self.length + query_length, 0
 
     @property
     def storage(self) -> tuple[int, ...]:
@@ -105,11 +80,6 @@ class TreeCache(Cache):
     def head_sizes(self) -> set[int]:
         """Sizes of the heads whose states it holds, once a pass has shown them."""
         return {block.shape[-1] for block in self._blocks}
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all slots."""
-        return sum(block.nbytes for block in self._blocks)
 
     @property
     def num_slots(self) -> int:

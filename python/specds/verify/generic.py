@@ -66,7 +66,7 @@ class Runner:
         return ""
 
     def _make_cache(self, num_rows: int) -> TreeCache:
-        return TreeCache(self._config.num_hidden_layers, self._slots, num_rows)
+        return TreeCache(self._slots, num_rows)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
@@ -89,10 +89,7 @@ class Runner:
         ]
         logits: dict[int, torch.Tensor] = {}
         for rows in self._together(prompts, [*first_rows.values()], chunk_size):
-            if len(rows) > 1:
-                logits |= zip(rows, self._prefill_padded(prompts, rows), strict=True)
-            else:
-                logits[rows[0]] = self._prefill_alone(prompts[rows[0]], rows[0], chunk_size)
+            logits |= zip(rows, self._read(prompts, rows, chunk_size), strict=True)
         for row, original in enumerate(originals):
             if row != original:
                 self.cache.copy_row(original, row)
@@ -113,43 +110,30 @@ class Runner:
             group.append(row)
         yield group
 
-    def _prefill_alone(
-        self, token_ids: torch.Tensor, row: int, chunk_size: int | None
+    def _read(
+        self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
     ) -> torch.Tensor:
-        self.cache.row = row
-        token_ids = token_ids.to(self._device)
-        length = token_ids.shape[1]
-        step = chunk_size or (length if length <= _LONG_PROMPT else _CHUNK)
-        for start in range(self.cache.length, length, step):
-            chunk = token_ids[:, start : start + step]
-            known, width = self.cache.length, chunk.shape[1]
-            self.cache.reserve(known + width)
-            positions = torch.arange(known, known + width, device=self._device)
-            end = known + width if known else 0
-            self.cache.place(row * self.cache.capacity + positions, end, row)
-            logits = self._forward(chunk, positions[None], None, last=1)
-            self.cache.settle()
-            self.cache.lengths[row] += width
-        return logits[0, -1]
-
-    def _prefill_padded(self, prompts: Sequence[torch.Tensor], rows: list[int]) -> torch.Tensor:
-        """Runs several prompts through the model, padded on the left as plain decoding has them."""
+        """Runs one prompt, in chunks, or several, padded on the left as plain decoding has them."""
         lengths = torch.tensor([[prompts[row].shape[1]] for row in rows], device="cpu")
         width = int(lengths.max())
         ids = torch.zeros((len(rows), width), dtype=torch.int64, device="cpu")
         for index, row in enumerate(rows):
             ids[index, width - prompts[row].shape[1] :] = prompts[row][0]
-        positions = torch.arange(width, device="cpu") - width + lengths
-        # Padding goes behind the prompt, where the row's next pass will write.
-        places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity + positions % width
-        ids, places, shown, positions = (
-            part.to(self._device) for part in (ids, places, positions >= 0, positions.clamp(min=0))
-        )
-        self.cache.place(places.flatten(), 0, rows[0])
-        logits = self._forward(ids, positions, shown.long(), last=1)
-        self.cache.settle()
-        for row in rows:
-            self.cache.lengths[row] = prompts[row].shape[1]
+        step = chunk_size or (width if width <= _LONG_PROMPT else _CHUNK)
+        for start in range(self.cache.lengths[rows[0]], width, step):
+            end = min(start + step, width)
+            self.cache.reserve(end)
+            positions = torch.arange(start, end, device="cpu") - width + lengths
+            # Padding goes behind the prompt, where the row's next pass will write.
+            first_places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity
+            places = (first_places + positions % width).to(self._device)
+            shown = (positions >= 0).long().to(self._device) if len(rows) > 1 else None
+            self.cache.place(places.flatten(), end if start else 0, rows[0])
+            chunk, positions = (of.to(self._device) for of in (ids[:, start:end], positions))
+            logits = self._forward(chunk, positions.clamp(min=0), shown, last=1)
+            self.cache.settle()
+            for row, length in zip(rows, lengths.flatten().tolist(), strict=True):
+                self.cache.lengths[row] = min(end, length)
         return logits[:, -1]
 
     def verify_rows(

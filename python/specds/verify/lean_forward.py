@@ -225,11 +225,6 @@ class LeanForward:
         functions = [_function(module) for module in modules]
         return lambda states: [function(states) for function in functions]
 
-    @property
-    def num_copied_bytes(self) -> int:
-        """Bytes of the copied weights."""
-        return sum(copied.nbytes for joined in self._joined for copied in joined.copies.values())
-
     def refresh(self) -> None:
         """Comes before each request: takes the weights as they are now."""
         for joined in self._joined:

@@ -107,9 +107,9 @@ class Kept:
     did (`_storage`).
     """
 
-    def __init__(self, seen: tuple[Any, ...], num_layers: int) -> None:
+    def __init__(self, seen: tuple[Any, ...]) -> None:
         self.seen = seen
-        self.cache = TreeCache(num_layers, 0)
+        self.cache = TreeCache(0)
         self._storage = self.cache.storage
         # By shape, and the slots that a row has.
         self.passes: dict[tuple[Shape, int], Pass] = {}
@@ -178,12 +178,12 @@ _free: WeakKeyDictionary[torch.nn.Module, list[Kept]] = WeakKeyDictionary()
 _looking = Lock()
 
 
-def take(model: PreTrainedModel, num_layers: int) -> Kept:
+def take(model: PreTrainedModel) -> Kept:
     """What an earlier request left, if it is still right and no other request has it; else new."""
     seen = fingerprint(model)
     with _looking:
         free = [kept for kept in _free.pop(model, []) if kept.seen == seen]
-        kept = free.pop() if free else Kept(seen, num_layers)
+        kept = free.pop() if free else Kept(seen)
         _free[model] = free
     return kept
 
@@ -203,15 +203,6 @@ def release(model: PreTrainedModel) -> None:
     """
     with _looking:
         _free.pop(model, None)
-
-
-def held(model: PreTrainedModel) -> tuple[int, int, int]:
-    """Recordings that no request of a model uses now, bytes of their caches, of copied weights."""
-    with _looking:
-        free = [*_free.get(model, [])]
-    num_recordings = sum(len(made.recordings) for kept in free for made in kept.passes.values())
-    copied = sum(kept.forward.num_copied_bytes for kept in free if kept.forward is not None)
-    return num_recordings, sum(kept.cache.num_bytes for kept in free), copied
 
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from specds.verify.attention import Seen, Tree, group_size, packed_model
 from specds.verify.generic import Runner, most_tokens, of_rows
 from specds.verify.lean_forward import LeanForward, is_lean
 from specds.verify.masks import MaskBuilder, layer_types, sight_of
-from specds.verify.tree_attention import kernel_reason, make_scratch
+from specds.verify.tree_attention import kernel_reason, make_scratch, power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
-"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few.
-
-Or the most that a request has, if that is between.
-"""
+"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few."""
 # So deep a pass moves what it accepts, of each row as many states; deeper ones are moved when they
 # are committed, which takes the host 75 us.
 _MOVED = 16
@@ -61,8 +58,6 @@ class StaticRunner(Runner):
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
-        # A number of nodes that was asked for has passes of its own beyond these.
-        self._most_nodes = max(sizes["max_nodes"], NODES[-1])
         super().__init__(model, **sizes)
         # On a CPU not: there the rows that are visited cost less than all of them.
         self.accepts = self._records or self._device.type != "cpu"
@@ -73,13 +68,12 @@ class StaticRunner(Runner):
         self._compute: Callable[..., torch.Tensor]
 
     def _make_cache(self, num_rows: int) -> TreeCache:
-        num_layers = self._config.num_hidden_layers
         if not self._records:
-            self._kept = recordings.Kept((), num_layers)
+            self._kept = recordings.Kept(())
             return super()._make_cache(num_rows)
-        self._kept = recordings.take(self._model, num_layers)
+        self._kept = recordings.take(self._model)
         try:
-            room = 1 << (num_rows - 1).bit_length()
+            room = power_of_two(num_rows)
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
             self._kept.cache.restart(num_rows, room, slots)
         except BaseException:
@@ -198,7 +192,7 @@ class StaticRunner(Runner):
         of_shape, end = self._filled(token_ids, trees)
         inputs = of_shape.inputs
         # Samples have settings, so they are drawn from the logits of a recording.
-        recorded = request if request is not None and request.choose.is_argmax else None
+        recorded = request if request is not None and request.sampler.is_argmax else None
 
         def compute() -> Outputs:
             logits = self._pass(inputs, end)
@@ -217,8 +211,8 @@ class StaticRunner(Runner):
         kept, lengths = self._kept, self.cache.lengths
         num_rows, width = len(trees), most_tokens(trees)
         if self._records:
-            num_rows = 1 << (num_rows - 1).bit_length()
-            width = max(1 + min(bucket(width - 1, NODES, 64), self._most_nodes), width)
+            num_rows = power_of_two(num_rows)
+            width = 1 + bucket(width - 1, NODES, 64)
         end = max(lengths) + width
         if self._records and kept.scratch is None:
             end = bucket(end, _SLOTS, _SLOTS[-1])
@@ -231,7 +225,7 @@ class StaticRunner(Runner):
         return of_shape, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
-        choices = request.choose(logits, inputs.depths, request.noise)
+        choices = request.sampler.everywhere(logits, inputs.depths, request.noise)
         counts, path = follow(
             inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
         )

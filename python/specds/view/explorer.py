@@ -83,11 +83,7 @@ class Explorer:
         return {"num_tokens": len(context), "match": match, "trees": trees}
 
     def _answer(self, number: int) -> dict[str, Any]:
-        """A recorded answer step by step; see `story`.
-
-        Raises:
-            IndexError: There is no such answer.
-        """
+        """A recorded answer step by step; see `story`."""
         transcript = self._transcripts[number]
         drafter = FusedDrafter(self._datastore)
         with self._one_by_one:

@@ -21,9 +21,6 @@ def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
     Args:
         explorer: Answers.
         port: By default any that is free.
-
-    Raises:
-        OSError: The port is taken.
     """
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, explorer, page()))
 

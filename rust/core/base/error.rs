@@ -56,10 +56,6 @@ pub enum Error {
     #[error("{0} has changed since it was written: copy it again or rebuild it")]
     Checksum(PathBuf),
 
-    /// The file belongs to another datastore or another place in this one.
-    #[error("{0} belongs elsewhere: copy the whole folder again or rebuild it")]
-    Mismatch(PathBuf),
-
     /// The file cannot be opened as a memory.
     #[error(
         "{path} cannot be opened as a memory: {reason}: copy it again or begin with an empty one"

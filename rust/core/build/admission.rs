@@ -61,9 +61,7 @@ impl Admission {
         self.num_tokens += text.num_tokens;
         self.num_documents += text.num_documents;
         if options.drop_duplicates {
-            let (num_documents, num_tokens) = (text.num_documents, text.num_tokens);
-            let documents = Documents::open(folder, options.width(), num_documents, num_tokens);
-            self.remember(documents?)?;
+            self.remember(Documents::of_text(folder, options.width(), text)?)?;
         }
         Ok(())
     }

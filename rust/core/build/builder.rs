@@ -3,16 +3,16 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::base::error::{Error, Result};
 use crate::build::admission::Admission;
 use crate::build::checks::{check_documents, check_target, split_documents};
 use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
-use crate::build::index_workers::{IndexWorkers, Job};
+use crate::build::index_workers::IndexWorkers;
 use crate::build::options::DatastoreOptions;
 use crate::build::staging::Staging;
-use crate::index::write::{Progress, Stage};
+use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;
@@ -30,19 +30,12 @@ pub struct DatastoreBuilder {
     /// The largest shard that the options allow, in tokens.
     limit: u64,
     staging: Option<Staging>,
-    indexer: Option<IndexWorkers>,
-    shards: Vec<BuiltShard>,
+    indexer: IndexWorkers,
+    /// The tokens of each shard whose text is complete.
+    shards: Vec<u64>,
     current: Option<DocumentLog>,
-    /// The tokens of shards that a killed build had completed.
-    num_taken_up: u64,
     admission: Admission,
     has_failed: bool,
-}
-
-/// A shard whose text is complete; `entry` is there once its index is.
-struct BuiltShard {
-    num_tokens: u64,
-    entry: Option<ShardEntry>,
 }
 
 impl DatastoreBuilder {
@@ -58,7 +51,7 @@ impl DatastoreBuilder {
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
         let mut builder = Self {
-            indexer: Some(IndexWorkers::new(options.num_threads(limit))?),
+            indexer: IndexWorkers::new(options.num_threads(limit))?,
             admission: Admission::default(),
             options,
             old,
@@ -66,7 +59,6 @@ impl DatastoreBuilder {
             staging: Some(staging),
             shards: Vec::new(),
             current: None,
-            num_taken_up: 0,
             has_failed: false,
         };
         // What is there already is a duplicate.
@@ -91,9 +83,6 @@ impl DatastoreBuilder {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
         self.has_failed = true;
-        while let Some(indexed) = self.indexer.as_mut().and_then(IndexWorkers::poll) {
-            self.note(indexed?);
-        }
         for document in split_documents(tokens, lengths) {
             if self.admission.admit(document, &self.options) {
                 self.add_document(document)?;
@@ -158,14 +147,13 @@ impl DatastoreBuilder {
         }
         let mut report = stoppable(progress);
         self.index_shards(&mut report)?;
-        let mut manifest = self.manifest();
+        let mut manifest = self.manifest(self.gather()?);
         let has_changed = !self.shards.is_empty(); // else every document was there before
         if has_changed {
             manifest.prior = None; // the old one was fitted to other documents
         }
         let target = self.staging()?.target().to_owned();
         check_target(&target, &self.options)?;
-        self.gather()?;
         let staging = self.staging.take().ok_or(Error::BuildFailed)?;
         if has_changed {
             staging.publish(manifest)?;
@@ -220,70 +208,50 @@ impl DatastoreBuilder {
         let Some(text) = self.current.take() else {
             return Ok(());
         };
-        let index = self.shards.len();
         let (folder, text, checkpoint) = text.finish()?;
-        self.push(checkpoint.num_tokens, None)?;
-        if let Some(indexer) = &self.indexer {
-            indexer.add(Job {
-                index,
-                folder,
-                text,
-            });
-        }
-        Ok(())
+        self.push(checkpoint.num_tokens)?;
+        self.indexer.add(folder, text)
     }
 
-    fn push(&mut self, num_tokens: u64, entry: Option<ShardEntry>) -> Result<()> {
+    fn push(&mut self, num_tokens: u64) -> Result<()> {
         let num_old = self.old.as_ref().map_or(0, |old| old.shards.len());
         if num_old + self.shards.len() == MAX_SHARDS {
             let reason = format!("is too small: it makes more than {MAX_SHARDS} shards");
             return Err(Error::invalid("max_shard_tokens", reason));
         }
-        self.shards.push(BuiltShard { num_tokens, entry });
+        self.shards.push(num_tokens);
         Ok(())
     }
 
-    fn note(&mut self, (index, shard): (usize, ShardEntry)) {
-        self.shards[index].entry = Some(shard);
-    }
-
     fn index_shards(&mut self, report: &mut Report) -> Result<()> {
-        let mut indexer = self.indexer.take().ok_or(Error::BuildFailed)?;
-        indexer.close();
-        loop {
-            self.report(indexer.progress(), report)?;
-            if self.shards.iter().all(|shard| shard.entry.is_some()) {
-                return Ok(());
-            }
-            if let Some(indexed) = indexer.recv()? {
-                self.note(indexed);
-            }
-        }
+        let (num_shards, num_tokens) = (self.shards.len() as u64, self.shards.iter().sum());
+        self.indexer.finish(|progress| {
+            let stages = [
+                (Stage::Sort, &progress.num_sorted, num_tokens),
+                (Stage::Write, &progress.num_written, num_tokens),
+                (Stage::Sync, &progress.num_complete, num_shards),
+            ];
+            let mut stages = stages.into_iter();
+            stages
+                .try_for_each(|(stage, done, all)| report(stage, done.load(Ordering::Relaxed), all))
+        })
     }
 
     /// Puts the complete shards where they are published from. They stay where they were written too,
     /// so that a build which is killed meanwhile is taken up.
-    fn gather(&self) -> Result<()> {
+    fn gather(&self) -> Result<Vec<ShardEntry>> {
         let staging = self.staging()?;
-        for index in 0..self.shards.len() {
+        let gather = |index| {
             let from = staging.workplace(index);
             let shard = ShardManifest::read_sealed(&from).ok_or(Error::BuildFailed)?;
-            shard.link(&from, &shard.entry().folder(&staging.shards()))?;
-        }
-        Ok(())
+            let entry = shard.entry();
+            shard.link(&from, &entry.folder(&staging.shards()))?;
+            Ok(entry)
+        };
+        (0..self.shards.len()).map(gather).collect()
     }
 
-    fn report(&self, progress: &Progress, report: &mut Report) -> Result<()> {
-        let num_tokens = self.shards.iter().map(|shard| shard.num_tokens).sum();
-        let done = |counter: &AtomicU64| self.num_taken_up + counter.load(Ordering::Relaxed);
-        report(Stage::Sort, done(&progress.num_sorted), num_tokens)?;
-        report(Stage::Write, done(&progress.num_written), num_tokens)?;
-        let is_complete = |shard: &&BuiltShard| shard.entry.is_some();
-        let num_complete = self.shards.iter().filter(is_complete).count();
-        report(Stage::Sync, num_complete as u64, self.shards.len() as u64)
-    }
-
-    fn manifest(&self) -> Manifest {
+    fn manifest(&self, shards: Vec<ShardEntry>) -> Manifest {
         let options = self.options.clone();
         let mut manifest = self.old.clone().unwrap_or_else(|| Manifest {
             format: manifest::FORMAT.to_owned(),
@@ -302,8 +270,7 @@ impl DatastoreBuilder {
         });
         manifest.corpus.extend(options.corpus);
         manifest.commands.extend(options.commands);
-        let new = self.shards.iter().filter_map(|shard| shard.entry.clone());
-        manifest.extend(new);
+        manifest.extend(shards);
         manifest
     }
 
@@ -317,9 +284,9 @@ impl DatastoreBuilder {
                 break;
             };
             (self.admission).take_up(&checkpoint, &folder, &self.options)?;
-            if let Some(sealed) = ShardManifest::read_sealed(&folder) {
-                self.num_taken_up += checkpoint.num_tokens;
-                self.push(checkpoint.num_tokens, Some(sealed.entry()))?;
+            if ShardManifest::read_sealed(&folder).is_some() {
+                self.push(checkpoint.num_tokens)?;
+                self.indexer.progress.skip(checkpoint.num_tokens);
                 continue;
             }
             let text = DocumentLog::open(&folder, &self.options, Some(checkpoint))?;
@@ -337,7 +304,7 @@ impl DatastoreBuilder {
 impl Drop for DatastoreBuilder {
     fn drop(&mut self) {
         // The threads end first: they write where there may soon be nothing.
-        self.indexer = None;
+        self.indexer.stop();
         if let Some(staging) = self.staging.take()
             && !(self.options.plan.is_some() && Checkpoint::read(&staging.workplace(0)).is_some())
         {

@@ -1,7 +1,6 @@
 //! How do the documents of a shard come to the disk, and what of them outlives a kill?
 
-use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,8 +10,8 @@ use crate::build::options::DatastoreOptions;
 use crate::index::write::ShardText;
 use crate::storage::files::{read_note, write_note};
 use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest};
-use crate::storage::section::{Kind, Section, SectionWriter, payload_reader};
-use crate::storage::token_array::TokenWidth;
+use crate::storage::section::{Kind, Section, SectionWriter};
+use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// How many tokens are written between two checkpoints: a few seconds of tokenising.
 const CHECKPOINT_TOKENS: u64 = 1 << 22;
@@ -128,16 +127,12 @@ impl DocumentLog {
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;
-        let Checkpoint {
-            num_tokens,
-            num_documents,
-            ..
-        } = self.written;
         let text = ShardText {
             vocab_size: self.vocab_size,
             separator: self.separator,
-            tokens: self.tokens.finish(self.width.bits(), num_tokens)?,
-            documents: self.documents.finish(64, num_documents)?,
+            num_documents: self.written.num_documents,
+            tokens: self.tokens.finish()?,
+            documents: self.documents.finish()?,
         };
         Ok((self.folder, text, self.written))
     }
@@ -146,14 +141,10 @@ impl DocumentLog {
 /// The documents of a shard's text one after the other, without their separators, read once from
 /// the beginning: also where the text is not complete.
 pub(crate) struct Documents {
-    folder: PathBuf,
-    width: TokenWidth,
-    tokens: BufReader<File>,
-    ends: BufReader<File>,
-    start: u64,
-    num_left: u64,
-    num_tokens: u64,
-    bytes: Vec<u8>,
+    tokens: Tokens,
+    ends: Section,
+    start: usize,
+    next: usize,
 }
 
 impl Documents {
@@ -162,59 +153,30 @@ impl Documents {
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
-        for (kind, section) in shard.sections() {
-            if matches!(kind, Kind::Tokens | Kind::Documents) {
-                Section::open(&folder, entry.place(kind), section)?.verify()?;
-            }
-        }
-        Self::open(
-            &folder,
-            shard.token_width(),
-            entry.num_documents,
-            entry.num_tokens,
-        )
+        let (tokens, ends) = (
+            shard.open(&folder, Kind::Tokens)?,
+            shard.open(&folder, Kind::Documents)?,
+        );
+        tokens.verify()?;
+        ends.verify()?;
+        Ok(Self::new(tokens, shard.token_width(), ends))
     }
 
-    /// Opens the first `num_documents` of the text in `folder`, which has `num_tokens`.
-    pub(crate) fn open(
-        folder: &Path,
-        width: TokenWidth,
-        num_documents: u64,
-        num_tokens: u64,
-    ) -> Result<Self> {
-        let open = |kind| payload_reader(folder, kind);
-        Ok(Self {
-            folder: folder.to_owned(),
-            width,
-            tokens: open(Kind::Tokens)?,
-            ends: open(Kind::Documents)?,
+    /// Opens those of a text that was begun in `folder`, up to a checkpoint.
+    pub(crate) fn of_text(folder: &Path, width: TokenWidth, text: &Checkpoint) -> Result<Self> {
+        let open = |kind, count: u64, width| Section::begun(folder, kind, count * width);
+        let tokens = open(Kind::Tokens, text.num_tokens, width.num_bytes() as u64)?;
+        let ends = open(Kind::Documents, text.num_documents, 8)?;
+        Ok(Self::new(tokens, width, ends))
+    }
+
+    fn new(tokens: Section, width: TokenWidth, ends: Section) -> Self {
+        Self {
+            tokens: Tokens::new(tokens, width),
+            ends,
             start: 0,
-            num_left: num_documents,
-            num_tokens,
-            bytes: Vec::new(),
-        })
-    }
-
-    fn read(&mut self) -> Result<Vec<u32>> {
-        let path = |kind: Kind| self.folder.join(kind.file_name());
-        let mut end = [0; 8];
-        self.ends
-            .read_exact(&mut end)
-            .map_err(Error::io(&path(Kind::Documents)))?;
-        let end = u64::from_le_bytes(end);
-        let length = end.checked_sub(self.start);
-        let length = length.filter(|&length| length > 0 && end <= self.num_tokens);
-        let out_of_order = || Error::corrupt(&path(Kind::Documents), "its ends do not rise");
-        let length = length.ok_or_else(out_of_order)?;
-        let length = usize::try_from(length).map_err(|_| out_of_order())?;
-        self.start = end;
-        self.bytes.resize(length * self.width.num_bytes(), 0);
-        self.tokens
-            .read_exact(&mut self.bytes)
-            .map_err(Error::io(&path(Kind::Tokens)))?;
-        let mut tokens = self.width.decode(&self.bytes);
-        tokens.pop();
-        Ok(tokens)
+            next: 0,
+        }
     }
 }
 
@@ -222,11 +184,17 @@ impl Iterator for Documents {
     type Item = Result<Vec<u32>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.num_left = self.num_left.checked_sub(1)?;
-        let document = self.read();
-        if document.is_err() {
-            self.num_left = 0;
-        }
-        Some(document)
+        let (ends, _) = self.ends.payload().as_chunks();
+        let end = usize::try_from(u64::from_le_bytes(*ends.get(self.next)?)).ok();
+        let is_later = |end: &usize| (self.start + 1..=self.tokens.len()).contains(end);
+        let Some(end) = end.filter(is_later) else {
+            self.next = usize::MAX;
+            return Some(Err(self.ends.corrupt("its ends do not rise")));
+        };
+        let mut document = Vec::new();
+        let length = end - 1 - self.start;
+        self.tokens.extend(self.start, length, &mut document);
+        (self.start, self.next) = (end, self.next + 1);
+        Some(Ok(document))
     }
 }

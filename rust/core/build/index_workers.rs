@@ -1,106 +1,93 @@
 //! Who sorts the complete shards while others are still being read?
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
 use crate::index::write::{Progress, ShardText, write_index};
-use crate::storage::manifest::ShardEntry;
 
-/// A shard whose text is complete, in a folder of its own.
-pub(crate) struct Job {
-    pub(crate) index: usize,
-    pub(crate) folder: PathBuf,
-    pub(crate) text: ShardText,
-}
-
-/// Which shard's index is complete and on the disk, and what it is.
-type Indexed = Result<(usize, ShardEntry)>;
-
-/// Threads that build the indexes of shards. Dropping them waits until they have ended: a sort cannot be
-/// interrupted.
+/// Threads that build the indexes of shards, each in its folder. Dropping them waits until they have
+/// ended: a sort cannot be interrupted.
 pub(crate) struct IndexWorkers {
-    pool: ThreadPool,
-    progress: Arc<Progress>,
-    /// Cloned for each job: once all are gone, nothing more comes.
-    sender: Option<Sender<Indexed>>,
-    /// The mutex makes builders shareable; it is never locked.
-    indexed: Mutex<Receiver<Indexed>>,
+    pub(crate) progress: Arc<Progress>,
+    /// Once it is gone, nothing more comes.
+    jobs: Option<Sender<(PathBuf, ShardText)>>,
+    threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl IndexWorkers {
     pub(crate) fn new(num_threads: usize) -> Result<Self> {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(num_threads)
-            .thread_name(|_| "specds-index".to_owned())
-            // A panic is no error that anyone could act on: the build ends as a failed one.
-            .panic_handler(drop)
-            .build();
+        let (jobs, queue) = channel::<(PathBuf, ShardText)>();
+        let (queue, progress) = (Arc::new(Mutex::new(queue)), Arc::<Progress>::default());
+        let start = |_| {
+            let (queue, progress) = (Arc::clone(&queue), Arc::clone(&progress));
+            let work = move || loop {
+                let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok((folder, text)) = job else {
+                    return Ok(());
+                };
+                write_index(&folder, text, &progress)?.seal(&folder)?;
+                progress.num_complete.fetch_add(1, Ordering::Relaxed);
+            };
+            let thread = thread::Builder::new().name("specds-index".to_owned());
+            thread.spawn(work)
+        };
+        let threads: io::Result<_> = (0..num_threads).map(start).collect();
         let failed = |error| Error::invalid("threads", format!("cannot be started: {error}"));
-        let (sender, indexed) = channel();
         Ok(Self {
-            pool: pool.map_err(failed)?,
-            sender: Some(sender),
-            progress: Arc::default(),
-            indexed: Mutex::new(indexed),
+            threads: threads.map_err(failed)?,
+            jobs: Some(jobs),
+            progress,
         })
     }
 
-    pub(crate) fn add(&self, job: Job) {
-        let Some(sender) = self.sender.clone() else {
-            return;
-        };
-        let progress = Arc::clone(&self.progress);
-        self.pool.spawn(move || {
-            let _ = sender.send(index(job, &progress));
-        });
-    }
-
-    pub(crate) fn progress(&self) -> &Progress {
-        &self.progress
-    }
-
-    /// No more shards will come.
-    pub(crate) fn close(&mut self) {
-        self.sender = None;
-    }
-
-    /// A shard that is complete, if there is one.
-    pub(crate) fn poll(&mut self) -> Option<Indexed> {
-        self.indexed().try_recv().ok()
-    }
-
-    /// The next complete shard: nothing within a tenth of a second, or an error where no worker is left.
-    pub(crate) fn recv(&mut self) -> Result<Option<(usize, ShardEntry)>> {
-        match self.indexed().recv_timeout(Duration::from_millis(100)) {
-            Ok(indexed) => indexed.map(Some),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Error::BuildFailed),
+    /// Has the shard in a folder indexed, whose text is complete; an error of an earlier one is told.
+    pub(crate) fn add(&mut self, folder: PathBuf, text: ShardText) -> Result<()> {
+        if self.threads.iter().any(JoinHandle::is_finished) {
+            self.wait()?;
+        }
+        match &self.jobs {
+            Some(jobs) if jobs.send((folder, text)).is_ok() => Ok(()),
+            _ => Err(Error::BuildFailed),
         }
     }
 
-    fn indexed(&mut self) -> &mut Receiver<Indexed> {
-        self.indexed
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Waits until all shards are indexed, and reports meanwhile; no more will come.
+    pub(crate) fn finish(&mut self, mut report: impl FnMut(&Progress) -> Result<()>) -> Result<()> {
+        self.jobs = None;
+        let mut pause = Duration::from_millis(1);
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            report(&self.progress)?;
+            thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_millis(100));
+        }
+        self.wait()?;
+        report(&self.progress)
+    }
+
+    /// Waits until what is sorted now is sorted.
+    pub(crate) fn stop(&mut self) {
+        self.progress.is_stopped.store(true, Ordering::Relaxed);
+        let _ = self.wait();
+    }
+
+    /// Ends all threads; the error of one that failed or panicked.
+    fn wait(&mut self) -> Result<()> {
+        self.jobs = None;
+        let ended = self.threads.drain(..).map(JoinHandle::join);
+        ended
+            .map(|ended| ended.unwrap_or(Err(Error::BuildFailed)))
+            .fold(Ok(()), Result::and)
     }
 }
 
 impl Drop for IndexWorkers {
     fn drop(&mut self) {
-        self.progress.is_stopped.store(true, Ordering::Relaxed);
-        self.close();
-        while self.indexed().recv().is_ok() {}
+        self.stop();
     }
-}
-
-fn index(job: Job, progress: &Progress) -> Indexed {
-    let manifest = write_index(&job.folder, job.text, progress)?;
-    manifest.seal(&job.folder)?;
-    Ok((job.index, manifest.entry()))
 }

@@ -12,7 +12,6 @@ use crate::build::staging::Staging;
 use crate::index::write::Stage;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
-use crate::storage::token_array::TokenWidth;
 
 /// Joins datastores of one tokenizer: the new one at `path` has all their shards, each once, in order.
 /// Documents are not compared. Files are linked where the file system can. It has no prior yet.
@@ -92,8 +91,8 @@ pub struct CompactOptions {
 }
 
 /// Rebuilds the datastore at `path` into as few shards as the options allow: what one build of all its
-/// documents would have made, without a prior. Readers go on with the old shards; the next call takes
-/// up one that was killed.
+/// documents would have made, without a prior. A single shard is left as it is. Readers go on with the old
+/// shards; the next call takes up one that was killed.
 pub fn compact(
     path: impl AsRef<Path>,
     options: CompactOptions,
@@ -107,7 +106,8 @@ pub fn compact(
         if Manifest::read(path)?.build_id != old.build_id {
             continue;
         }
-        if !options.drop_duplicates && is_compact(&old, path, builder.limit())? {
+        let is_one = old.shards.len() == 1 && old.num_tokens <= builder.limit();
+        if is_one && !options.drop_duplicates {
             builder.leave(&old)?;
             return Datastore::open(path);
         }
@@ -129,25 +129,6 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         plan: Some(format!("compact {}", old.build_id)),
         ..DatastoreOptions::new(old.vocab_size, old.separator)
     }
-}
-
-/// Whether one build of all documents would cut them as they are cut: whether the first document of
-/// each shard does not fit into the one before.
-fn is_compact(manifest: &Manifest, path: &Path, limit: u64) -> Result<bool> {
-    let width = TokenWidth::of(manifest.vocab_size, manifest.separator);
-    for pair in manifest.shards.windows(2) {
-        let next = &pair[1];
-        let mut documents = Documents::open(&next.folder(path), width, 1, next.num_tokens)?;
-        let first = documents
-            .next()
-            .transpose()?
-            .map_or(0, |d| d.len() as u64 + 1);
-        if pair[0].num_tokens > limit || pair[0].num_tokens + first <= limit {
-            return Ok(false);
-        }
-    }
-    let last = manifest.shards.last();
-    Ok(last.is_none_or(|shard| shard.num_tokens <= limit))
 }
 
 /// Gives the builder all documents that it does not have from before a kill.

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::base::checks::{check_limit, check_within};
@@ -38,7 +38,8 @@ pub enum LoadCost {
 }
 
 /// What the operator of an engine says, one field a key of the JSON object.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
@@ -63,6 +64,7 @@ pub struct EngineConfig {
     /// The most threads that draft at a time.
     pub num_threads: usize,
     /// What a step costs.
+    #[serde(deserialize_with = "step_cost")]
     pub step_cost: LoadCost,
 }
 
@@ -85,33 +87,23 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The keys of the JSON object.
-    pub const KEYS: [&str; 11] = [
-        "datastore",
-        "snapshot",
-        "save_every",
-        "memory",
-        "memory_bytes",
-        "effort",
-        "recycled",
-        "min_prob",
-        "max_context",
-        "num_threads",
-        "step_cost",
-    ];
-
     /// Reads a JSON object; keys that are missing have their defaults.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] with the name of the key that is unknown or has no usable value.
+    /// [`Error::InvalidArgument`] that names the key that is unknown or has no usable value.
     pub fn from_json(text: &str) -> Result<Self> {
-        let object: Map<String, Value> = serde_json::from_str(text)
-            .map_err(|error| Error::invalid("config", format!("is no JSON object: {error}")))?;
-        let mut config = Self::default();
-        for (key, value) in object {
-            config.set(&key, value)?;
+        let wrong = |what: &str, error| Error::invalid("config", format!("{what}: {error}"));
+        let object: Map<String, Value> =
+            serde_json::from_str(text).map_err(|error| wrong("is no JSON object", error))?;
+        // One by one, as an error does not say which key is wrong.
+        for (key, value) in &object {
+            let one = Map::from_iter([(key.clone(), value.clone())]);
+            serde_json::from_value::<Self>(one.into())
+                .map_err(|error| wrong(&format!("is wrong at `{key}`"), error))?;
         }
+        let config: Self =
+            serde_json::from_value(object.into()).map_err(|error| wrong("is wrong", error))?;
         check_within("min_prob", config.min_prob, 0.0..=1.0)?;
         if let Some(seconds) = config.save_every {
             check_within("save_every", seconds, 0.001..=MAX_INTERVAL)?;
@@ -125,51 +117,20 @@ impl EngineConfig {
         check_limit("num_threads", config.num_threads, usize::MAX)?;
         Ok(config)
     }
-
-    fn set(&mut self, key: &str, value: Value) -> Result<()> {
-        match key {
-            "datastore" => self.datastore = read("datastore", value)?,
-            "snapshot" => self.snapshot = read("snapshot", value)?,
-            "save_every" => self.save_every = read("save_every", value)?,
-            "memory" => self.memory = read("memory", value)?,
-            "memory_bytes" => self.memory_bytes = read("memory_bytes", value)?,
-            "effort" => self.effort = effort(value)?,
-            "recycled" => self.recycled = read("recycled", value)?,
-            "min_prob" => self.min_prob = read("min_prob", value)?,
-            "max_context" => self.max_context = read("max_context", value)?,
-            "num_threads" => self.num_threads = read("num_threads", value)?,
-            "step_cost" => self.step_cost = step_cost(value)?,
-            _ => {
-                let keys = Self::KEYS.join(", ");
-                let reason = format!("has no key `{key}`: its keys are {keys}");
-                return Err(Error::invalid("config", reason));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A day, in seconds.
 const MAX_INTERVAL: f64 = 86_400.0;
 
-fn read<T: DeserializeOwned>(key: &'static str, value: Value) -> Result<T> {
-    serde_json::from_value(value).map_err(|error| Error::invalid(key, format!("is wrong: {error}")))
-}
-
-fn effort(value: Value) -> Result<Effort> {
-    let name: String = read("effort", value)?;
-    let effort = Effort::ALL.into_iter().find(|effort| effort.name() == name);
-    effort.ok_or_else(|| {
-        let names = Effort::ALL.map(Effort::name).join(", ");
-        Error::invalid("effort", format!("must be one of {names}, not {name}"))
-    })
-}
-
-fn step_cost(value: Value) -> Result<LoadCost> {
-    match value {
+fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCost, D::Error> {
+    match Value::deserialize(value)? {
         Value::Null => Ok(LoadCost::Ignored),
         Value::String(name) if name == "measured" => Ok(LoadCost::Measured),
-        points => StepCost::new(read("step_cost", points)?).map(LoadCost::Given),
+        points => {
+            let points = serde_json::from_value(points).map_err(D::Error::custom)?;
+            let cost = StepCost::new(points).map(LoadCost::Given);
+            cost.map_err(D::Error::custom)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How do the drafts of a batch lie in arrays of fixed shapes, as engines take them?
 
-use crate::draft::token_tree::TokenTree;
+use crate::draft::token_tree::{Source, TokenTree};
 
 /// Chains as arrays of shape `(rows, k)`.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,46 +52,35 @@ impl PackedTrees {
     /// node has two children with the same token: engines that sample would take it twice as often.
     pub fn new(trees: &[&TokenTree], last_tokens: &[u32], n: usize) -> Self {
         let mut packed = Self {
-            token_ids: vec![0; trees.len() * n],
-            mask: vec![false; trees.len() * n * n],
+            token_ids: Vec::with_capacity(trees.len() * n),
+            mask: Vec::with_capacity(trees.len() * n * n),
             lengths: Vec::with_capacity(trees.len()),
         };
-        for (row, (tree, &last)) in trees.iter().zip(last_tokens).enumerate() {
+        for (tree, &last) in trees.iter().zip(last_tokens) {
             let num_nodes = tree.len().min(n.saturating_sub(1));
             packed.lengths.push(number(num_nodes));
-            let token_ids = &mut packed.token_ids[row * n..(row + 1) * n];
-            fill_tokens(token_ids, tree, num_nodes, last);
-            let mask = &mut packed.mask[row * n * n..(row + 1) * n * n];
-            fill_mask(mask, n, &tree.parents()[..num_nodes]);
+            let filled = filled(tree, num_nodes, last, n);
+            let token_ids = filled.token_ids().iter().copied();
+            packed.token_ids.extend(token_ids.map(i64::from));
+            packed.mask.extend(filled.mask());
         }
         packed
     }
 }
 
-fn fill_tokens(token_ids: &mut [i64], tree: &TokenTree, num_nodes: usize, last: u32) {
-    let Some((root, nodes)) = token_ids.split_first_mut() else {
-        return;
-    };
-    *root = last.into();
-    let drafted = &tree.token_ids()[..num_nodes];
-    let is_drafted = |token: &u32| {
-        let mut edges = tree.parents().iter().zip(drafted);
-        edges.any(|edge| edge == (&-1, token))
-    };
-    let filling = (0..).filter(|token| !is_drafted(token));
-    for (node, token) in nodes.iter_mut().zip(drafted.iter().copied().chain(filling)) {
-        *node = token.into();
+/// The first nodes of a tree below its last token, and as many as are missing.
+fn filled(tree: &TokenTree, num_nodes: usize, last: u32, n: usize) -> TokenTree {
+    let mut filled = TokenTree::with_capacity(n);
+    let nodes = tree.token_ids().iter().zip(tree.parents());
+    let nodes = nodes.map(|(&token, &parent)| (token, parent + 1));
+    let nodes = || nodes.clone().take(num_nodes);
+    let filling = (0..).filter(|&token| !nodes().any(|node| node == (token, 0)));
+    let filling = filling.map(|token| (token, 0));
+    let all = [(last, -1)].into_iter().chain(nodes()).chain(filling);
+    for (token, parent) in all.take(n) {
+        filled.push(token, parent, 0.0, Source::Other);
     }
-}
-
-fn fill_mask(mask: &mut [bool], n: usize, parents: &[i32]) {
-    for node in 0..n {
-        let parent = node.checked_sub(1).and_then(|node| parents.get(node));
-        let parent = parent.map_or(0, |&parent| usize::try_from(parent + 1).unwrap_or(0));
-        mask.copy_within(parent * n..parent * n + node, node * n);
-        mask[node * n] = true;
-        mask[node * n + node] = true;
-    }
+    filled
 }
 
 fn number(number: usize) -> i64 {

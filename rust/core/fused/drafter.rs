@@ -273,15 +273,7 @@ impl FusedSession {
 
     /// Credits the sources of what was accepted.
     fn credit(&self, accepted: &Accepted, num_verified: usize) {
-        let mut sources = self.builder.sources_of(accepted, num_verified).peekable();
-        if sources.peek() == Some(&Source::Memory) {
-            let mut all = self.builder.sources();
-            let texts = all.find(|(label, _)| *label == Source::Memory);
-            if let Some(position) = texts.and_then(|(_, texts)| texts.match_position()) {
-                self.drafter.memory.touch(&self.tenant, position);
-            }
-        }
-        for source in sources {
+        for source in self.builder.sources_of(accepted, num_verified) {
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -436,7 +428,7 @@ impl Session for FusedSession {
             };
             let text = &tokens[known.saturating_sub(lead)..];
             let group = self.group.key.unwrap_or_default();
-            self.drafter.memory.add_to_group(&self.tenant, text, group);
+            self.drafter.memory.add(&self.tenant, text, group);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! How much of the sources does a draft read?
 
+use serde::Deserialize;
+
 /// What reading more is worth depends on how long the target model takes: each step of it costs some
 /// ten microseconds more a draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effort {
     /// What pays where a step of the target model takes as long as it does; normal until it is told.
     #[default]

@@ -26,10 +26,11 @@ impl Group {
 
     /// Begins with the prompt.
     pub(crate) fn begin<L: Learned>(&mut self, kept: &Kept<L>, prompt: &[u32]) {
-        let key = self.key.unwrap_or_else(|| kept.groups.of_prompt(prompt));
+        let of_prompt = || GroupKey::of_prompt(prompt, kept.texts.groups());
+        let key = self.key.unwrap_or_else(of_prompt);
         let own = (!key.is_continued_by(prompt)).then_some(key);
         self.read = own.into_iter().collect();
-        if own.is_none_or(|own| kept.groups.since(0, own).next().is_none()) {
+        if own.is_none_or(|own| kept.texts.since(0, own).next().is_none()) {
             self.read.extend(similar(kept, prompt, key));
         }
         self.key = Some(key);
@@ -38,13 +39,12 @@ impl Group {
     /// Takes in what has become of other requests of these groups, as far as there is room, the latest
     /// first, and counts its tokens as used.
     pub(crate) fn update<L: Learned>(&mut self, kept: &Kept<L>, counts: &mut TokenCounts) {
-        if self.num_seen == kept.groups.num_added() {
-            return;
+        if self.num_seen >= kept.texts.num_added() {
+            return; // there are fewer while the oldest are removed
         }
         let mut room = Self::MAX_TOKENS.saturating_sub(self.text.tokens().len());
         let groups = self.read.iter();
-        let new = groups.flat_map(|&group| kept.groups.since(self.num_seen, group));
-        let new = new.filter_map(|hash| kept.texts.of_hash(hash));
+        let new = groups.flat_map(|&group| kept.texts.since(self.num_seen, group));
         let new: Vec<&[u32]> = new
             .take_while(|tokens| {
                 let fits = tokens.len() < room;
@@ -52,7 +52,7 @@ impl Group {
                 fits
             })
             .collect();
-        self.num_seen = kept.groups.num_added();
+        self.num_seen = kept.texts.num_added();
         for tokens in new.into_iter().rev() {
             let text = Arc::make_mut(&mut self.text);
             text.extend(tokens);
@@ -83,21 +83,27 @@ fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<Gro
     // The memory keeps a template once, in the text of the first request: it must not count for that one.
     let template = longest_match(texts, prompt);
     let tail = &prompt[prompt.len().saturating_sub(MAX_TOKENS).max(template)..];
-    let mut weights: BTreeMap<u64, f32> = BTreeMap::new();
+    let mut weights: BTreeMap<GroupKey, f32> = BTreeMap::new();
     for repeated in tail.windows(NUM_REPEATED) {
         let [.., before, last] = *repeated else {
             continue;
         };
         let ends = texts.of_pair(before, last).take(MAX_PLACES);
         let is_same = |&end: &usize| texts.tokens()[..=end].ends_with(repeated);
-        let hashes = ends.filter(is_same).map(|end| kept.texts.hash_at(end));
-        let hashes: Vec<u64> = hashes.flatten().collect();
-        for &hash in &hashes {
-            *weights.entry(hash).or_default() += 1.0 / hashes.len() as f32;
+        let groups = ends.filter(is_same).map(|end| kept.texts.group_at(end));
+        let groups: Vec<GroupKey> = groups.flatten().collect();
+        for &group in &groups {
+            *weights.entry(group).or_default() += 1.0 / groups.len() as f32;
         }
     }
     let least = MIN_SHARE * tail.len() as f32;
-    kept.groups.heaviest(&weights, own, least, MAX_GROUPS)
+    let others = weights
+        .into_iter()
+        .filter(|(group, weight)| ![own, GroupKey::default()].contains(group) && *weight >= least);
+    let mut others: Vec<_> = others.collect();
+    others.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    others.truncate(MAX_GROUPS);
+    others.into_iter().map(|(group, _)| group).collect()
 }
 
 /// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
@@ -191,13 +197,13 @@ mod tests {
         let (first, second) = (text(&[1, 2, 3]), text(&[4, 2, 3]));
         let (key, groups) = read(&first);
         assert_eq!(groups, [key]);
-        memory.add_to_group(&tenant, &[first.clone(), text(&[5])].concat(), key);
+        memory.add(&tenant, &[first.clone(), text(&[5])].concat(), key);
         assert_eq!(read(&first), (key, vec![key]));
         // The next turn has the first one in its own context.
         assert_eq!(read(&text(&[1, 2, 3, 5, 6])), (key, vec![]));
         let (other, groups) = read(&second);
         assert_eq!(groups, [other, key]);
-        memory.add_to_group(&tenant, &[second.clone(), text(&[7])].concat(), other);
+        memory.add(&tenant, &[second.clone(), text(&[7])].concat(), other);
         assert_eq!(read(&second), (other, vec![other]));
         assert_eq!(read(&text(&[4, 2, 3, 7, 2, 3])), (other, vec![key]));
     }
@@ -217,7 +223,7 @@ mod tests {
                 let tokens = text(&sentences);
                 // A text that the memory has already is not added again.
                 if !stored.contains(&tokens) {
-                    memory.add_to_group(&tenant, &tokens, group(stored.len() % NUM_GROUPS));
+                    memory.add(&tenant, &tokens, group(stored.len() % NUM_GROUPS));
                     stored.push(tokens);
                 }
             }

@@ -82,8 +82,14 @@ impl Learned {
     fn of_token(&self, key: usize) -> f32 {
         let key = saturating_u32(key);
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
-        // Without a branch, which nobody could foretell.
-        let of = |known: &Change| select_unpredictable(known.key == key, known.change, 0.0);
+        // Nobody could foretell a branch, and only whole numbers are chosen without one.
+        let of = |known: &Change| {
+            f32::from_bits(select_unpredictable(
+                known.key == key,
+                known.change.to_bits(),
+                0,
+            ))
+        };
         of(first) + of(second)
     }
 
@@ -159,7 +165,9 @@ impl Known<'_> {
     /// A weight that is no token's.
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
-        self.start.get(key) + self.learned.shapes[key]
+        // A key within the shorter of the two is within both.
+        let change = self.learned.shapes[key];
+        self.start.get(key) + change
     }
 
     #[inline]

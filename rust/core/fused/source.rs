@@ -100,11 +100,6 @@ pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
         0
     }
 
-    /// The position in the source's text at which the longest match of the root continues.
-    fn match_position(&self) -> Option<usize> {
-        None
-    }
-
     /// A copy, for a draft on trial.
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
 }

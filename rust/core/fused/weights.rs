@@ -97,7 +97,7 @@ const NUM_WEIGHTS: usize = TOKEN_TRUST.start + TOKEN_TRUST.len;
 /// What the sources of a fused drafter are held to be worth before a tenant taught it anything: the same
 /// numbers for all of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights(Box<[f32]>);
+pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
 
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
@@ -124,7 +124,8 @@ impl Default for Weights {
         ];
         /// As much as a long match: who suggests knows the model.
         const SUGGESTED: f32 = 5.0;
-        let mut weights = vec![0.0; NUM_WEIGHTS];
+        let weights = vec![0.0; NUM_WEIGHTS].try_into();
+        let mut weights: Box<[f32; NUM_WEIGHTS]> = weights.expect("as many");
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
@@ -141,7 +142,7 @@ impl Default for Weights {
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
         }
-        Self(weights.into())
+        Self(weights)
     }
 }
 
@@ -187,21 +188,20 @@ impl Weights {
                 "do not match their checksum: copy or fit them again",
             ));
         }
-        if rest.len() != NUM_WEIGHTS * size_of::<f32>() {
-            let reason = "have another length than this version's: fit them again";
-            return Err(invalid(reason));
-        }
-        let (numbers, _) = rest.as_chunks();
-        let numbers: Box<[f32]> = numbers
+        let (numbers, rest) = rest.as_chunks();
+        let numbers: Vec<f32> = numbers
             .iter()
             .map(|bytes| f32::from_le_bytes(*bytes))
             .collect();
         if !numbers.iter().all(|weight| weight.is_finite()) {
             return Err(invalid("are not all finite: fit them again"));
         }
-        Ok(Self(numbers))
+        let weights = numbers.try_into().ok().filter(|_| rest.is_empty());
+        let reason = "have another length than this version's: fit them again";
+        weights.map(Self).ok_or_else(|| invalid(reason))
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
         self.0[key]
     }

@@ -5,7 +5,7 @@ use libsais::{LibsaisError, SuffixArrayConstruction};
 use std::ops::Range;
 
 use crate::base::error::{Error, Result};
-use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionManifest, SectionWriter};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
@@ -115,7 +115,6 @@ pub(crate) struct Packer {
     /// The bits that do not make a word yet, in the lower `num_filled`.
     word: u64,
     num_filled: u16,
-    count: u64,
     bytes: Vec<u8>,
 }
 
@@ -126,14 +125,12 @@ impl Packer {
             bits,
             word: 0,
             num_filled: 0,
-            count: 0,
             bytes: Vec::new(),
         }
     }
 
     pub(crate) fn add(&mut self, numbers: &[u32]) -> Result<()> {
         self.bytes.clear();
-        self.count += numbers.len() as u64;
         for &number in numbers {
             let number = u64::from(number);
             self.word |= number << self.num_filled;
@@ -147,10 +144,10 @@ impl Packer {
         self.writer.write(&self.bytes)
     }
 
-    pub(crate) fn finish(mut self) -> Result<SectionManifest> {
+    pub(crate) fn finish(mut self) -> Result<Section> {
         let num_bytes = usize::from(self.num_filled.div_ceil(8));
         self.writer.write(&self.word.to_le_bytes()[..num_bytes])?;
-        self.writer.finish(self.bits, self.count)
+        self.writer.finish()
     }
 }
 
@@ -181,11 +178,11 @@ pub(crate) struct Suffixes {
 }
 
 impl Suffixes {
-    pub(crate) fn new(section: Section, manifest: &SectionManifest) -> Self {
-        let bits = manifest.element_bits;
+    pub(crate) fn new(section: Section, count: usize) -> Self {
+        let bits = position_bits(count as u64);
         Self {
             section,
-            count: usize::try_from(manifest.count).unwrap_or(usize::MAX),
+            count,
             bits: bits.into(),
             mask: (1 << bits) - 1,
         }

@@ -6,17 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::error::{Error, Result};
 use crate::index::suffix_array::{self, Packer, Suffixes};
 use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
-use crate::storage::section::{
-    FORMAT_VERSION, Kind, Section, SectionManifest, SectionWriter, position_bits,
-};
+use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// What a shard's index is built from: its complete token and document sections.
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
     pub(crate) separator: u32,
-    pub(crate) tokens: SectionManifest,
-    pub(crate) documents: SectionManifest,
+    pub(crate) num_documents: u64,
+    pub(crate) tokens: Section,
+    pub(crate) documents: Section,
 }
 
 /// What a build is doing.
@@ -52,10 +51,19 @@ impl Stage {
 pub(crate) struct Progress {
     pub(crate) num_sorted: AtomicU64,
     pub(crate) num_written: AtomicU64,
+    /// In shards.
+    pub(crate) num_complete: AtomicU64,
     pub(crate) is_stopped: AtomicBool,
 }
 
 impl Progress {
+    /// Counts a shard that was complete before.
+    pub(crate) fn skip(&self, num_tokens: u64) {
+        self.num_sorted.fetch_add(num_tokens, Ordering::Relaxed);
+        self.num_written.fetch_add(num_tokens, Ordering::Relaxed);
+        self.num_complete.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn add(&self, counter: &AtomicU64, num_tokens: usize) -> Result<()> {
         counter.fetch_add(num_tokens as u64, Ordering::Relaxed);
         self.check()
@@ -78,48 +86,38 @@ pub(crate) fn write_index(
     text: ShardText,
     progress: &Progress,
 ) -> Result<ShardManifest> {
-    let ShardText {
-        vocab_size,
-        separator,
-        tokens: text,
-        documents,
-    } = text;
-    let width = TokenWidth::of(vocab_size, separator);
+    let vocab_size = text.vocab_size;
+    let width = TokenWidth::of(vocab_size, text.separator);
     progress.check()?;
-    let tokens = Tokens::new(Section::reopen(folder, Kind::Tokens, &text)?, width);
+    let tokens = Tokens::new(text.tokens, width);
+    let num_tokens = tokens.len();
     let firsts = suffix_array::firsts(&tokens, vocab_size)?;
     let positions = suffix_array::sort(&tokens)?;
-    progress.add(&progress.num_sorted, positions.len())?;
-    let bits = position_bits(text.count);
+    progress.add(&progress.num_sorted, num_tokens)?;
+    let bits = position_bits(num_tokens as u64);
     let mut packer = Packer::new(SectionWriter::create(folder, Kind::Suffixes)?, bits);
     for positions in bytemuck::cast_slice::<i32, u32>(&positions).chunks(CHUNK) {
         packer.add(positions)?;
         progress.add(&progress.num_written, positions.len())?;
     }
     drop(positions);
-    let suffixes = packer.finish()?;
-
-    let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts), 32)?;
-    let section = Section::reopen(folder, Kind::Suffixes, &suffixes)?;
-    let order = Suffixes::new(section, &suffixes);
-    let keys = suffix_array::keys(&order, &tokens);
-    let keys = write(folder, Kind::Keys, &keys, width.bits())?;
-
+    let suffixes = Suffixes::new(packer.finish()?, num_tokens);
+    let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts))?;
+    let keys = write(folder, Kind::Keys, &suffix_array::keys(&suffixes, &tokens))?;
+    let (tokens, suffixes) = (tokens.section(), suffixes.section());
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
         vocab_size,
-        separator,
-        tokens: text,
-        suffixes,
-        firsts,
-        keys,
-        documents,
+        separator: text.separator,
+        num_tokens: num_tokens as u64,
+        num_documents: text.num_documents,
+        checksums: [tokens, suffixes, &firsts, &keys, &text.documents].map(|section| section.xxh3),
     })
 }
 
-fn write(folder: &Path, kind: Kind, payload: &[u8], bits: u16) -> Result<SectionManifest> {
+fn write(folder: &Path, kind: Kind, payload: &[u8]) -> Result<Section> {
     let mut writer = SectionWriter::create(folder, kind)?;
     writer.write(payload)?;
-    writer.finish(bits, payload.len() as u64 * 8 / u64::from(bits))
+    writer.finish()
 }

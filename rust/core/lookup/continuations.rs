@@ -33,6 +33,10 @@ impl Samples {
         self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
     }
 
+    pub(crate) fn row(&self, index: usize) -> &[u32] {
+        &self.tokens[self.rows[index].tokens.clone()]
+    }
+
     pub(crate) fn sort(&mut self) {
         let row = |row: &Row| &self.tokens[row.tokens.clone()];
         self.rows.sort_by(|a, b| row(a).cmp(row(b)));

@@ -169,7 +169,7 @@ impl Datastore {
         if pattern.is_empty() {
             let everywhere = self.shards.iter().map(|shard| 0..shard.num_tokens());
             found.ranges.extend(everywhere);
-        } else if !pattern.contains(&self.separator()) {
+        } else {
             self.shards.find(pattern, &mut found);
         }
         if found.count() == 0 {
@@ -178,13 +178,11 @@ impl Datastore {
         Ok(found)
     }
 
-    /// How often each of these patterns occurs, by several threads: the counts of [`find`](Self::find).
-    pub fn count_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<u64>> {
+    /// [`find`](Self::find) for many patterns, by several threads.
+    pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
-        let count = |pattern: &mut &[u32]| Ok(self.find(pattern)?.count());
-        in_parallel(&mut patterns, MIN_IN_PARALLEL, count)
-            .into_iter()
-            .collect()
+        let found = in_parallel(&mut patterns, MIN_IN_PARALLEL, |pattern| self.find(pattern));
+        found.into_iter().collect()
     }
 
     /// How often each token of the vocabulary follows each match, a row of `vocab_size` counts a match,

@@ -44,7 +44,7 @@ impl Holdout {
         let (mut tokens, mut rows) = (Vec::new(), Vec::new());
         for ((before_shard, shard), ranks) in shards.with_starts().zip(&found.ranges) {
             let positions: Vec<usize> = ranks.clone().map(|rank| shard.position(rank)).collect();
-            shard.touch(&positions, found.length);
+            shard.touch(&positions, found.length, length);
             for position in positions {
                 let in_corpus = before_shard.num_tokens + position as u64;
                 if !self.positions.contains(&in_corpus) {

@@ -35,9 +35,10 @@ impl AllNextTokens {
     /// O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
         let tokens = 0..shards.vocab_size();
+        let mut found = Match::default();
         let frequency = |token| {
-            let count = shards.count(&[token]);
-            u8::try_from((count + 1).ilog2() / 2).unwrap_or(u8::MAX)
+            shards.find(&[token], &mut found);
+            u8::try_from((found.count() + 1).ilog2() / 2).unwrap_or(u8::MAX)
         };
         Self {
             of_tokens: tokens.clone().map(|_| OnceLock::new()).collect(),
@@ -45,19 +46,13 @@ impl AllNextTokens {
         }
     }
 
-    /// Looks up all of them, unless that waits for a disk. O(vocabulary).
+    /// Looks up all of them. O(vocabulary).
     pub(crate) fn fill(&self, shards: &Shards) {
-        const PIECE: usize = 1024;
         const MIN_IN_PARALLEL: usize = 64;
         let mut tokens: Vec<u32> = (0..shards.vocab_size()).collect();
-        for piece in tokens.chunks_mut(PIECE) {
-            in_parallel(piece, MIN_IN_PARALLEL, |token| {
-                self.of(shards, *token);
-            });
-            if shards.is_cold() {
-                return;
-            }
-        }
+        in_parallel(&mut tokens, MIN_IN_PARALLEL, |token| {
+            self.of(shards, *token);
+        });
     }
 
     pub(crate) fn of(&self, shards: &Shards, token: u32) -> Option<&NextTokens> {
@@ -67,9 +62,6 @@ impl AllNextTokens {
 }
 
 fn look_up(shards: &Shards, token: u32) -> NextTokens {
-    if token == shards.separator() {
-        return NextTokens::default();
-    }
     let mut found = Match::default();
     shards.find(&[token], &mut found);
     let mut samples = Samples::default();
@@ -78,15 +70,12 @@ fn look_up(shards: &Shards, token: u32) -> NextTokens {
 }
 
 /// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
-/// that one document makes no difference, and for the separator.
+/// that one document makes no difference.
 pub(crate) fn look_up_elsewhere(
     shards: &Shards,
     token: u32,
     hidden: &Holdout,
 ) -> Option<NextTokens> {
-    if token == shards.separator() {
-        return None;
-    }
     let mut found = Match::default();
     shards.find(&[token], &mut found);
     let (num_matches, samples) = hidden.samples_elsewhere(shards, &found, 1, MAX_SAMPLES, &[])?;

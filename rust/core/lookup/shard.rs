@@ -32,19 +32,16 @@ impl Shard {
     /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
-        let open = |kind, section| Section::open(folder, entry.place(kind), section);
+        let open = |kind| sections.open(folder, kind);
         let width = sections.token_width();
-        let tokens = Tokens::new(open(Kind::Tokens, &sections.tokens)?, width);
-        let suffixes = Suffixes::new(
-            open(Kind::Suffixes, &sections.suffixes)?,
-            &sections.suffixes,
-        );
+        let tokens = Tokens::new(open(Kind::Tokens)?, width);
+        let suffixes = Suffixes::new(open(Kind::Suffixes)?, tokens.len());
         let shard = Self {
             tokens,
             suffixes,
-            firsts: open(Kind::Firsts, &sections.firsts)?,
-            keys: Tokens::new(open(Kind::Keys, &sections.keys)?, width),
-            documents: open(Kind::Documents, &sections.documents)?,
+            firsts: open(Kind::Firsts)?,
+            keys: Tokens::new(open(Kind::Keys)?, width),
+            documents: open(Kind::Documents)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
@@ -87,7 +84,10 @@ impl Shard {
 
     /// Brings all of it into memory. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
-        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::warm))
+        self.sequentially(|shard| {
+            shard.sections().into_iter().for_each(Section::warm);
+            Ok(())
+        })
     }
 
     fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
@@ -136,10 +136,27 @@ impl Shard {
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
     /// separator. O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
+        let (lower, upper) = self.bounds_by_keys(pattern);
+        self.bounds(lower, upper, pattern)
+    }
+
+    /// Whether a suffix begins with `pattern`, in half the time of [`find`](Self::find).
+    pub(crate) fn contains(&self, pattern: &[u32]) -> bool {
+        let (lower, upper) = self.bounds_by_keys(pattern);
+        if lower.end < upper.start {
+            return true; // a key that equals the pattern lies between
+        }
+        let end = upper.end;
+        let rank = self.bounds(lower, end..end, pattern).start;
+        rank < end && self.tokens.compare(self.position(rank), pattern).is_eq()
+    }
+
+    /// Where the ranks of the suffixes that begin with `pattern` can start and end, by the keys.
+    fn bounds_by_keys(&self, pattern: &[u32]) -> (Range<usize>, Range<usize>) {
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
-            return start..end;
+            return (start..start, end..end);
         }
         // Every suffix has a separator, and none is in the pattern: so a comparison ends before the
         // zeros that fill up a key, and keys order as their suffixes do.
@@ -161,11 +178,11 @@ impl Shard {
                 .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
         }
         if pattern.len() > KEY_LEN {
-            self.bounds(start..end, start..end, pattern)
+            (start..end, start..end)
         } else {
             // The keys that equal the pattern are those of suffixes in the range.
             let (most, least) = ((below * KEY_STRIDE).min(end), rank_after(above).max(start));
-            self.bounds(start..most, least..end, pattern)
+            (start..most, least..end)
         }
     }
 
@@ -202,9 +219,10 @@ impl Shard {
             if self.disk_latency.is_cold() {
                 self.fetch(positions, 0, pattern.len());
                 let started = Instant::now();
-                self.touch(positions, 0);
+                self.touch(positions, 0, pattern.len());
                 self.disk_latency.note(started.elapsed(), positions.len());
             }
+            self.touch(positions, 0, pattern.len());
             let (of_lower, of_upper) = positions.split_at(num_lower);
             let compare = |position: &&usize| self.tokens.compare(**position, pattern);
             let num_below = of_lower.iter().filter(|position| compare(position).is_lt());
@@ -224,14 +242,16 @@ impl Shard {
         }
     }
 
-    /// Brings the token `offset` after each of these positions into the processor's cache.
+    /// Brings `length` tokens, `offset` after each of these positions, into the processor's cache.
     ///
-    /// Reads that do nothing but this wait for each other less than those that also copy.
-    pub(crate) fn touch(&self, positions: &[usize], offset: usize) {
-        let tokens = positions
+    /// Reads that do nothing but this wait for each other less than those that also copy or branch.
+    /// So few tokens lie in two lines of the cache at most: the first's and the last's.
+    pub(crate) fn touch(&self, positions: &[usize], offset: usize, length: usize) {
+        let ends = [offset, offset.saturating_add(length.saturating_sub(1))];
+        let ends = positions
             .iter()
-            .map(|position| self.token_at(position.saturating_add(offset)));
-        black_box(tokens.fold(0, BitXor::bitxor));
+            .flat_map(|position| ends.map(|offset| self.token_at(position.saturating_add(offset))));
+        black_box(ends.fold(0, BitXor::bitxor));
     }
 
     /// Asks for where the suffix of this rank begins.

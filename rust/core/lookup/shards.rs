@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::base::error::Result;
 use crate::base::even_sample::EvenSample;
+use crate::base::search::gallop;
 use crate::lookup::continuations::Samples;
 use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
@@ -68,26 +69,6 @@ impl Shards {
         self.vocab_size
     }
 
-    /// The token after each document.
-    pub(crate) fn separator(&self) -> u32 {
-        self.separator
-    }
-
-    /// Whether what is read next is likely to wait for a disk, in any shard.
-    pub(crate) fn is_cold(&self) -> bool {
-        self.iter().any(|shard| shard.disk_latency.is_cold())
-    }
-
-    /// How often `pattern`, which is not empty, occurs within a document: never where it contains the
-    /// separator.
-    pub(crate) fn count(&self, pattern: &[u32]) -> u64 {
-        if pattern.contains(&self.separator) {
-            return 0;
-        }
-        let counts = self.iter().map(|shard| shard.find(pattern).len() as u64);
-        counts.sum()
-    }
-
     /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
     /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
     pub(crate) fn find_longest(
@@ -101,50 +82,44 @@ impl Shards {
         // The shard of the last match comes first: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
         let first = last.unwrap_or(0);
-        found.ranges.clear();
+        *found = Match::default();
         found.ranges.resize(self.list.len(), 0..0);
         let mut longest = min_match - 1;
-        let mut longest_shard = None;
+        if let Some(first) = self.list.get(first) {
+            let lacks = |shorter: usize| !first.contains(suffix(max_match - shorter));
+            let num_lengths = (max_match + 1).saturating_sub(min_match);
+            longest = max_match - gallop(0..num_lengths, lacks);
+        }
         let shards = self.iter().enumerate();
-        let shards = shards.clone().skip(first).chain(shards.take(first));
-        for (index, shard) in shards.clone() {
-            let mut limit = max_match;
-            let mut length = match longest_shard {
-                // Most shards do not even have that.
-                Some(_) => longest,
-                None if index == first => max_match,
-                None => longest + 1,
-            };
-            while (min_match..=limit).contains(&length) {
-                let ranks = shard.find(suffix(length));
-                let is_longest = length == longest;
-                if ranks.is_empty() {
-                    limit = length - 1;
-                } else {
-                    found.ranges[index] = ranks;
-                    if !is_longest {
-                        longest = length;
-                        longest_shard = Some(index);
-                    }
+        for (index, shard) in shards.clone().skip(first).chain(shards.take(first)) {
+            if longest >= min_match {
+                found.ranges[index] = shard.find(suffix(longest));
+                if index == first || found.ranges[index].is_empty() {
+                    continue;
                 }
-                let step = limit.saturating_sub(longest).div_ceil(2).max(1);
-                length = longest + if is_longest { 1 } else { step };
+            }
+            let has = |length: usize| shard.contains(suffix(length));
+            let longer = gallop(longest + 1..max_match + 1, has) - 1;
+            if longer > longest {
+                longest = longer;
+                found.ranges.fill(0..0);
+                found.ranges[index] = shard.find(suffix(longest));
             }
         }
-        found.length = if longest_shard.is_some() { longest } else { 0 };
-        // The shards after that one know already.
-        let is_before = |(index, _): &(usize, _)| longest_shard.is_some_and(|last| last != *index);
-        for (index, shard) in shards.take_while(is_before) {
-            found.ranges[index] = shard.find(suffix(longest));
+        if longest >= min_match {
+            found.length = longest;
         }
     }
 
-    /// Finds where `pattern`, which is not empty and contains no separator, occurs.
+    /// Finds where `pattern`, which is not empty, occurs within documents: nowhere where it contains the
+    /// separator.
     pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
         found.ranges.clear();
-        let ranges = self.iter().map(|shard| shard.find(pattern));
-        found.ranges.extend(ranges);
         found.length = pattern.len();
+        if !pattern.contains(&self.separator) {
+            let ranges = self.iter().map(|shard| shard.find(pattern));
+            found.ranges.extend(ranges);
+        }
     }
 
     /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
@@ -193,7 +168,7 @@ impl Shards {
             if is_cold {
                 shard.fetch(positions, found.length, length);
             }
-            shard.touch(positions, found.length);
+            shard.touch(positions, found.length, length);
             shard.disk_latency.note(started.elapsed(), positions.len());
             let row = |&position| shard.row(position, found.length, length, before, tokens);
             rows.extend(positions.iter().map(row));

@@ -4,11 +4,7 @@ use std::hint::black_box;
 use std::ops::BitXor;
 
 use crate::base::portable_math::saturating_u32;
-use crate::memory::postings::Postings;
-use crate::memory::slot_table::{SlotTable, bits_of, bytes_of, reserve};
-
-/// The tokens that are appended between two prefetches.
-const BLOCK: usize = 32;
+use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
 /// A text that grows at its end, and the places of each token and pair of it.
 ///
@@ -16,76 +12,64 @@ const BLOCK: usize = 32;
 #[derive(Debug, Default, Clone)]
 pub struct History {
     tokens: Vec<u32>,
-    /// For each place the one before it that holds the same token, or [`NONE`].
-    same_token: Vec<u32>,
-    last_of_token: SlotTable,
-    of_pairs: Postings,
+    of_tokens: Links,
+    of_pairs: Links,
 }
 
-impl AsRef<[u32]> for History {
-    fn as_ref(&self) -> &[u32] {
-        &self.tokens
-    }
+/// The places of each key, the latest first; keys lie elsewhere.
+#[derive(Debug, Default, Clone)]
+struct Links {
+    /// For each place the one before it that has the same key, or [`NONE`].
+    before: Vec<u32>,
+    last: SlotTable,
 }
 
-/// Indexing a whole text lists the last place of every token, up to this one.
-const MAX_LISTED: usize = 1 << 24;
+/// The tokens that are appended between two prefetches.
+const BLOCK: usize = 32;
 
 /// No place.
 const NONE: u32 = u32::MAX;
+
+impl Links {
+    /// Adds the next place; `None` where it has no key.
+    fn add(&mut self, key_of: Option<impl Fn(u32) -> u64>) {
+        let place = saturating_u32(self.before.len());
+        let before = key_of.and_then(|key_of| self.last.replace(place, key_of));
+        self.before.push(before.unwrap_or(NONE));
+    }
+
+    fn of(&self, key: u64, key_of: impl Fn(u32) -> u64) -> impl Iterator<Item = usize> {
+        let before = |&place: &u32| {
+            let before = self.before[place as usize];
+            (before != NONE).then_some(before)
+        };
+        std::iter::successors(self.last.get(key, key_of), before).map(|place| place as usize)
+    }
+
+    fn num_bytes(&self) -> usize {
+        bytes_of(&self.before) + self.last.num_bytes()
+    }
+}
 
 impl History {
     /// Separates documents: it has no postings, and no pair contains it.
     pub const BOUNDARY: u32 = u32::MAX;
 
     /// The most tokens that are kept.
-    pub const MAX_LENGTH: usize = Postings::MAX_PLACES;
+    pub const MAX_LENGTH: usize = (1 << 30) - 1;
 
     /// Appends tokens, up to [`MAX_LENGTH`](Self::MAX_LENGTH) in all. Amortised O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
-        for block in tokens[..tokens.len().min(room)].chunks(BLOCK) {
-            self.touch(block);
-            reserve(&mut self.tokens, block.len());
-            reserve(&mut self.same_token, block.len());
+        let tokens = &tokens[..tokens.len().min(room)];
+        reserve(&mut self.tokens, tokens.len());
+        reserve(&mut self.of_tokens.before, tokens.len());
+        reserve(&mut self.of_pairs.before, tokens.len());
+        for block in tokens.chunks(BLOCK) {
+            self.prefetch(block);
             for &token in block {
                 self.push(token);
             }
-        }
-    }
-
-    /// Indexes a whole text at once, in a fraction of the time that appending takes.
-    pub(crate) fn of(mut tokens: Vec<u32>) -> Self {
-        tokens.truncate(Self::MAX_LENGTH);
-        let in_text = tokens.iter().filter(|&&token| token != Self::BOUNDARY);
-        let most = in_text.max().map_or(0, |&token| token as usize + 1);
-        let token_bits = bits_of(most.saturating_sub(1));
-        if most > MAX_LISTED || 2 * token_bits + bits_of(tokens.len()) > u64::BITS {
-            let mut history = Self::default();
-            history.extend(&tokens);
-            return history;
-        }
-        let mut last = vec![NONE; most];
-        let mut same_token = Vec::new();
-        reserve(&mut same_token, tokens.len());
-        for (place, &token) in tokens.iter().enumerate() {
-            let before = last.get_mut(token as usize);
-            let place = saturating_u32(place);
-            same_token.push(before.map_or(NONE, |last| std::mem::replace(last, place)));
-        }
-        let tokens_with_last = (0..).zip(last).filter(|&(_, place)| place != NONE);
-        let last_of_token = SlotTable::of(&tokens_with_last.collect::<Vec<_>>(), tokens.len());
-        let pairs = (1..).zip(tokens.windows(2));
-        let pairs = pairs.filter(|(_, two)| !two.contains(&Self::BOUNDARY));
-        let pairs =
-            pairs.map(|(place, two)| (place, u64::from(two[0]) << token_bits | u64::from(two[1])));
-        let widened = |key| (key >> token_bits) << 32 | key & !(u64::MAX << token_bits);
-        let of_pairs = Postings::of_all(&pairs, widened, tokens.len());
-        Self {
-            tokens,
-            same_token,
-            last_of_token,
-            of_pairs,
         }
     }
 
@@ -102,12 +86,7 @@ impl History {
     /// The positions that hold `token`, the latest first.
     pub fn of_token(&self, token: u32) -> impl Iterator<Item = usize> {
         let key_of = |place| token_at(&self.tokens, place);
-        let last = self.last_of_token.get(token.into(), key_of);
-        let earlier = |&place: &u32| {
-            let earlier = self.same_token[place as usize];
-            (earlier != NONE).then_some(earlier)
-        };
-        std::iter::successors(last, earlier).map(|place| place as usize)
+        self.of_tokens.of(token.into(), key_of)
     }
 
     /// The positions that hold `token` right after `before`, the latest first.
@@ -118,35 +97,28 @@ impl History {
 
     /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
-        bytes_of(&self.tokens)
-            + bytes_of(&self.same_token)
-            + self.last_of_token.num_bytes()
-            + self.of_pairs.num_bytes()
+        bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
+    }
+
+    /// Reads what appending these tokens will, without a branch that would wait for a read: so the cache
+    /// misses of all overlap.
+    fn prefetch(&self, block: &[u32]) {
+        let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
+        let places = pairs.map(|pair| self.of_pairs.last.guess(pair) as usize);
+        let read = places.map(|place| self.tokens.get(place).copied().unwrap_or(0));
+        black_box(read.fold(0, BitXor::bitxor));
     }
 
     fn push(&mut self, token: u32) {
-        let place = saturating_u32(self.tokens.len());
         let before = self.tokens.last().copied().unwrap_or(Self::BOUNDARY);
         self.tokens.push(token);
-        let mut same_token = None;
-        if token != Self::BOUNDARY {
-            let tokens = &self.tokens;
-            let key_of = |place| token_at(tokens, place);
-            same_token = self.last_of_token.replace(place, key_of);
-            if before != Self::BOUNDARY {
-                self.of_pairs.add(place, |place| pair_at(tokens, place));
-            }
-        }
-        self.same_token.push(same_token.unwrap_or(NONE));
-    }
-
-    /// Prefetches what appending a block of tokens will read.
-    fn touch(&self, block: &[u32]) {
-        let tokens = self.tokens();
-        let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
-        let places = self.of_pairs.touch(pairs);
-        let touched = places.map(|place| tokens.get(place as usize).copied().unwrap_or(0));
-        black_box(touched.fold(0, BitXor::bitxor));
+        let tokens = &self.tokens;
+        let is_in_text = token != Self::BOUNDARY;
+        self.of_tokens
+            .add(is_in_text.then_some(|place| token_at(tokens, place)));
+        let is_pair = is_in_text && before != Self::BOUNDARY;
+        self.of_pairs
+            .add(is_pair.then_some(|place| pair_at(tokens, place)));
     }
 }
 
@@ -222,14 +194,10 @@ mod tests {
                 text.extend(piece);
                 check(&history, &text, 4);
             }
-            let mut filed = History::of(text.clone());
-            check(&filed, &text, 4);
-            filed.extend(&[1, 2, 1, 2]);
-            check(&filed, &[&text[..], &[1, 2, 1, 2]].concat(), 4);
         }
     }
 
-    /// Some pairs come once, some as often as it takes for runs of every size.
+    /// Some pairs come once, some a thousand times.
     #[test]
     fn occurrences_equal_a_scan_through_many_growths() {
         let often = |token: u32| if token.is_multiple_of(3) { 0 } else { token };
@@ -241,27 +209,6 @@ mod tests {
         let count = |before, token| history.of_pair(before, token).count();
         assert!(count(0, 0) > 1000 && (0..40).any(|token| count(1, token) == 1));
         check(&history, &text, 40);
-        let filed = History::of(text.clone());
-        check(&filed, &text, 40);
-        assert!(filed.num_bytes() <= history.num_bytes());
-        check(&History::of(vec![u32::MAX - 1, 7]), &[u32::MAX - 1, 7], 8);
-        assert_eq!(History::of(Vec::new()).num_bytes(), 0);
-    }
-
-    /// A pair and its place are filed as 64 bits: all of them used, and more than there are.
-    #[test]
-    fn the_largest_tokens_are_filed_as_others_are() {
-        for length in [(1 << 16) - 3, 1 << 16] {
-            let largest = [(1 << 24) - 1, 7, (1 << 24) - 1];
-            let text = [&text(length)[..length - 1], &largest].concat();
-            let filed = History::of(text.clone());
-            check(&filed, &text, 4);
-            for token in [7, (1 << 24) - 1] {
-                let found: Vec<_> = filed.of_pair((1 << 24) - 1, token).collect();
-                assert_eq!(found, occurrences(&text, &[(1 << 24) - 1, token]));
-                assert!(filed.of_pair(token, (1 << 24) - 1).count() <= 1);
-            }
-        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 pub(crate) mod groups;
 pub(crate) mod history;
-pub(crate) mod postings;
 pub(crate) mod sharing;
 pub(crate) mod slot_table;
 mod snapshot;

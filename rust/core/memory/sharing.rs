@@ -18,10 +18,8 @@ impl<L: Learned> Memory<L> {
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant<L>>| {
             let kept = tenant.read();
-            kept.texts
-                .documents()
-                .map(|(tokens, _)| tokens.to_vec())
-                .collect()
+            let texts = kept.texts.documents();
+            texts.map(|(tokens, _)| tokens.to_vec()).collect()
         };
         self.find(tenant).map(copied).unwrap_or_default()
     }
@@ -62,13 +60,13 @@ impl<L: Learned> Memory<L> {
 pub struct Sharing {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    state: Arc<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    replaced: Mutex<Option<Arc<Datastore>>>,
-    failure: Mutex<Option<String>>,
+    replaced: Option<Arc<Datastore>>,
+    failure: Option<String>,
 }
 
 impl Sharing {
@@ -82,7 +80,7 @@ impl Sharing {
         datastore: Option<Arc<Datastore>>,
     ) -> Result<Self> {
         memory.merge_into(&path, None)?;
-        let state = Arc::new(State::default());
+        let state = Arc::<Mutex<State>>::default();
         let (stop, stopped) = mpsc::channel();
         let (shared, mut datastore) = (Arc::clone(&state), datastore);
         let run = move || {
@@ -90,7 +88,7 @@ impl Sharing {
             while goes_on {
                 goes_on = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
                 let failure = exchange(&memory, &path, &mut datastore, &shared).err();
-                *held(&shared.failure) = failure.map(|error| error.to_string());
+                held(&shared).failure = failure.map(|error| error.to_string());
             }
         };
         let thread = thread::Builder::new().name("specds-memory".to_owned());
@@ -106,12 +104,12 @@ impl Sharing {
 
     /// The datastore that replaced the one before, once.
     pub fn take_replaced(&self) -> Option<Arc<Datastore>> {
-        held(&self.state.replaced).take()
+        held(&self.state).replaced.take()
     }
 
     /// Why the last time failed; the next one is tried all the same.
     pub fn failure(&self) -> Option<String> {
-        held(&self.state.failure).clone()
+        held(&self.state).failure.clone()
     }
 }
 
@@ -128,12 +126,12 @@ fn exchange<L: Learned>(
     memory: &Memory<L>,
     path: &PathBuf,
     datastore: &mut Option<Arc<Datastore>>,
-    state: &State,
+    state: &Mutex<State>,
 ) -> Result<()> {
     let now = datastore.as_deref().map(newer).transpose()?.flatten();
     if let Some(now) = now {
         memory.remove_known(&now)?;
-        *held(&state.replaced) = Some(Arc::clone(&now));
+        held(state).replaced = Some(Arc::clone(&now));
         *datastore = Some(now);
     }
     memory.merge_into(path, None)
@@ -155,6 +153,6 @@ fn newer(datastore: &Datastore) -> Result<Option<Arc<Datastore>>> {
     Datastore::open(path).map(|opened| Some(Arc::new(opened)))
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn held(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

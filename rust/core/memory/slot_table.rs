@@ -20,25 +20,13 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    /// Files `number` under its key and gives the number that was there before.
+    /// Files `number` under its key and gives the number that was there before. Amortised O(1).
     pub(crate) fn replace(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
-        self.reserve(number as usize + 1, &key_of);
-        let key = key_of(number);
-        let (slot, before) = self.find(key, key_of);
-        self.file(slot, key, number, before.is_none());
-        before
-    }
-
-    /// Probably the number of this key; any number if it has none. It reads one slot.
-    pub(crate) fn guess(&self, key: u64) -> u32 {
-        let slot = self.slots.get(self.place(spread(key))).copied();
-        (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
-    }
-
-    /// Files `number` in the slot of this key, where it [was found](Self::find).
-    pub(crate) fn file(&mut self, slot: usize, key: u64, number: u32, is_new: bool) {
-        self.slots[slot] = self.tag(spread(key)) | (number + 1);
-        self.len += usize::from(is_new);
+        let is_full = slots_of(self.len + 1) > self.slots.len();
+        if is_full || number >= self.mask() {
+            self.grow(is_full, number as usize + 1, &key_of);
+        }
+        self.file(number, key_of)
     }
 
     /// The number that was last filed under this key.
@@ -49,54 +37,41 @@ impl SlotTable {
         self.find(key, key_of).1
     }
 
-    /// Makes room for one more key, and for numbers below `end`. Amortised O(1).
-    pub(crate) fn reserve(&mut self, end: usize, key_of: impl Fn(u32) -> u64) {
-        let is_full = slots_of(self.len + 1) > self.slots.len();
-        if !is_full && end as u64 <= u64::from(self.mask()) {
-            return;
-        }
+    /// Probably the number of this key; any number if it has none. It reads one slot.
+    pub(crate) fn guess(&self, key: u64) -> u32 {
+        let slot = self.slots.get(self.place(spread(key))).copied();
+        (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
+    }
+
+    /// Makes room for more keys where it is full, and for numbers below `end`.
+    fn grow(&mut self, is_full: bool, end: usize, key_of: impl Fn(u32) -> u64) {
         let num_slots = if is_full {
             slots_of(self.len + (self.len / 4).max(4))
         } else {
             self.slots.len()
         };
-        let mut grown = Self::with_slots(num_slots, end);
+        let mut slots = Vec::new();
+        reserve(&mut slots, num_slots);
+        slots.resize(num_slots, 0);
+        let bits = (usize::BITS - end.leading_zeros() + 1).min(u32::BITS);
+        let mut grown = Self {
+            slots,
+            len: 0,
+            bits,
+        };
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
-            let number = (slot & self.mask()) - 1;
-            grown.file_new(key_of(number), number);
+            grown.file((slot & self.mask()) - 1, &key_of);
         }
         *self = grown;
     }
 
-    /// The table of these keys, no two the same, with their numbers, all below `end`.
-    pub(crate) fn of(keys: &[(u64, u32)], end: usize) -> Self {
-        if keys.is_empty() {
-            return Self::default(); // it takes no memory, as an empty text must not
-        }
-        let mut table = Self::with_slots(slots_of(keys.len() + keys.len() / PARTS), end);
-        for &(key, number) in keys {
-            table.file_new(key, number);
-        }
-        table
-    }
-
-    fn with_slots(num_slots: usize, end: usize) -> Self {
-        let mut slots = Vec::new();
-        reserve(&mut slots, num_slots);
-        slots.resize(num_slots, 0);
-        Self {
-            slots,
-            len: 0,
-            bits: (bits_of(end) + 1).min(u32::BITS),
-        }
-    }
-
-    /// Files a number under a key that has none, where there is a free slot.
-    fn file_new(&mut self, key: u64, number: u32) {
-        let hash = spread(key);
-        let place = self.free_place(hash);
-        self.slots[place] = self.tag(hash) | (number + 1);
-        self.len += 1;
+    /// Files a number where there is room, and gives the one that was there before.
+    fn file(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
+        let key = key_of(number);
+        let (slot, before) = self.find(key, key_of);
+        self.slots[slot] = self.tag(spread(key)) | (number + 1);
+        self.len += usize::from(before.is_none());
+        before
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
@@ -104,7 +79,7 @@ impl SlotTable {
     }
 
     /// The key's slot, or the free one where it belongs, and its number. There is a free one.
-    pub(crate) fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
+    fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
         let hash = spread(key);
         let (tag, mask) = (self.tag(hash), self.mask());
         let mut place = self.place(hash);
@@ -119,22 +94,11 @@ impl SlotTable {
                     return (place, Some(number));
                 }
             }
-            place = self.after(place);
+            place += 1;
+            if place == self.slots.len() {
+                place = 0;
+            }
         }
-    }
-
-    /// Where a key of this hash that is not filed belongs.
-    fn free_place(&self, hash: u64) -> usize {
-        let mut place = self.place(hash);
-        while self.slots[place] != 0 {
-            place = self.after(place);
-        }
-        place
-    }
-
-    fn after(&self, place: usize) -> usize {
-        let next = place + 1;
-        if next == self.slots.len() { 0 } else { next }
     }
 
     /// In the order of hashes, so that a table grows from one end to the other.
@@ -162,11 +126,6 @@ impl SlotTable {
 /// Seven slots of eight are taken at the most: runs of taken slots stay within a cache line.
 fn slots_of(num_keys: usize) -> usize {
     num_keys + num_keys / 7 + 1
-}
-
-/// How many bits a number has.
-pub(crate) fn bits_of(number: usize) -> u32 {
-    usize::BITS - number.leading_zeros()
 }
 
 /// A hash of a key, seeded anew in each process: texts come from strangers, who must not be able to

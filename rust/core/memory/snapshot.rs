@@ -1,34 +1,31 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. It is written
-//! and read piece by piece. `docs/FORMAT.md` has every byte.
+//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. It is mapped
+//! to be read. `docs/FORMAT.md` has every byte.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::ops::Range;
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
-use crate::memory::groups::Groups;
-use crate::memory::store::{MAX_BYTES_PER_TOKEN, Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant, Texts, hash};
-use crate::storage::files::{hidden, lock, open_private, sync_parent};
+use crate::memory::groups::GroupKey;
+use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::tenant::{Learned, Tenant};
+use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
-const MAGIC: [u8; 8] = *b"SPECDS\0M";
-const VERSION: u32 = 3;
+/// Four numbers: this, the version and the vocabulary, the length, the checksum.
+const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
+const VERSION: u32 = 4;
 const HEADER_LEN: usize = 32;
-const LENGTH: Range<usize> = 16..24;
-const CHECKSUM: Range<usize> = 24..32;
 const MAX_USE: u64 = 1 << 63;
-
-/// The most tokens that are written or read at a time.
-const BLOCK: usize = 1 << 16;
+const MAX_TOKENIZER: usize = 1 << 16;
 
 impl<L: Learned> Memory<L> {
     /// Writes all texts, and what they taught, to a file, while others read. The file at `path` is
@@ -86,305 +83,210 @@ impl<L: Learned> Memory<L> {
 
     /// Adds what a file holds, unless this memory read or wrote it last.
     fn take_in(&self, path: &Path) -> Result<()> {
-        let mut file = File::open(path).map_err(Error::io(path))?;
+        let map = map(&open(path)?).map_err(Error::io(path))?;
         let unusable = |reason: String| Error::Snapshot {
             path: path.to_owned(),
             reason,
         };
-        let checked = check_header(&mut file).map_err(Error::io(path))?;
-        let (vocab_size, length, checksum) = checked.map_err(unusable)?;
+        let unfit = |reason: &str| unusable(reason.to_owned());
+        let (vocab_size, checksum, content) = split(&map).map_err(unusable)?;
         if checksum == self.synced.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut input = Input {
-            file: BufReader::new(file),
-            left: length - HEADER_LEN as u64,
-            width: TokenWidth::of(vocab_size, 0),
-        };
-        let unfit = || unusable(UNFIT.to_owned());
-        let tokenizer = input.bytes(BLOCK as u64).ok_or_else(unfit)?;
-        let tokenizer = String::from_utf8_lossy(&tokenizer);
+        let width = TokenWidth::of(vocab_size, 0);
+        let mut input = Input { content, width };
+        let tokenizer = input.bytes(MAX_TOKENIZER).map_err(unfit)?;
+        let tokenizer = String::from_utf8_lossy(tokenizer);
         self.options()
             .check_tokenizer(path, vocab_size, &tokenizer)?;
-        let filled = input.fill(self).ok_or_else(unfit)?;
-        filled.map_err(|reason| unusable(reason.to_owned()))?;
+        input.fill(self).map_err(unfit)?;
         self.synced.store(checksum, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Moves the clock past a use.
-    fn note_use(&self, tenant: &Tenant<L>, last_use: u64) {
-        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-        self.clock.fetch_max(last_use + 1, Ordering::Relaxed);
-    }
-
-    fn restore_groups(&self, tenant: &Tenant<L>, groups: &Groups) {
-        let _writing = self.begin_writing();
-        self.change(tenant, |kept| {
-            if !kept.is_forgotten {
-                kept.groups.absorb(groups);
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
-    /// Gives a tenant these texts; indexes all at once if he has none yet.
-    fn restore_texts(&self, tenant: &Tenant<L>, texts: Texts<Vec<u32>>) {
-        let _writing = self.begin_writing();
-        if tenant.read().is_textless() {
-            let texts = texts.index();
-            self.change(tenant, |kept| kept.texts = texts);
-            self.make_room(tenant, 0);
-        } else {
-            for (tokens, last_use) in texts.documents() {
-                self.append(tenant, tokens, last_use);
-            }
-        }
-    }
-
-    /// How many tokens surely fit if a tenant has no texts yet, else 0.
-    fn num_tokens_at_once(&self, tenant: &Tenant<L>) -> usize {
-        let room = self.max_bytes().saturating_sub(self.num_bytes());
-        let most = room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
-        if tenant.read().is_textless() { most } else { 0 }
     }
 
     /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
     fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
-        let mut output = Output {
-            file: BufWriter::new(file),
-            hasher: Xxh3::new(),
-            width: TokenWidth::of(options.vocab_size, 0),
-            buffer: Vec::new(),
-        };
-        output.file.write_all(&[0; HEADER_LEN])?;
-        output.bytes(options.tokenizer.as_bytes())?;
+        let mut output = BufWriter::new(file);
+        output.write_all(&[0; HEADER_LEN])?;
+        put(&mut output, options.tokenizer.as_bytes())?;
         {
             let _writing = self.begin_writing();
             *forgotten = std::mem::take(&mut *self.forgotten());
             let mut tenants = self.tenants();
             tenants.retain(|tenant| !tenant.read().is_empty());
-            output.number(tenants.len() as u64)?;
+            put_number(&mut output, tenants.len() as u64)?;
             for tenant in tenants {
-                output.tenant(&tenant)?;
+                put_tenant(&mut output, &tenant, TokenWidth::of(options.vocab_size, 0))?;
             }
         }
-        let length = output.file.stream_position()?;
-        let mut header = MAGIC.to_vec();
-        header.extend(VERSION.to_le_bytes());
-        header.extend(options.vocab_size.to_le_bytes());
-        header.extend(length.to_le_bytes());
-        // What changes the header changes the sum as well.
-        output.hasher.update(&header);
-        let checksum = output.hasher.digest();
-        header.extend(checksum.to_le_bytes());
-        output.file.flush()?;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&header)?;
+        output.flush()?;
+        let written = map(file)?;
+        let kind = u64::from(options.vocab_size) << 32 | u64::from(VERSION);
+        let header = [MAGIC, kind, written.len() as u64];
+        let checksum = checksum(&header, &written[HEADER_LEN..]);
+        file.rewind()?;
+        file.write_all(bytemuck::bytes_of(&header))?;
+        put_number(&mut file, checksum)?;
         Ok(checksum)
     }
 }
 
-/// The vocabulary, the length and the checksum of a file, or why it is not what a memory has written.
-fn check_header(file: &mut File) -> io::Result<std::result::Result<(u32, u64, u64), String>> {
-    let num_bytes = file.metadata()?.len();
-    if num_bytes < HEADER_LEN as u64 {
-        return Ok(Err(format!("it has {num_bytes} bytes, fewer than any")));
-    }
-    let mut header = [0; HEADER_LEN];
-    file.read_exact(&mut header)?;
-    let number = |field: Range<usize>| {
-        let bytes = header[field].iter().rev();
-        bytes.fold(0, |number, &byte| number << 8 | u64::from(byte))
-    };
-    let (version, length) = (number(8..12), number(LENGTH));
-    if header[..MAGIC.len()] != MAGIC {
-        return Ok(Err("it is none".to_owned()));
-    }
-    if version != u64::from(VERSION) {
-        let reason =
-            format!("it has format version {version}, this version of specds reads {VERSION}");
-        return Ok(Err(reason));
-    }
-    if length != num_bytes {
-        let reason = format!("it has {num_bytes} bytes where {length} were written");
-        return Ok(Err(reason));
-    }
-    let (mut hasher, mut block) = (Xxh3::new(), vec![0; BLOCK]);
-    loop {
-        match file.read(&mut block)? {
-            0 => break,
-            read => hasher.update(&block[..read]),
-        }
-    }
-    hasher.update(&header[..CHECKSUM.start]);
-    if number(CHECKSUM) != hasher.digest() {
-        return Ok(Err("it has changed since it was written".to_owned()));
-    }
-    file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
-    let vocab_size = u32::try_from(number(12..16)).unwrap_or(0);
-    Ok(Ok((vocab_size, length, number(CHECKSUM))))
+fn put_number(output: &mut impl Write, number: u64) -> io::Result<()> {
+    output.write_all(&number.to_le_bytes())
 }
 
-/// What a snapshot is written through.
-struct Output<'a> {
-    file: BufWriter<&'a File>,
-    /// Of all but the header.
-    hasher: Xxh3,
+/// Bytes after their number.
+fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    put_number(output, bytes.len() as u64)?;
+    output.write_all(bytes)
+}
+
+fn put_tenant<L: Learned>(
+    output: &mut impl Write,
+    tenant: &Tenant<L>,
     width: TokenWidth,
-    buffer: Vec<u8>,
+) -> io::Result<()> {
+    let kept = tenant.read();
+    let mut bytes = Vec::new();
+    if let Some(learned) = kept.learned() {
+        learned.put(&mut bytes);
+    }
+    put(output, tenant.name.as_bytes())?;
+    put_number(output, tenant.last_use())?;
+    put(output, &bytes)?;
+    let documents = kept.texts.documents();
+    put_number(output, documents.len() as u64)?;
+    for (tokens, group) in documents {
+        put_number(output, group.hash)?;
+        put_number(output, group.length.into())?;
+        put_number(output, tokens.len() as u64)?;
+        bytes.clear();
+        width.encode(tokens, &mut bytes);
+        output.write_all(&bytes)?;
+    }
+    Ok(())
 }
 
-impl Output<'_> {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hasher.update(bytes);
-        self.file.write_all(bytes)
-    }
+/// Of the header before it, and of what follows the header.
+fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(content);
+    hasher.update(bytemuck::bytes_of(header));
+    hasher.digest()
+}
 
-    fn number(&mut self, number: u64) -> io::Result<()> {
-        self.put(&number.to_le_bytes())
-    }
-
-    /// Bytes after their number.
-    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.number(bytes.len() as u64)?;
-        self.put(bytes)
-    }
-
-    fn tenant<L: Learned>(&mut self, tenant: &Tenant<L>) -> io::Result<()> {
-        let kept = tenant.read();
-        let mut learned = Vec::new();
-        if let Some(known) = kept.learned() {
-            known.put(&mut learned);
-        }
-        self.bytes(tenant.name.as_bytes())?;
-        self.number(tenant.last_use())?;
-        self.bytes(&learned)?;
-        self.bytes(&kept.groups.to_bytes())?;
-        let documents = kept.texts.documents();
-        self.number(documents.len() as u64)?;
-        for (tokens, last_use) in documents {
-            self.number(last_use)?;
-            self.number(tokens.len() as u64)?;
-            for block in tokens.chunks(BLOCK) {
-                let mut buffer = std::mem::take(&mut self.buffer);
-                buffer.clear();
-                self.width.encode(block, &mut buffer);
-                self.put(&buffer)?;
-                self.buffer = buffer;
-            }
-        }
-        Ok(())
+/// The vocabulary, the checksum and the content of a file, or why it is not what a memory has written.
+fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
+    let num_bytes = file.len();
+    let Some((header, content)) = file.split_at_checked(HEADER_LEN) else {
+        return Err(format!("it has {num_bytes} bytes, fewer than any"));
+    };
+    let [magic, kind, length, sum]: [u64; 4] = bytemuck::pod_read_unaligned(header);
+    let [version, vocab_size]: [u32; 2] = bytemuck::cast(kind);
+    if magic != MAGIC {
+        Err("it is none".to_owned())
+    } else if version != VERSION {
+        Err(format!(
+            "it has format version {version}, this version of specds reads {VERSION}"
+        ))
+    } else if length != num_bytes as u64 {
+        Err(format!(
+            "it has {num_bytes} bytes where {length} were written"
+        ))
+    } else if sum != checksum(&[magic, kind, length], content) {
+        Err("it has changed since it was written".to_owned())
+    } else {
+        Ok((vocab_size, sum, content))
     }
 }
+
+type Read<T> = std::result::Result<T, &'static str>;
 
 const UNFIT: &str = "its parts do not fit together";
 
-/// What a snapshot is read through; a part is `None` where the file ends too early.
-struct Input {
-    file: BufReader<File>,
-    left: u64,
+/// What is left to read of a snapshot.
+struct Input<'a> {
+    content: &'a [u8],
     width: TokenWidth,
 }
 
-impl Input {
-    /// The next bytes, of which there are some left.
-    fn take(&mut self, length: u64) -> Option<Vec<u8>> {
-        self.left = self.left.checked_sub(length)?;
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        self.file.read_exact(&mut bytes).ok()?;
-        Some(bytes)
+impl<'a> Input<'a> {
+    fn take(&mut self, length: u64) -> Read<&'a [u8]> {
+        let length = usize::try_from(length).map_err(|_| UNFIT)?;
+        self.content.split_off(..length).ok_or(UNFIT)
     }
 
-    fn number(&mut self) -> Option<u64> {
-        let bytes = self.take(8)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    fn number(&mut self) -> Read<u64> {
+        let bytes = self.take(8)?.try_into();
+        bytes.map(u64::from_le_bytes).map_err(|_| UNFIT)
     }
 
     /// Bytes after their number, which is at most `most`.
-    fn bytes(&mut self, most: u64) -> Option<Vec<u8>> {
-        let length = self.number().filter(|&length| length <= most)?;
-        self.take(length)
-    }
-
-    fn last_use(&mut self) -> Option<u64> {
-        self.number().filter(|&last_use| last_use < MAX_USE)
+    fn bytes(&mut self, most: usize) -> Read<&'a [u8]> {
+        match self.number()? {
+            length if length <= most as u64 => self.take(length),
+            _ => Err(UNFIT),
+        }
     }
 
     /// The last tokens of a text, at most `most`.
-    fn tokens(&mut self, most: usize) -> Option<Vec<u32>> {
-        let width = self.width.num_bytes() as u64;
-        let length = self.number().filter(|&length| length > 0)?;
-        self.left = self.left.checked_sub(length.checked_mul(width)?)?;
-        let kept = length.min(most as u64);
-        let skipped = i64::try_from((length - kept) * width).ok()?;
-        self.file.seek_relative(skipped).ok()?;
-        self.left += kept * width;
-        let mut tokens = Vec::with_capacity(usize::try_from(kept).ok()?);
-        while (tokens.len() as u64) < kept {
-            let block = (kept - tokens.len() as u64).min(BLOCK as u64);
-            tokens.extend(self.width.decode(&self.take(block * width)?));
+    fn tokens(&mut self, most: usize, vocab_size: u32) -> Read<Vec<u32>> {
+        let (length, width) = (self.number()?, self.width.num_bytes());
+        let bytes = self.take(length.checked_mul(width as u64).ok_or(UNFIT)?)?;
+        let tokens = self
+            .width
+            .decode(&bytes[bytes.len().saturating_sub(most * width)..]);
+        match check_tokens(&tokens, vocab_size) {
+            Ok(()) if tokens.is_empty() => Err(UNFIT),
+            Ok(()) => Ok(tokens),
+            Err(_) => Err("it holds tokens outside its vocabulary"),
         }
-        Some(tokens)
     }
 
-    /// Puts all tenants into a memory that has not forgotten them, or says what is wrong with them.
-    fn fill<L: Learned>(
-        &mut self,
-        memory: &Memory<L>,
-    ) -> Option<std::result::Result<(), &'static str>> {
-        let most_tokens = memory.max_bytes() / size_of::<u32>();
-        let (most_name, most_learned) = (Memory::<L>::MAX_NAME as u64, 2 * L::NUM_BYTES as u64);
+    /// Puts all tenants into a memory that has not forgotten them.
+    fn fill<L: Learned>(mut self, memory: &Memory<L>) -> Read<()> {
         let mut before = None;
         for _ in 0..self.number()? {
-            let name = String::from_utf8(self.bytes(most_name)?).ok()?;
-            if before.as_ref().is_some_and(|before| *before >= name) {
-                return Some(Err("it names a tenant that cannot be"));
+            let name = self.bytes(Memory::<L>::MAX_NAME)?;
+            let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
+            if before.replace(name).is_some_and(|before| before >= name) {
+                return Err("it names a tenant that cannot be");
             }
-            let last_use = self.last_use()?;
-            let learned = L::take(&self.bytes(most_learned)?);
-            let groups = Groups::from_bytes(&self.bytes(Groups::MAX_SAVED)?)?;
-            let mut tenant = None;
-            if !memory.has_forgotten(&name) {
-                let tenant = tenant.insert(memory.tenant(&name).ok()?);
-                if let Some(learned) = learned {
-                    memory.begin_learning(tenant, learned);
-                }
-                memory.note_use(tenant, last_use);
-            }
-            let room = tenant
-                .as_ref()
-                .map(|tenant| memory.num_tokens_at_once(tenant));
-            let (mut room, mut first) = (room.unwrap_or(0), Texts::default());
-            for _ in 0..self.number()? {
-                let last_use = self.last_use()?;
-                let tokens = self.tokens(most_tokens)?;
-                if tokens
-                    .iter()
-                    .any(|&token| token >= memory.options().vocab_size)
-                {
-                    return Some(Err("it holds tokens outside its vocabulary"));
-                }
-                let Some(tenant) = &tenant else { continue };
-                memory.note_use(tenant, last_use);
-                if tokens.len() < room {
-                    room -= tokens.len() + 1;
-                    first.push(&tokens, hash(&tokens), last_use);
-                } else {
-                    room = 0;
-                    memory.restore_texts(tenant, std::mem::take(&mut first));
-                    let _writing = memory.begin_writing();
-                    memory.append(tenant, &tokens, last_use);
-                }
-            }
-            if let Some(tenant) = &tenant {
-                memory.restore_texts(tenant, first);
-                memory.restore_groups(tenant, &groups);
-            }
-            before = Some(name);
+            self.fill_tenant(name, memory)?;
         }
-        (self.left == 0).then_some(Ok(()))
+        self.content.is_empty().then_some(()).ok_or(UNFIT)
+    }
+
+    fn fill_tenant<L: Learned>(&mut self, name: &str, memory: &Memory<L>) -> Read<()> {
+        let last_use = self.number()?;
+        if last_use >= MAX_USE {
+            return Err(UNFIT);
+        }
+        let learned = L::take(self.bytes(2 * L::NUM_BYTES)?);
+        let is_kept = !memory.has_forgotten(name);
+        let tenant = is_kept.then(|| memory.tenant(name)).transpose();
+        let tenant = tenant.map_err(|_| UNFIT)?;
+        if let Some(tenant) = &tenant {
+            if let Some(learned) = learned {
+                memory.begin_learning(tenant, learned);
+            }
+            tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+            memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
+        }
+        let most_tokens = memory.max_bytes() / size_of::<u32>();
+        for _ in 0..self.number()? {
+            let group = GroupKey {
+                hash: self.number()?,
+                length: self.number()?.try_into().map_err(|_| UNFIT)?,
+            };
+            let tokens = self.tokens(most_tokens, memory.options().vocab_size)?;
+            if let Some(tenant) = &tenant {
+                let _writing = memory.begin_writing();
+                memory.append(tenant, &tokens, group);
+            }
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! What did earlier requests say and teach?
 //!
 //! A [`Memory`] keeps tenants apart, within a number of bytes. When it is full, tenants with more than
-//! three quarters of an equal share lose a third of their texts, the least recently used tenant first.
+//! three quarters of an equal share lose their oldest third of texts, the least recently used tenant first.
 //!
-//! One thread writes at a time. It locks a tenant for at most a thousand tokens, or to swap a pointer.
+//! One thread writes at a time. It locks a tenant for one text, or to swap a pointer.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +97,7 @@ pub struct Memory<L> {
     writing: Mutex<()>,
     num_bytes: AtomicUsize,
     num_tokens: AtomicUsize,
-    /// One more than the last use of anything.
+    /// One more than the last use of any tenant.
     pub(crate) clock: AtomicU64,
     /// The checksum of the snapshot that was read or written last; 0 before that.
     pub(crate) synced: AtomicU64,
@@ -105,11 +105,8 @@ pub struct Memory<L> {
     forgotten: Mutex<BTreeSet<u64>>,
 }
 
-/// The tokens that are appended at a time: readers wait for no more.
-const PIECE: usize = 1024;
-
 /// The most that a token takes, tables that have just grown and gaps of the heap included.
-pub(crate) const MAX_BYTES_PER_TOKEN: usize = 37;
+const MAX_BYTES_PER_TOKEN: usize = 37;
 
 impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.
@@ -162,59 +159,38 @@ impl<L: Learned> Memory<L> {
         tenants.get(name).cloned()
     }
 
-    /// Adds a complete text; one that the tenant has already counts as used again. Of a text that does
-    /// not fit, the end is kept. What is refused changes nothing. Amortised O(tokens).
+    /// Adds a complete text, unless the tenant has it already. Of a text that does not fit, the end is
+    /// kept. What is refused changes nothing. Amortised O(tokens).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
-            self.add(&*self.tenant(tenant)?, tokens);
+            self.add(&*self.tenant(tenant)?, tokens, GroupKey::default());
         }
         Ok(())
     }
 
     /// Adds a text of known tokens, unless the tenant was forgotten meanwhile.
-    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32]) {
+    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
-        self.append(tenant, tokens, self.tick());
+        self.note_use(tenant);
+        self.append(tenant, tokens, group);
     }
 
-    /// As [`add`](Self::add), of a request of this group.
-    pub(crate) fn add_to_group(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
-        let _writing = self.begin_writing();
-        self.append(tenant, tokens, self.tick());
-        self.change(tenant, |kept| {
-            if kept.texts.of_hash(hash(tokens)).is_some() {
-                kept.groups.add(group, hash(tokens));
-            }
-        });
-        self.make_room(tenant, 0);
-    }
-
-    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], last_use: u64) {
+    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
         let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
-        tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-        let is_known = tenant
-            .read()
-            .texts
-            .touch_same(tokens, hash(tokens), last_use);
-        if is_known || tenant.read().is_forgotten {
+        let kept = tenant.read();
+        if kept.is_forgotten || kept.texts.of_hash(hash(tokens)) == Some(tokens) {
             return;
         }
+        drop(kept);
         let num_bytes = Texts::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
         let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
         if tokens.is_empty() {
             return;
         }
-        let (first, last) = tokens.split_at((tokens.len() - 1) / PIECE * PIECE);
-        for piece in first.chunks(PIECE) {
-            self.change(tenant, |kept| kept.texts.append(piece));
-        }
-        self.change(tenant, |kept| {
-            kept.texts.append(last);
-            kept.texts.end_document(hash(tokens), last_use);
-        });
+        self.change(tenant, |kept| kept.texts.append(tokens, group));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -224,7 +200,7 @@ impl<L: Learned> Memory<L> {
         tenant: &Tenant<L>,
         learn: impl FnOnce(&mut L) -> R,
     ) -> Option<R> {
-        tenant.last_use.fetch_max(self.tick(), Ordering::Relaxed);
+        self.note_use(tenant);
         let mut kept = tenant.write();
         if kept.learned.is_none() && !kept.is_forgotten {
             drop(kept);
@@ -247,37 +223,31 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Marks the text at a position as used, so that it is kept longer. Never waits: while the tenant is
-    /// locked, nothing is marked.
-    pub fn touch(&self, tenant: &Tenant<L>, position: usize) {
-        tenant.touch(position, self.tick());
-    }
-
     /// Removes all that is kept of a tenant. His open requests add nothing any more; whoever comes by the
     /// name later is a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        self.note_forgotten(tenant);
+        // He must not come back from the snapshot, if there is one.
+        if self.synced.load(Ordering::Relaxed) != 0 {
+            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        }
         if let Some(tenant) = tenants.remove(tenant) {
-            self.empty(&tenant);
+            self.num_bytes
+                .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+            self.change(&tenant, |kept| {
+                *kept = Kept {
+                    is_forgotten: true,
+                    ..Kept::default()
+                };
+            });
         }
     }
 
     /// Forgets all tenants.
     pub fn clear(&self) {
-        let _writing = self.begin_writing();
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        for tenant in std::mem::take(&mut *tenants).values() {
-            self.note_forgotten(&tenant.name);
-            self.empty(tenant);
-        }
-    }
-
-    /// Notes that a tenant must not come back from the snapshot, if there is one.
-    fn note_forgotten(&self, tenant: &str) {
-        if self.synced.load(Ordering::Relaxed) != 0 {
-            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        for tenant in self.tenants() {
+            self.forget(&tenant.name);
         }
     }
 
@@ -332,16 +302,14 @@ impl<L: Learned> Memory<L> {
     /// Replaces a tenant's texts; meanwhile readers find none.
     pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
-        self.change(tenant, |kept| {
-            texts = std::mem::take(&mut kept.texts);
-            kept.groups.clear();
-        });
+        self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
     }
 
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::Relaxed)
+    fn note_use(&self, tenant: &Tenant<L>) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        tenant.last_use.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Evicts until `tenant` can take `num_bytes`, or nobody has more than his share; gives the bytes
@@ -392,18 +360,6 @@ impl<L: Learned> Memory<L> {
                     .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
             }
         }
-    }
-
-    /// Removes all that is kept of a tenant who has no entry any more.
-    fn empty(&self, tenant: &Tenant<L>) {
-        self.num_bytes
-            .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
-        self.change(tenant, |kept| {
-            *kept = Kept {
-                is_forgotten: true,
-                ..Kept::default()
-            };
-        });
     }
 
     /// Changes what is kept of a tenant, and updates the totals.

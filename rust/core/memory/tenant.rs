@@ -8,7 +8,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::memory::groups::Groups;
+use crate::base::portable_math::saturating_u32;
+use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
@@ -37,7 +38,6 @@ pub struct Tenant<L> {
 #[derive(Default)]
 pub struct Kept<L> {
     pub(crate) texts: Texts,
-    pub(crate) groups: Groups,
     pub(crate) learned: Option<L>,
     pub(crate) is_forgotten: bool,
 }
@@ -51,8 +51,8 @@ impl<L: Learned> Tenant<L> {
         }
     }
 
-    /// What is kept of him. The guard blocks writers: drop it after some microseconds. A long text may be
-    /// there in part while it is added, and all are away while the oldest are removed.
+    /// What is kept of him. The guard blocks writers: drop it after some microseconds. All texts are away
+    /// while the oldest are removed.
     pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,14 +68,6 @@ impl<L: Learned> Tenant<L> {
 
     pub(crate) fn last_use(&self) -> u64 {
         self.last_use.load(Ordering::Relaxed)
-    }
-
-    /// Marks the text at a position as used.
-    pub(crate) fn touch(&self, position: usize, now: u64) {
-        self.last_use.fetch_max(now, Ordering::Relaxed);
-        if let Ok(kept) = self.kept.try_read() {
-            kept.texts.touch(position, now);
-        }
     }
 
     /// What he takes beside what is kept of him.
@@ -102,24 +94,21 @@ impl<L: Learned> Kept<L> {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.texts.num_bytes() + self.groups.num_bytes() + self.learned_bytes()
+        self.texts.num_bytes() + self.learned_bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_textless() && self.groups.num_bytes() == 0 && self.learned.is_none()
-    }
-
-    pub(crate) fn is_textless(&self) -> bool {
-        self.texts.documents.is_empty()
+        self.texts.documents.is_empty() && self.learned.is_none()
     }
 }
 
-/// The texts of one tenant, in the order in which they came, as one history; or as its tokens alone, to
-/// be [indexed](Self::index) at once.
+/// The texts of one tenant, in the order in which they came, as one history.
 #[derive(Debug, Default)]
-pub(crate) struct Texts<T = History> {
-    text: T,
+pub(crate) struct Texts {
+    text: History,
     documents: Vec<Document>,
+    /// How many documents were removed.
+    num_removed: u64,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
 }
@@ -130,7 +119,7 @@ struct Document {
     start: u32,
     end: u32,
     hash: u64,
-    last_use: AtomicU64,
+    group: GroupKey,
 }
 
 impl Document {
@@ -139,17 +128,40 @@ impl Document {
     }
 }
 
-impl<T: AsRef<[u32]>> Texts<T> {
-    /// The tokens of each document, and its last use.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64)> {
-        self.documents.iter().map(|document| {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            (self.tokens(document), last_use)
-        })
+impl Texts {
+    /// The tokens of each document, and its group.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
+        let documents = self.documents.iter();
+        documents.map(|document| (self.tokens(document), document.group))
+    }
+
+    /// The groups of the latest documents.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> + Clone {
+        let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
+        latest.map(|document| document.group)
+    }
+
+    /// How many documents were ever added.
+    pub(crate) fn num_added(&self) -> u64 {
+        self.num_removed + self.documents.len() as u64
+    }
+
+    /// The documents of a group that were added since there were `num_seen`, the latest first.
+    pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
+        let num_new = self.num_added().saturating_sub(num_seen);
+        let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
+        let new = self.documents.iter().rev().take(num_new);
+        let of_group = new.filter(move |document| document.group == group);
+        of_group.map(|document| self.tokens(document))
+    }
+
+    /// The tokens of all documents, boundaries not counted.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.text.tokens().len() - self.documents.len()
     }
 
     fn tokens(&self, document: &Document) -> &[u32] {
-        &self.text.as_ref()[document.range()]
+        &self.text.tokens()[document.range()]
     }
 
     /// The last of the documents whose tokens have this hash.
@@ -159,62 +171,16 @@ impl<T: AsRef<[u32]>> Texts<T> {
         found.map(document)
     }
 
-    /// Lists the document that ends where the text does now; a boundary follows.
-    fn enter(&mut self, hash: u64, last_use: u64) {
-        let documents = &mut self.documents;
-        let number = u32::try_from(documents.len()).expect("fewer than tokens");
-        let end = self.text.as_ref().len();
-        reserve(documents, 1);
-        documents.push(Document {
-            start: documents.last().map_or(0, |document| document.end + 1),
-            end: u32::try_from(end).expect("at most `MAX_BYTES`"),
-            hash,
-            last_use: last_use.into(),
-        });
-        self.by_hash
-            .replace(number, |number| documents[number as usize].hash);
-    }
-}
-
-impl Texts<Vec<u32>> {
-    pub(crate) fn push(&mut self, tokens: &[u32], hash: u64, last_use: u64) {
-        reserve(&mut self.text, tokens.len() + 1);
-        self.text.extend_from_slice(tokens);
-        self.enter(hash, last_use);
-        self.text.push(History::BOUNDARY);
-    }
-
-    pub(crate) fn index(self) -> Texts {
-        Texts {
-            text: History::of(self.text),
-            documents: self.documents,
-            by_hash: self.by_hash,
-        }
-    }
-}
-
-impl Texts {
     /// The most that a text takes beside its tokens, the spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
-    /// The most recently used ones, some two thirds of the tokens. O(tokens), in no more memory than
-    /// before.
+    /// A prompt is looked for in at most this many groups.
+    const MAX_GROUPS: usize = 1 << 14;
+
+    /// The latest ones, some two thirds of the tokens. O(tokens), in no more memory than before.
     pub(crate) fn without_oldest(self) -> Self {
-        let mut uses: Vec<(u64, usize)> = self
-            .documents()
-            .map(|(tokens, last_use)| (last_use, tokens.len() + 1))
-            .collect();
-        uses.sort_unstable();
-        let (mut num_removed, num_tokens) = (0, self.text.tokens().len());
-        let is_last = |&&(_, length): &&(u64, usize)| {
-            num_removed += length;
-            3 * num_removed >= num_tokens
-        };
-        let newest = uses
-            .iter()
-            .find(is_last)
-            .map_or(0, |&(last_use, _)| last_use);
-        self.without(|document| document.last_use.load(Ordering::Relaxed) <= newest)
+        let third = self.text.tokens().len().div_ceil(3);
+        self.without(|document| (document.start as usize) < third)
     }
 
     /// Those whose hash is none of these. O(tokens).
@@ -223,14 +189,14 @@ impl Texts {
     }
 
     fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
-        let (documents, mut kept) = (self.documents, Texts::default());
+        let (num_added, documents) = (self.num_added(), self.documents);
         let tokens = self.text.into_tokens();
+        let mut kept = Texts::default();
         for document in documents.into_iter().filter(|each| !is_removed(each)) {
-            let last_use = document.last_use.load(Ordering::Relaxed);
-            kept.push(&tokens[document.range()], document.hash, last_use);
+            kept.append(&tokens[document.range()], document.group);
         }
-        drop(tokens);
-        kept.index()
+        kept.num_removed = num_added - kept.documents.len() as u64;
+        kept
     }
 
     /// The tokens of the document of this hash.
@@ -244,48 +210,28 @@ impl Texts {
         documents.map(|document| document.hash).collect()
     }
 
-    /// The tokens of all documents, boundaries not counted.
-    pub(crate) fn num_tokens(&self) -> usize {
-        self.text.tokens().len() - self.documents.len()
-    }
-
-    /// Whether a document has just these tokens, whose hash is given; marks it as used.
-    pub(crate) fn touch_same(&self, tokens: &[u32], hash: u64, now: u64) -> bool {
-        let is_same = |document: &&Document| self.tokens(document) == tokens;
-        let found = self.find(hash).filter(is_same);
-        if let Some(document) = found {
-            document.last_use.fetch_max(now, Ordering::Relaxed);
-        }
-        found.is_some()
-    }
-
-    /// Marks the document at this position as used; a boundary belongs to none.
-    pub(crate) fn touch(&self, position: usize, now: u64) {
-        if let Some(document) = self.document_at(position) {
-            document.last_use.fetch_max(now, Ordering::Relaxed);
-        }
-    }
-
-    /// The hash of the document that holds this position.
-    pub(crate) fn hash_at(&self, position: usize) -> Option<u64> {
-        Some(self.document_at(position)?.hash)
-    }
-
-    fn document_at(&self, position: usize) -> Option<&Document> {
+    /// The group of the document that holds this position; a boundary belongs to none.
+    pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
         let after = |document: &Document| document.end as usize <= position;
-        let document = self.documents.get(self.documents.partition_point(after));
-        document.filter(|found| found.start as usize <= position)
+        let document = self.documents.get(self.documents.partition_point(after))?;
+        (document.start as usize <= position).then_some(document.group)
     }
 
-    /// Appends tokens to the document that has not ended.
-    pub(crate) fn append(&mut self, tokens: &[u32]) {
+    /// Appends a document.
+    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
         self.text.extend(tokens);
-    }
-
-    /// Ends the document whose last tokens were just appended, and all of whose tokens have this hash.
-    pub(crate) fn end_document(&mut self, hash: u64, last_use: u64) {
-        self.enter(hash, last_use);
+        let documents = &mut self.documents;
+        let number = saturating_u32(documents.len());
+        reserve(documents, 1);
+        documents.push(Document {
+            start: documents.last().map_or(0, |document| document.end + 1),
+            end: saturating_u32(self.text.tokens().len()),
+            hash: hash(tokens),
+            group,
+        });
         self.text.extend(&[History::BOUNDARY]);
+        self.by_hash
+            .replace(number, |number| documents[number as usize].hash);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

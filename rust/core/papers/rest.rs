@@ -1,15 +1,20 @@
 //! What followed the longest context suffix that is in a datastore? REST's drafts.
 
+use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session, draft_after};
-use crate::draft::token_tree::TokenTree;
-use crate::lookup::continuations::Samples;
+use crate::draft::token_tree::{Source, TokenTree};
+use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
-use crate::papers::continuation_trie::{ContinuationTrie, MAX_CONTINUATIONS, MAX_DEPTH};
+
+/// The most tokens of a continuation, and the most continuations of a draft.
+const MAX_DEPTH: usize = 1 << 10;
+const MAX_SAMPLES: usize = 1 << 16;
 
 /// How a [`RestSession`] drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,14 +46,14 @@ impl RestConfig {
     fn check(&self) -> Result<()> {
         check_match_lengths(self.max_match, self.min_match)?;
         check_limit("continuation", self.continuation, MAX_DEPTH)?;
-        check_limit("max_samples", self.max_samples, MAX_CONTINUATIONS)
+        check_limit("max_samples", self.max_samples, MAX_SAMPLES)
     }
 }
 
 /// One request that is drafted for from a datastore alone: REST (He et al., 2024).
 ///
-/// The continuations of the longest suffix of the context that occurs become a trie, whose most frequent
-/// nodes are the draft. Two things differ from the paper's program, as they cost it accepted tokens: the
+/// The most frequent nodes of the trie of what followed the longest suffix of the context that occurs
+/// are the draft. Two things differ from the paper's program, as they cost it accepted tokens: the
 /// continuations are an even sample of all occurrences, not the lexicographically first; and the nodes
 /// are the most frequent ones, exactly as many as asked for.
 #[derive(Debug, Clone)]
@@ -61,7 +66,7 @@ pub struct RestSession {
     longest_possible: usize,
     found: Match,
     samples: Samples,
-    trie: ContinuationTrie,
+    frontier: Frontier,
 }
 
 impl RestSession {
@@ -75,7 +80,7 @@ impl RestSession {
             longest_possible: 0,
             found: Match::default(),
             samples: Samples::default(),
-            trie: ContinuationTrie::default(),
+            frontier: Frontier::default(),
         })
     }
 }
@@ -100,7 +105,7 @@ impl Session for RestSession {
 
     /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
     ///
-    /// One lookup, `max_samples` continuations, and their trie; a few microseconds on 10⁸ tokens.
+    /// One lookup, `max_samples` continuations, and a search; a few microseconds on 10⁸ tokens.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let Self {
             datastore,
@@ -118,8 +123,7 @@ impl Session for RestSession {
         datastore
             .shards()
             .read_samples(found, length, max_samples, &[], samples);
-        self.trie.fill(samples);
-        Ok(limits.cut(self.trie.select(limits.max_nodes)))
+        Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
@@ -129,4 +133,74 @@ impl Session for RestSession {
     fn match_length(&self) -> usize {
         self.found.length
     }
+}
+
+/// The children of a tree's nodes that are no nodes themselves yet, each with its parent: the next node
+/// on top.
+///
+/// A child occurs no more often than its parent, so the order in which they leave is that of all nodes
+/// of the trie, most of which are never made.
+#[derive(Debug, Clone, Default)]
+struct Frontier(BinaryHeap<(Rank, i32)>);
+
+/// What decides which node comes first: its count descending, its depth ascending, and its first row
+/// ascending, which is the lexicographic order of paths.
+type Rank = u64;
+
+const ROW_BITS: u32 = MAX_SAMPLES.ilog2();
+const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
+
+impl Frontier {
+    /// The tree of the `max_nodes` most frequent beginnings of continuations that stand together where
+    /// they begin alike. A node's probability is its share of them.
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
+    fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
+        let num_rows = samples.rows.len();
+        let mut tree = TokenTree::with_capacity(max_nodes.min(samples.tokens.len()));
+        self.0.clear();
+        self.open(samples, 0..num_rows, 0, -1);
+        for place in (0..).take(max_nodes) {
+            let Some((rank, parent)) = self.0.pop() else {
+                break;
+            };
+            let (rows, depth) = place_of(rank);
+            let token = samples.row(rows.start)[depth - 1];
+            let prob = rows.len() as f32 / num_rows as f32;
+            tree.push(token, parent, prob, Source::Datastore);
+            self.open(samples, rows, depth, place);
+        }
+        tree
+    }
+
+    /// Adds the children of the node at `place`, that these rows go through down to `depth`.
+    fn open(&mut self, samples: &Samples, rows: Range<usize>, depth: usize, place: i32) {
+        let next = |row: &Row| samples.tokens[row.tokens.clone()].get(depth);
+        let mut first = rows.start;
+        for run in samples.rows[rows].chunk_by(|row, other| next(row) == next(other)) {
+            if next(&run[0]).is_some() {
+                self.0
+                    .push((rank(first..first + run.len(), depth + 1), place));
+            }
+            first += run.len();
+        }
+    }
+}
+
+/// The rank of the node of these rows.
+fn rank(rows: Range<usize>, depth: usize) -> Rank {
+    let count = rows.len() as u64;
+    let (depth, first) = (MAX_DEPTH - depth, MAX_SAMPLES - 1 - rows.start);
+    (count << DEPTH_BITS | depth as u64) << ROW_BITS | first as u64
+}
+
+/// The rows and the depth of the node of this rank.
+#[expect(clippy::cast_possible_truncation, reason = "what was joined fits")]
+fn place_of(rank: Rank) -> (Range<usize>, usize) {
+    let part = |shift: u32, bits: u32| (rank >> shift) as usize & ((1 << bits) - 1);
+    let start = MAX_SAMPLES - 1 - part(0, ROW_BITS);
+    let depth = MAX_DEPTH - part(ROW_BITS, DEPTH_BITS);
+    (
+        start..start + (rank >> (ROW_BITS + DEPTH_BITS)) as usize,
+        depth,
+    )
 }

@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use memmap2::Mmap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -46,6 +47,18 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     open().map_err(Error::io(path))
 }
 
+/// Maps a file to read it.
+#[expect(
+    unsafe_code,
+    reason = "a file can only be mapped by promising that it does not change"
+)]
+pub(crate) fn map(file: &File) -> io::Result<Mmap> {
+    // SAFETY: sections and snapshots are written under another name, renamed into place when they are
+    // complete, and never written again; what replaces one unlinks it, which leaves its mapping alone.
+    // Someone who edits the file in place changes bytes that are only ever read with checks.
+    unsafe { Mmap::map(file) }
+}
+
 /// The content of a file, but not more than `max_bytes` and one.
 pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
@@ -81,7 +94,8 @@ pub(crate) fn make_private(folder: &Path) -> Result<()> {
 /// refused: whoever put them there would choose what is overwritten, or read it.
 pub(crate) fn open_private(path: &Path) -> Result<File> {
     let mut options = File::options();
-    options.write(true).create(true).truncate(false);
+    options.read(true).write(true);
+    options.create(true).truncate(false);
     #[cfg(unix)]
     {
         use rustix::fs::OFlags;

@@ -1,6 +1,6 @@
 //! Which files make up a datastore, and what was it built from?
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
 use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
-use crate::storage::section::{
-    self, KEY_LEN, KEY_STRIDE, Kind, Place, SectionManifest, position_bits,
-};
+use crate::storage::section::{self, KEY_LEN, KEY_STRIDE, Kind, Section, TAIL_LEN, position_bits};
 use crate::storage::token_array::TokenWidth;
 
 /// The largest vocabulary: with its separator it fits 24 bits.
@@ -76,12 +74,6 @@ pub struct ShardEntry {
 impl ShardEntry {
     pub(crate) fn folder(&self, datastore: &Path) -> PathBuf {
         datastore.join(folder_name(&self.id))
-    }
-
-    /// Where a section of it belongs.
-    pub(crate) fn place(&self, kind: Kind) -> Place {
-        let shard_id = u128::from_str_radix(&self.id, 16).unwrap_or_default();
-        Place { shard_id, kind }
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -232,16 +224,13 @@ pub struct ShardManifest {
     pub vocab_size: u32,
     /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// The tokens themselves.
-    pub tokens: SectionManifest,
-    /// The suffix array.
-    pub suffixes: SectionManifest,
-    /// The number of suffixes below each first token.
-    pub firsts: SectionManifest,
-    /// The first tokens of every 256th suffix.
-    pub keys: SectionManifest,
-    /// The ends of the documents.
-    pub documents: SectionManifest,
+    /// All tokens, separators included.
+    pub num_tokens: u64,
+    /// All documents.
+    pub num_documents: u64,
+    /// The xxh3-64 of the sections: the tokens themselves, the suffix array, the number of suffixes below
+    /// each first token, the first tokens of every 256th suffix, and the ends of the documents.
+    pub checksums: [u64; 5],
 }
 
 impl ShardManifest {
@@ -262,7 +251,7 @@ impl ShardManifest {
             (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
         };
         if !is_of(manifest) || shard.entry() != *entry {
-            return Err(Error::Mismatch(path));
+            return Err(Error::corrupt(&path, "it is not what the manifest says"));
         }
         Ok(shard)
     }
@@ -273,12 +262,13 @@ impl ShardManifest {
         sealed.filter(|sealed| sealed.check().is_ok())
     }
 
-    /// Writes the headers of the sections in `folder` and, when all of it is on the disk,
-    /// `shard.json`: a shard that has it is complete.
+    /// Writes `shard.json` once the sections in `folder` are on the disk: a shard that has it is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
-        let entry = self.entry();
-        for (kind, section) in self.sections() {
-            section::stamp(folder, entry.place(kind), section)?;
+        for kind in Kind::ALL {
+            let path = folder.join(kind.file_name());
+            let file = File::options().write(true).open(&path);
+            let synced = file.and_then(|file| file.sync_all());
+            synced.map_err(Error::io(&path))?;
         }
         write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
     }
@@ -292,9 +282,8 @@ impl ShardManifest {
             fs::remove_dir_all(to).map_err(Error::io(to))?; // a kill has left it
         }
         fs::create_dir(to).map_err(Error::io(to))?;
-        let entry = self.entry();
-        for (kind, section) in self.sections() {
-            section::link(from, to, entry.place(kind), section)?;
+        for kind in Kind::ALL {
+            section::link(&self.open(from, kind)?, to, kind)?;
         }
         write_whole(&to.join(SHARD_FILE_NAME), &to_json(self))
     }
@@ -302,24 +291,37 @@ impl ShardManifest {
     /// How a datastore lists this shard.
     pub(crate) fn entry(&self) -> ShardEntry {
         let text = to_json(self);
-        let sections = self.sections();
-        let num_bytes = sections.iter().map(|(_, section)| section.file_len());
+        let lengths = Kind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
         ShardEntry {
             id: format!("{:032x}", xxh3_128(text.as_bytes())),
-            num_tokens: self.tokens.count,
-            num_documents: self.documents.count,
-            num_bytes: num_bytes.sum::<u64>() + text.len() as u64,
+            num_tokens: self.num_tokens,
+            num_documents: self.num_documents,
+            num_bytes: lengths.iter().sum::<u64>() + text.len() as u64,
         }
     }
 
-    pub(crate) fn sections(&self) -> [(Kind, &SectionManifest); 5] {
-        [
-            (Kind::Tokens, &self.tokens),
-            (Kind::Suffixes, &self.suffixes),
-            (Kind::Firsts, &self.firsts),
-            (Kind::Keys, &self.keys),
-            (Kind::Documents, &self.documents),
-        ]
+    /// Maps a section of this shard in its folder.
+    pub(crate) fn open(&self, folder: &Path, kind: Kind) -> Result<Section> {
+        let checksum = self.checksums[kind as usize];
+        Section::open(folder, kind, self.num_bytes(kind), checksum)
+    }
+
+    /// The length of a section's payload.
+    fn num_bytes(&self, kind: Kind) -> u64 {
+        let token = self.token_width().num_bytes() as u64;
+        match kind {
+            Kind::Tokens => self.num_tokens * token,
+            Kind::Suffixes => {
+                let bits = position_bits(self.num_tokens);
+                (self.num_tokens * u64::from(bits)).div_ceil(8)
+            }
+            Kind::Firsts => 4 * (u64::from(self.vocab_size) + 2),
+            Kind::Keys => {
+                let num_keys = self.num_tokens.div_ceil(KEY_STRIDE as u64);
+                num_keys * KEY_LEN as u64 * token
+            }
+            Kind::Documents => 8 * self.num_documents,
+        }
     }
 
     pub(crate) fn token_width(&self) -> TokenWidth {
@@ -330,34 +332,14 @@ impl ShardManifest {
     fn check(&self) -> Checked {
         fits(self.format == SHARD_FORMAT, "it is not that of a shard")?;
         check_tokens(self.vocab_size, self.separator)?;
-        let n = self.tokens.count;
         fits(
-            (1..=MAX_SHARD_TOKENS).contains(&n),
+            (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens),
             "it has no usable number of tokens",
         )?;
         fits(
-            (1..=n).contains(&self.documents.count),
+            (1..=self.num_tokens).contains(&self.num_documents),
             "it has too many documents",
-        )?;
-        let sections = self.sections();
-        let sizes = sections.map(|(_, section)| (section.element_bits, section.count));
-        fits(sizes == self.sizes(n), "its sections differ")?;
-        let lengths = sections.map(|(_, section)| section.num_bytes);
-        let expected = sizes.map(|(bits, count)| count.saturating_mul(bits.into()).div_ceil(8));
-        fits(lengths == expected, "the length of a section is wrong")
-    }
-
-    /// The element bits and counts of the sections.
-    fn sizes(&self, num_tokens: u64) -> [(u16, u64); 5] {
-        let token_bits = self.token_width().bits();
-        let num_keys = num_tokens.div_ceil(KEY_STRIDE as u64);
-        [
-            (token_bits, num_tokens),
-            (position_bits(num_tokens), num_tokens),
-            (32, u64::from(self.vocab_size) + 2),
-            (token_bits, num_keys * KEY_LEN as u64),
-            (64, self.documents.count),
-        ]
+        )
     }
 }
 

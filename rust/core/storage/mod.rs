@@ -10,4 +10,4 @@ pub(crate) mod token_array;
 pub use manifest::{
     MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
 };
-pub use section::{FORMAT_VERSION, SectionManifest};
+pub use section::FORMAT_VERSION;

@@ -1,32 +1,25 @@
 //! What does a file of a datastore look like?
 //!
-//! A section is one little-endian array, written once and then mapped: a header of 64 bytes, zeros up
-//! to a page, the elements, and eight zero bytes, so that any element can be read as part of eight.
-//! `docs/FORMAT.md` has every byte.
+//! A section is one little-endian array, written once and then mapped: the elements, and eight zero
+//! bytes, so that any element can be read as part of eight. Its length follows from what `shard.json`
+//! says, which has its checksum. `docs/FORMAT.md` has every byte.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
-use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
 use crate::storage::files::{self, create_anew, is_ours};
 
 /// The format version that is written and read.
-pub const FORMAT_VERSION: u16 = 3;
+pub const FORMAT_VERSION: u16 = 4;
 
-const MAGIC: [u8; 8] = *b"SPECDS\0\x01";
-const ENDIAN_MARK: u32 = 0x0102_0304;
-const HEADER_LEN: usize = 64;
-const PAYLOAD_OFFSET: usize = 4096;
-const TAIL_LEN: usize = 8;
-
-/// No page is smaller.
-const PAGE_LEN: usize = 4096;
+/// The zero bytes after the elements.
+pub(crate) const TAIL_LEN: usize = 8;
 
 /// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
 /// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
@@ -45,14 +38,22 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
 /// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Tokens = 1,
-    Suffixes = 2,
-    Firsts = 3,
-    Keys = 4,
-    Documents = 5,
+    Tokens,
+    Suffixes,
+    Firsts,
+    Keys,
+    Documents,
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Tokens,
+        Self::Suffixes,
+        Self::Firsts,
+        Self::Keys,
+        Self::Documents,
+    ];
+
     pub(crate) fn file_name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens.bin",
@@ -62,50 +63,6 @@ impl Kind {
             Self::Documents => "documents.bin",
         }
     }
-}
-
-/// The size and checksum of a section, as the manifest and the section's header state it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SectionManifest {
-    /// The size of an element in bits.
-    pub element_bits: u16,
-    /// The number of elements.
-    pub count: u64,
-    /// The length of the payload in bytes.
-    pub num_bytes: u64,
-    /// The xxh3-64 of the payload.
-    pub xxh3: u64,
-}
-
-impl SectionManifest {
-    /// The length of the file that holds the section, in bytes.
-    pub fn file_len(&self) -> u64 {
-        self.num_bytes
-            .saturating_add((PAYLOAD_OFFSET + TAIL_LEN) as u64)
-    }
-}
-
-/// Where a section belongs: files of other shards are refused.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) shard_id: u128,
-    pub(crate) kind: Kind,
-}
-
-fn encode(place: Place, section: &SectionManifest) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    header[0..8].copy_from_slice(&MAGIC);
-    header[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-    header[10..12].copy_from_slice(&(place.kind as u16).to_le_bytes());
-    header[12..16].copy_from_slice(&ENDIAN_MARK.to_le_bytes());
-    header[16..32].copy_from_slice(&place.shard_id.to_be_bytes());
-    header[32..40].copy_from_slice(&section.count.to_le_bytes());
-    header[40..48].copy_from_slice(&section.num_bytes.to_le_bytes());
-    header[48..56].copy_from_slice(&section.xxh3.to_le_bytes());
-    header[56..58].copy_from_slice(&section.element_bits.to_le_bytes());
-    let checksum = xxh3_64(&header[..60]).to_le_bytes();
-    header[60..64].copy_from_slice(&checksum[..4]);
-    header
 }
 
 /// Whether a file is of the version that is read.
@@ -133,73 +90,53 @@ pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()>
     })
 }
 
-/// Says why a header is not the expected one; what is wrong with the file itself comes first.
-fn check_header(path: &Path, found: &[u8; HEADER_LEN], expected: &[u8; HEADER_LEN]) -> Result<()> {
-    if found[0..8] != MAGIC {
-        return Err(Error::corrupt(path, "it is not a section file"));
-    }
-    check_version(path, u16::from_le_bytes([found[8], found[9]]).into())?;
-    if found[60..64] != xxh3_64(&found[..60]).to_le_bytes()[..4] {
-        return Err(Error::Checksum(path.to_owned()));
-    }
-    if found != expected {
-        return Err(Error::Mismatch(path.to_owned()));
-    }
-    Ok(())
-}
-
 /// A mapped section file.
 #[derive(Debug)]
 pub(crate) struct Section {
     path: PathBuf,
     map: Mmap,
-    payload_end: usize,
-    xxh3: u64,
+    num_bytes: usize,
+    pub(crate) xxh3: u64,
 }
 
 impl Section {
-    /// Maps a section of a finished datastore. O(1): the payload is not read.
-    pub(crate) fn open(folder: &Path, place: Place, section: &SectionManifest) -> Result<Self> {
-        let path = folder.join(place.kind.file_name());
-        let map = map(&path)?;
-        if let Some(header) = map.first_chunk() {
-            check_header(&path, header, &encode(place, section))?;
-        }
-        Self::new(path, map, section)
-    }
-
-    /// Maps a section that was just written and has no header yet.
-    pub(crate) fn reopen(folder: &Path, kind: Kind, section: &SectionManifest) -> Result<Self> {
+    /// Maps a section of a shard in this folder. O(1): the payload is not read.
+    pub(crate) fn open(folder: &Path, kind: Kind, num_bytes: u64, xxh3: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
-        Self::new(path, map, section)
-    }
-
-    fn new(path: PathBuf, map: Mmap, section: &SectionManifest) -> Result<Self> {
-        check_length(&path, section.file_len(), map.len() as u64)?;
-        let payload_end = map.len() - TAIL_LEN;
-        let padding = [&map[HEADER_LEN..PAYLOAD_OFFSET], &map[payload_end..]];
-        if padding
-            .iter()
-            .any(|bytes| bytes.iter().any(|&byte| byte != 0))
-        {
+        let length = num_bytes.saturating_add(TAIL_LEN as u64);
+        check_length(&path, length, map.len() as u64)?;
+        if !map.ends_with(&[0; TAIL_LEN]) {
             return Err(Error::corrupt(&path, "its padding is not zero"));
         }
         Ok(Self {
             path,
+            num_bytes: map.len() - TAIL_LEN,
             map,
-            payload_end,
-            xxh3: section.xxh3,
+            xxh3,
+        })
+    }
+
+    /// Maps the first bytes of a section that is being written.
+    pub(crate) fn begun(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
+        let path = folder.join(kind.file_name());
+        let map = map(&path)?;
+        check_length(&path, num_bytes, num_bytes.min(map.len() as u64))?;
+        Ok(Self {
+            path,
+            map,
+            num_bytes: usize::try_from(num_bytes).unwrap_or(0),
+            xxh3: 0,
         })
     }
 
     pub(crate) fn payload(&self) -> &[u8] {
-        &self.map[PAYLOAD_OFFSET..self.payload_end]
+        &self.map[..self.num_bytes]
     }
 
     /// The payload and the eight zero bytes after it.
     pub(crate) fn padded_payload(&self) -> &[u8] {
-        &self.map[PAYLOAD_OFFSET..]
+        &self.map
     }
 
     /// Tells the system whether what is read lies anywhere, where that can be told: else a lookup in a
@@ -225,29 +162,15 @@ impl Section {
         let length = end.saturating_sub(bytes.start);
         #[cfg(unix)]
         if length > 0 {
-            let (advice, start) = (memmap2::Advice::WillNeed, PAYLOAD_OFFSET + bytes.start);
+            let (advice, start) = (memmap2::Advice::WillNeed, bytes.start);
             let _ = self.map.advise_range(advice, start, length);
         }
         let _ = length;
     }
 
-    /// Brings the section into memory: what the system does not do at once is read here.
-    pub(crate) fn warm(&self) -> Result<()> {
-        #[cfg(target_os = "linux")]
-        if self.map.advise(memmap2::Advice::PopulateRead).is_ok() {
-            return Ok(());
-        }
-        #[cfg(unix)]
-        self.map
-            .advise(memmap2::Advice::WillNeed)
-            .map_err(Error::io(&self.path))?;
-        std::hint::black_box(
-            self.map
-                .iter()
-                .step_by(PAGE_LEN)
-                .fold(0, |sum, byte| sum ^ byte),
-        );
-        Ok(())
+    /// Brings the section into memory.
+    pub(crate) fn warm(&self) {
+        std::hint::black_box(xxh3_64(self.payload()));
     }
 
     /// Reads the whole payload and compares its checksum.
@@ -264,24 +187,14 @@ impl Section {
     }
 }
 
-#[expect(
-    unsafe_code,
-    reason = "a file can only be mapped by promising that it does not change"
-)]
 fn map(path: &Path) -> Result<Mmap> {
-    let file = files::open(path)?;
-    // SAFETY: a section is written in a private folder, renamed into place when it is complete, and
-    // never written again; an overwritten datastore is unlinked, which leaves its mapping alone.
-    // Someone who edits the file in place changes bytes that are only ever read with checks.
-    unsafe { Mmap::map(&file) }.map_err(Error::io(path))
+    files::map(&files::open(path)?).map_err(Error::io(path))
 }
 
-/// Writes one section file: payload now, header once the whole datastore is known.
+/// Writes one section file.
 pub(crate) struct SectionWriter {
     path: PathBuf,
     file: BufWriter<File>,
-    hasher: Xxh3,
-    num_bytes: u64,
 }
 
 impl SectionWriter {
@@ -289,45 +202,28 @@ impl SectionWriter {
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;
-        let mut file = BufWriter::with_capacity(1 << 16, file);
-        file.write_all(&[0; PAYLOAD_OFFSET])
-            .map_err(Error::io(&path))?;
-        Ok(Self {
-            path,
-            file,
-            hasher: Xxh3::new(),
-            num_bytes: 0,
-        })
+        Ok(Self::new(path, file))
     }
 
     /// Goes on after the first `num_bytes` of a payload that was written before; what lies behind
-    /// them is cut off. O(`num_bytes`).
+    /// them is cut off.
     pub(crate) fn resume(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
-        let length = PAYLOAD_OFFSET as u64 + num_bytes;
         let open = || {
-            let mut file = File::options().read(true).write(true).open(&path)?;
-            let found = file.metadata()?.len();
-            file.set_len(length)?;
-            file.seek(SeekFrom::Start(PAYLOAD_OFFSET as u64))?;
-            let mut hasher = Xxh3::new();
-            let mut bytes = vec![0; 1 << 20];
-            loop {
-                let count = file.read(&mut bytes)?;
-                if count == 0 {
-                    return Ok((file, hasher, found));
-                }
-                hasher.update(&bytes[..count]);
-            }
+            let mut file = File::options().write(true).open(&path)?;
+            let found = file.metadata()?.len().min(num_bytes);
+            file.set_len(found)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok((file, found))
         };
-        let (file, hasher, found) = open().map_err(Error::io(&path))?;
-        check_length(&path, length, found.min(length))?;
-        Ok(Self {
-            path,
-            file: BufWriter::with_capacity(1 << 16, file),
-            hasher,
-            num_bytes,
-        })
+        let (file, found) = open().map_err(Error::io(&path))?;
+        check_length(&path, num_bytes, found)?;
+        Ok(Self::new(path, file))
+    }
+
+    fn new(path: PathBuf, file: File) -> Self {
+        let file = BufWriter::with_capacity(1 << 16, file);
+        Self { path, file }
     }
 
     /// Waits until what was written is on the disk.
@@ -339,68 +235,36 @@ impl SectionWriter {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.hasher.update(bytes);
-        self.num_bytes += bytes.len() as u64;
         self.file.write_all(bytes).map_err(Error::io(&self.path))
     }
 
-    pub(crate) fn finish(mut self, element_bits: u16, count: u64) -> Result<SectionManifest> {
-        self.file
-            .write_all(&[0; TAIL_LEN])
-            .map_err(Error::io(&self.path))?;
+    /// Ends the payload, reads it once for its checksum, and maps it.
+    pub(crate) fn finish(mut self) -> Result<Section> {
+        self.write(&[0; TAIL_LEN])?;
         self.file.flush().map_err(Error::io(&self.path))?;
-        let (num_bytes, xxh3) = (self.num_bytes, self.hasher.digest());
-        Ok(SectionManifest {
-            element_bits,
-            count,
+        let map = map(&self.path)?;
+        let num_bytes = map.len() - TAIL_LEN;
+        Ok(Section {
+            xxh3: xxh3_64(&map[..num_bytes]),
+            path: self.path,
+            map,
             num_bytes,
-            xxh3,
         })
     }
 }
 
-/// Reads a section from the first byte of its payload on, finished or not.
-pub(crate) fn payload_reader(folder: &Path, kind: Kind) -> Result<BufReader<File>> {
-    let path = folder.join(kind.file_name());
-    let mut file = files::open(&path)?;
-    let start = SeekFrom::Start(PAYLOAD_OFFSET as u64);
-    file.seek(start).map_err(Error::io(&path))?;
-    Ok(BufReader::with_capacity(1 << 18, file))
-}
-
-/// Puts a section of the shard in `from` into the folder `to`: a link to a file of this user, which
-/// no other can change later; else a copy, if it is what was written.
-pub(crate) fn link(from: &Path, to: &Path, place: Place, section: &SectionManifest) -> Result<()> {
-    let name = place.kind.file_name();
-    let path = from.join(name);
-    let found = fs::symlink_metadata(&path).map_err(Error::io(&path))?;
-    if found.is_file() && is_ours(&found) && fs::hard_link(&path, to.join(name)).is_ok() {
+/// Puts a section of a shard into the folder `to` as well: a link to a file of this user, which no other
+/// can change later; else a copy, if it is what was written.
+pub(crate) fn link(section: &Section, to: &Path, kind: Kind) -> Result<()> {
+    let (path, to) = (&section.path, to.join(kind.file_name()));
+    let found = fs::symlink_metadata(path).map_err(Error::io(path))?;
+    if found.is_file() && is_ours(&found) && fs::hard_link(path, &to).is_ok() {
         return Ok(());
     }
-    let mut payload = payload_reader(from, place.kind)?.take(section.num_bytes);
-    let mut copy = SectionWriter::create(to, place.kind)?;
-    loop {
-        let bytes = payload.fill_buf().map_err(Error::io(&path))?;
-        if bytes.is_empty() {
-            break;
-        }
-        copy.write(bytes)?;
-        let length = bytes.len();
-        payload.consume(length);
-    }
-    if copy.finish(section.element_bits, section.count)? != *section {
-        return Err(Error::Checksum(path));
-    }
-    stamp(to, place, section)
-}
-
-/// Writes the header of a finished section and waits until the whole file is on the disk.
-pub(crate) fn stamp(folder: &Path, place: Place, section: &SectionManifest) -> Result<()> {
-    let path = folder.join(place.kind.file_name());
-    let write = || {
-        let mut file = File::options().write(true).open(&path)?;
-        file.write_all(&encode(place, section))?;
+    section.verify()?;
+    let copied = create_anew(&to).and_then(|mut file| {
+        file.write_all(&section.map)?;
         file.sync_all()
-    };
-    write().map_err(Error::io(&path))
+    });
+    copied.map_err(Error::io(&to))
 }

@@ -29,13 +29,6 @@ impl TokenWidth {
         }
     }
 
-    pub(crate) fn bits(self) -> u16 {
-        match self {
-            Self::Two => 16,
-            Self::Three => 24,
-        }
-    }
-
     /// The tokens that are stored as `bytes`.
     pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
         let stored = bytes.chunks_exact(self.num_bytes());

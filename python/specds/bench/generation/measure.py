@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specds.demo.measure import timed
+import torch
+
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from specds.bench.generation.requests import Batch
-    from specds.bench.generation.ways import Target, Way
-
-
-@dataclass(frozen=True)
-class Mode:
-    """How tokens are chosen: a name and keyword arguments of `model.generate`."""
-
-    name: str
-    settings: dict[str, Any]
+    from specds.bench.generation.ways import Batch, Result, Target, Way
 
 
 @dataclass
@@ -30,19 +23,27 @@ class Run:
     """One way once over all requests.
 
     Attributes:
-        seconds: Time of the calls, prefill included.
-        texts: The new tokens of each request.
-        calls: The statistics of each call of our loop; of `model.generate` there are none.
+        seconds: Time of each call, prefill included.
+        results: What each gave.
     """
 
-    seconds: float = 0.0
-    texts: list[list[int]] = field(default_factory=list)
-    calls: list[GenerationStats] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """The new tokens of each request."""
+        return [text for result in self.results for text in result.token_ids]
+
+    @property
+    def calls(self) -> list[GenerationStats]:
+        """The statistics of each call of our loop; of `model.generate` there are none."""
+        return [result.stats for result in self.results if result.stats is not None]
 
     @property
     def tokens_per_s(self) -> float:
         """New tokens a second."""
-        return sum(map(len, self.texts)) / self.seconds
+        return sum(map(len, self.texts)) / sum(self.seconds)
 
     @property
     def stats(self) -> GenerationStats:
@@ -75,20 +76,22 @@ class Plan:
     Attributes:
         target: The model.
         ways: Baselines and drafters.
-        modes: How tokens are chosen.
+        modes: How tokens are chosen: keyword arguments of `model.generate`, by name.
         batches: The calls, by size of batch.
         runs: How often each call is made.
         seed: Every way starts a call from the same state of the random generator.
         warm_memory: Whether one drafter serves all calls of a run; no run profits from another.
+        warm_up: What is different in calls that warm up.
     """
 
     target: Target
     ways: Sequence[Way]
-    modes: Sequence[Mode]
+    modes: Mapping[str, dict[str, Any]]
     batches: dict[int, list[Batch]]
     runs: int
     seed: int
-    warm_memory: bool
+    warm_memory: bool = True
+    warm_up: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_queue(self) -> bool:
@@ -110,12 +113,26 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
     cells = []
     for size, batches in plan.batches.items():
         refused = _warm_up(plan, batches)
-        for mode in plan.modes:
-            found = [Cell(mode.name, size, way, reason=refused.get(way)) for way in plan.ways]
+        for mode, settings in plan.modes.items():
+            found = [Cell(mode, size, way, reason=refused.get(way)) for way in plan.ways]
             running = [cell for cell in found if cell.reason is None]
-            _measure_cells(plan, running, mode.settings, partial(progress, mode.name))
+            _measure_cells(plan, running, settings, partial(progress, mode))
             cells += found
     return cells
+
+
+def batches_of(prompts: Sequence[list[int]], size: int) -> list[Batch]:
+    """Cuts prompts into batches of `size`; an incomplete last batch is left out.
+
+    Single prompts keep their order. Larger batches are made of prompts of about the same length.
+    """
+    if len(prompts) < size:
+        raise ValueError(
+            f"{len(prompts)} prompts make no batch of {size}: give more prompts, or a smaller "
+            "--batch"
+        )
+    ordered = sorted(prompts, key=len) if size > 1 else prompts
+    return [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
 
 
 def _measure_cells(
@@ -138,14 +155,14 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
     The longest sizes the static cache, so nothing is compiled again later. Where passes are
     recorded as CUDA graphs, our loop does all calls, as drafts need passes of many sizes.
     """
-    ordered = sorted(batches, key=lambda batch: batch.length, reverse=True)
+    ordered = sorted(batches, key=lambda batch: max(map(len, batch)), reverse=True)
     refused: dict[Way, str] = {}
     for way in plan.ways:
         chosen = ordered if way.is_ours and plan.has_queue else [ordered[0], ordered[-1]]
         try:
             call = way.start()
-            for mode, batch in product(plan.modes, chosen):
-                call(batch, mode.settings)
+            for settings, batch in product(plan.modes.values(), chosen):
+                call(batch, {**settings, **plan.warm_up})
         except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
             refused[way] = " ".join(str(error).split()) or type(error).__name__
     return refused
@@ -162,8 +179,27 @@ def _run(
         progress()
         for start, call, run in zip(starts, calls, runs, strict=True):
             result, seconds = timed(plan.seed + place, device, call or start(), batch, settings)
-            run.seconds += seconds
-            run.texts += result.token_ids
-            if result.stats is not None:
-                run.calls.append(result.stats)
+            run.seconds.append(seconds)
+            run.results.append(result)
     return runs
+
+
+def timed(
+    seed: int, device: torch.device, run: Callable[..., Any], *arguments: Any, **settings: Any
+) -> tuple[Any, float]:
+    """What a call gives, and its seconds until the device has nothing left to do.
+
+    The call starts from a state of torch's random generator that `seed` names.
+    """
+    torch.manual_seed(seed)
+    synchronise(device)
+    started = perf_counter()
+    result = run(*arguments, **settings)
+    synchronise(device)
+    return result, perf_counter() - started
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done what is in its queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -72,24 +72,22 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-_COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
-
-
 def _drafting(cell: Cell, plain: Cell | None) -> Row:
-    if not cell.way.is_ours or cell.profile is None:
-        none = "nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward"
-        return dict.fromkeys((*_COUNTS, *none))
-    stats, profile = sum((run.stats for run in cell.runs), GenerationStats()), cell.profile.stats
-    shares = dict(profile.shares)
-    cost = _pass_cost(cell, plain)
-    return {
-        **{name: getattr(stats, name) for name in _COUNTS},
+    """What came of drafts; all null where our loop did not run."""
+    is_known = cell.way.is_ours and cell.profile is not None
+    stats = sum((run.stats for run in cell.runs), GenerationStats())
+    profile = cell.profile.stats if cell.profile is not None else stats
+    counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
+    shares, cost = dict(profile.shares), _pass_cost(cell, plain)
+    figures = {
+        **{name: getattr(stats, name) for name in counts},
         "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
         "pass_cost": cost,
         "expected_speed_up": stats.mean_acceptance_length / cost if cost else None,
         "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
         "outside_forward": _outside_forward(profile),
     }
+    return figures if is_known else dict.fromkeys(figures)
 
 
 def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specds._core import Datastore, __version__
-from specds.bench.generation.measure import Mode, Plan, measure
+from specds.bench.engines import check_names, engines_of
+from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.requests import batches, held_out_requests, requests_of
 from specds.bench.generation.ways import (
     BASELINES,
     Target,
@@ -25,9 +25,8 @@ from specds.bench.generation.ways import (
 from specds.bench.harness import circumstances, open_datastores, silent
 from specds.bench.options import MODES
 from specds.bench.transcripts import read_files
-from specds.demo.held_out import build_stdlib
-from specds.drafters import DrafterInputs, DrafterName, read_weights, require_inputs
-from specds.hierarchy.config import drafter_name
+from specds.demo.held_out import build_stdlib, prompts
+from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.generation.requests import Request
     from specds.bench.harness import Document, Progress
     from specds.bench.options import GenerateOptions
 
@@ -69,9 +67,7 @@ def check(options: GenerateOptions) -> None:
     _check_known("mode", options.modes, MODES)
     require_verification(options.verification)
     given = bool(options.datastores) or options.is_demo
-    for name in map(drafter_name, options.drafters):
-        if isinstance(name, DrafterName):
-            require_inputs(name, datastore=given, model=True)
+    check_names(options.drafters, datastore=given, model=True)
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -102,12 +98,12 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
             datastores[0].warm()
         for datastore in datastores:
             check_tokenizer(datastore, tokenizer)
-        requests = _requests(options, model, tokenizer)
+        chosen = _prompts(options, model, tokenizer)
         target = Target(model, options.verification)
         inputs = DrafterInputs(
             model=model, tokenizer=tokenizer, weights=read_weights(options.weights)
         )
-        names = [drafter_name(name) for name in options.drafters]
+        engines = engines_of(options.drafters, datastores, inputs)
         baselines = options.baselines
         if baselines is None:
             baselines = usual_baselines(model.device)
@@ -115,10 +111,10 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
             target,
             [
                 *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(names, inputs, options.budgets, datastores, target, stack),
+                *drafter_ways(engines, options.budgets, target, stack),
             ],
             _modes(options),
-            {size: batches(requests, size) for size in options.batches},
+            {size: batches_of(chosen, size) for size in options.batches},
             options.runs,
             options.seed,
             options.warm_memory,
@@ -127,28 +123,30 @@ def run_generate(options: GenerateOptions, progress: Progress = silent) -> Docum
     return {**circumstances(), **_about(options, model), "rows": rows_of(cells)}
 
 
-def _requests(
+def _prompts(
     options: GenerateOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> list[Request]:
-    if options.is_demo:
+) -> list[list[int]]:
+    if options.is_demo:  # of modules that the demo's models and its datastore have not seen
         count = options.limit or max(USUAL_PROMPTS, *options.batches)
-        return held_out_requests(tokenizer, count, options.seed, options.max_new_tokens)
+        return [tokenizer(each.text)["input_ids"] for each in prompts(count, seed=options.seed)]
     known = int(model.config.get_text_config(decoder=True).vocab_size)
     recorded = read_files(options.transcripts, tokenizer, options.limit)
-    requests = requests_of(recorded, options.max_new_tokens)
-    largest = max(max(request.prompt_ids) for request in requests)
+    chosen: list[list[int]] = [each.prompt_ids.tolist() for each in recorded]
+    largest = max(map(max, chosen))
     if largest >= known:
         raise ValueError(
             f"a prompt holds token {largest}, the model has {known}: take a model of the same "
             "tokenizer"
         )
-    return requests
+    return chosen
 
 
-def _modes(options: GenerateOptions) -> list[Mode]:
+def _modes(options: GenerateOptions) -> dict[str, dict[str, Any]]:
     sampled = {"do_sample": True, "temperature": options.temperature, "top_k": 0, "top_p": 1.0}
     settings: dict[str, dict[str, Any]] = {"greedy": {"do_sample": False}, "sampled": sampled}
-    return [Mode(name, settings[name]) for name in options.modes]
+    return {
+        name: {**settings[name], "max_new_tokens": options.max_new_tokens} for name in options.modes
+    }
 
 
 def _about(options: GenerateOptions, model: PreTrainedModel) -> Document:

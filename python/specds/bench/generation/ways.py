@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from transformers import CompileConfig
 
-from specds.bench.engines import Engine, engines_of
-from specds.drafters import DrafterName, PromptLookupDrafter, make_drafter
+from specds.drafters import PromptLookupDrafter
 from specds.generation import generate
-from specds.hierarchy.config import HierarchyName
-from specds.hierarchy.drafter import HierarchyDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import Datastore
-    from specds.bench.generation.requests import Batch
-    from specds.drafters import Drafter, DrafterInputs
+    from specds.bench.engines import Engine
+    from specds.drafters import Drafter
     from specds.stats import GenerationStats
 
 PLAIN = "plain"
@@ -39,11 +35,16 @@ prompt.
 """
 
 
+Batch: TypeAlias = "Sequence[list[int]]"
+"""Prompts that are completed in one call, as token ids."""
+
+
 class Result(NamedTuple):
-    """The new tokens of each prompt, and the statistics if our loop ran."""
+    """The new tokens of each prompt, and if our loop ran its statistics, and what was drafted."""
 
     token_ids: list[list[int]]
     stats: GenerationStats | None = None
+    drafted: Sequence[list[bool]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +78,9 @@ class Target:
 
     def inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompts padded on the left, int64 `(num_rows, length)`, and their mask."""
-        prompts = [request.prompt_ids for request in batch.requests]
-        length = max(map(len, prompts))
-        ids = [[0] * (length - len(prompt)) + prompt for prompt in prompts]
-        mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        length = max(map(len, batch))
+        ids = [[0] * (length - len(prompt)) + prompt for prompt in batch]
+        mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in batch]
         device = self.model.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
@@ -110,11 +110,11 @@ def own_calls(
             budget=budget,
             verification=target.verification,
             attention_mask=mask,
-            max_new_tokens=batch.num_tokens,
             pad_token_id=0,
             **settings,
         )
-        return Result(target.emitted(output.sequences, ids.shape[1]), output.stats)
+        emitted = target.emitted(output.sequences, ids.shape[1])
+        return Result(emitted, output.stats, output.drafted_by_row)
 
     return call
 
@@ -136,9 +136,7 @@ def baseline_way(name: str, target: Target) -> Way:
     def call(batch: Batch, settings: dict[str, Any]) -> Result:
         ids, mask = target.inputs(batch)
         given = arguments[name] | settings
-        sequences = run(
-            ids, attention_mask=mask, max_new_tokens=batch.num_tokens, pad_token_id=0, **given
-        )
+        sequences = run(ids, attention_mask=mask, pad_token_id=0, **given)
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
@@ -157,21 +155,12 @@ def usual_baselines(device: torch.device) -> list[str]:
 
 
 def drafter_ways(
-    names: Sequence[DrafterName | HierarchyName],
-    own: DrafterInputs,
+    engines: Sequence[Engine],
     budgets: Sequence[int | Literal["auto"]],
-    datastores: Sequence[Datastore],
     target: Target,
     stack: ExitStack,
 ) -> list[Way]:
-    """Combines each drafter with each datastore that it takes and with each budget.
-
-    `stack` keeps open what the drafters are made of.
-    """
-    values = [name.value for name in names if isinstance(name, DrafterName)]
-    engines = engines_of(values, datastores, own)
-    hierarchies = [name for name in names if isinstance(name, HierarchyName)]
-    engines += [engine for name in hierarchies for engine in _hierarchies(name, own, datastores)]
+    """Combines each drafter with each budget; `stack` keeps open what they are made of."""
     ways = []
     for engine in engines:
         make = stack.enter_context(engine.open())
@@ -180,22 +169,3 @@ def drafter_ways(
             way = Way(engine.name, start, is_ours=True, budget=budget, datastore=engine.datastore)
             ways.append(way)
     return ways
-
-
-def _hierarchies(
-    name: HierarchyName, own: DrafterInputs, datastores: Sequence[Datastore]
-) -> list[Engine]:
-    """A hierarchy of models alone, or for each datastore with the fused drafter beneath."""
-    if own.model is None or own.tokenizer is None:
-        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
-    models = name.load(own.model, own.tokenizer)
-
-    def make(datastore: Datastore | None) -> Drafter:
-        inputs = replace(own, datastore=datastore)
-        beneath = None if datastore is None else make_drafter("fused", inputs)
-        return HierarchyDrafter.over(beneath, models, name.config)
-
-    def engine(datastore: Datastore | None) -> Engine:
-        return Engine(name.value, datastore, lambda: nullcontext(partial(make, datastore)))
-
-    return [engine(datastore) for datastore in datastores] or [engine(None)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore, __version__
-from specds.bench.engines import check_names, engines_of, needs_model
+from specds.bench.engines import ENTRANTS, check_names, engines_of, needs_model
 from specds.bench.harness import (
     circumstances,
     open_datastores,
@@ -16,14 +16,8 @@ from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, read_files
-from specds.drafters import (
-    KINDS,
-    DrafterInputs,
-    DrafterName,
-    make_drafter,
-    read_weights,
-    split_name,
-)
+from specds.drafters import DrafterInputs, make_drafter, read_weights
+from specds.hierarchy.config import PREFIX
 from specds.loading import load_model
 
 if TYPE_CHECKING:
@@ -43,6 +37,9 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
         ValueError: Something is missing, unknown, or does not belong together.
         OSError: A file cannot be read.
     """
+    for name in options.drafters:
+        if name.startswith(PREFIX):
+            raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")
     has_model = options.model is not None
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
     datastores = open_datastores(options.datastores)
@@ -69,8 +66,9 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
 
 def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
     """Some of the answers step by step, by the first drafter that is specds' own."""
-    own = next((name for name in options.drafters if split_name(name)[0] in KINDS), None)
-    if own is None or DrafterName.parse(own).needs_model:
+    names = (name for name in options.drafters if name not in ENTRANTS)
+    own = next((name for name in names if not needs_model([name])), None)
+    if own is None:
         return []
     datastores = [Datastore.open(path) for path in options.datastores[:1]]
     _, tokenizer = tokenizer_of(options.tokenizer, datastores)

@@ -309,12 +309,6 @@ impl Places {
         }
     }
 
-    /// The position at which the latest of the longest matches of a node continues.
-    pub(super) fn place_of_longest(&self, found: &Found) -> Option<usize> {
-        let places = self.0[found.range.clone()].iter().rev();
-        Some(places.max_by_key(|place| place.length)?.next as usize)
-    }
-
     /// The longest match of a node.
     pub(super) fn longest(&self, found: &Found) -> usize {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);

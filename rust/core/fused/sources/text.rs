@@ -114,10 +114,6 @@ impl DraftSource for Text {
         self.root().map_or(0, |found| self.places.longest(found))
     }
 
-    fn match_position(&self) -> Option<usize> {
-        self.places.place_of_longest(self.root()?)
-    }
-
     fn boxed_clone(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
     }

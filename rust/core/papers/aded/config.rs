@@ -2,7 +2,6 @@
 
 use crate::base::checks::{check_limit, check_within};
 use crate::base::error::Result;
-use crate::papers::continuation_trie::MAX_DEPTH;
 
 /// How an [`AdedSession`](crate::papers::aded::AdedSession) drafts and learns: the defaults are ADED's,
 /// which names the last two numbers and does not state them.
@@ -48,6 +47,7 @@ impl Default for AdedConfig {
 }
 
 const MAX_SEARCHES: usize = 1 << 16;
+const MAX_DEPTH: usize = 1 << 10;
 
 impl AdedConfig {
     pub(crate) fn check(&self) -> Result<()> {

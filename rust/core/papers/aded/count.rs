@@ -107,7 +107,7 @@ fn grams<'a>(shard: &'a Shard, matrix: &Trigrams) -> impl Iterator<Item = (Prefi
             let ranks = *start..num_suffixes.min(*start + PIECE);
             let mut positions: Vec<_> = ranks.map(|rank| shard.position(rank)).collect();
             positions.retain(|&position| position < num_suffixes);
-            shard.touch(&positions, 0);
+            shard.touch(&positions, 0, order);
             positions.into_iter().filter_map(gram).collect::<Vec<_>>()
         });
         grams.into_iter().flatten()
