@@ -29,7 +29,11 @@ class Weights:
         table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
         prior = 0.0
         if table == "order":
-            prior = -1.0 if kind.endswith("-skip") else 0.9 * (order - 1) + OWN.get(kind, 1.5)
+            prior = (
+                -1.0
+                if kind.endswith(("-skip", "-edited"))
+                else 0.9 * (order - 1) + OWN.get(kind, 1.5)
+            )
         return prior + self.learned[key]
 
     def add(self, key, change):
@@ -60,10 +64,11 @@ def hopes(hope, likeliest, free):
 # How many matches of the context are read, and how often one occurs that is enough; how likely a
 # node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
 # likely a candidate is of what fits, and a node that has all experts; how many places tell what
-# follows another token, how many are enough, and how many of the latest are looked at at most.
+# follows another token, how many are enough, how many of the latest are looked at at most, and
+# whether they are matched beyond an edit.
 EFFORTS = {
-    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 256),
-    "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512),
+    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 256, False),
+    "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512, True),
 }
 
 

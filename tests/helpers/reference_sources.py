@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 from math import floor, log
 
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -23,13 +24,14 @@ class Text:
         ends = [end for end in self.ends(suffix) if end + 1 < len(self.tokens)]
         return ends[:limit], len(ends) > limit
 
-    def find(self, parent, tail, prob, enough, most):
+    def find(self, parent, tail, prob, enough, most, finds_edits):
+        """The places as `(next, length, beyond an edit)`, and whether there may be more."""
         pairs = min(max(int(prob * 512), 8), most)
         found, is_cut = [], True
         if parent is not None:
             found = [
-                (next_ + 1, min(length + 1, 63))
-                for next_, length in parent[0]
+                (next_ + 1, min(length + 1, 63), beyond)
+                for next_, length, beyond in parent[0]
                 if self.tokens[next_] == tail[-1] and next_ + 1 < len(self.tokens)
             ]
             is_cut = parent[1]
@@ -37,38 +39,56 @@ class Text:
             found, is_cut = [], False
             if len(tail) > 1:
                 ends, is_cut = self.latest(tail[-2:], pairs)
-                found = [(end + 1, self.length(end, tail)) for end in ends]
+                found = [self.place(end, self.length(end, tail), tail, finds_edits) for end in ends]
         if len(found) >= enough:
             return found, True
         ends, more = self.latest(tail[-1:], pairs // 4)
         before = tail[-2] if len(tail) > 1 else None
         singles = [end for end in ends if end == 0 or self.tokens[end - 1] != before]
-        return found + [(end + 1, 1) for end in singles], is_cut or more
+        found += [self.place(end, 1, tail, finds_edits) for end in singles]
+        return found, is_cut or more
 
     def length(self, end, tail):
-        length = 0
-        while (
-            length < min(32, end + 1, len(tail)) and self.tokens[end - length] == tail[-1 - length]
-        ):
-            length += 1
-        return length
+        return common(self.tokens[: end + 1], tail)
+
+    def place(self, end, length, tail, finds_edits):
+        beyond = 0
+        if finds_edits and length < 32:
+            text, tail = self.tokens[: end + 1 - length], tail[: len(tail) - length]
+            edits = ((text[:-1], tail[:-1]), (text, tail[:-1]), (text[:-1], tail))
+            beyond = max(common(*edited) for edited in edits)
+        return end + 1, length, beyond
 
     def skip(self, places, token, most):
         """The longest length of places that go on with another token, and what follows that."""
-        others = [(next_, length) for next_, length in places if self.tokens[next_] != token]
+        others = [(next_, length) for next_, length, _ in places if self.tokens[next_] != token]
         known = [(next_, length) for next_, length in others if next_ + 1 < len(self.tokens)]
         known = [(n, length) for n, length in known if None not in self.tokens[n : n + 2]][:most]
         order = max((length for _, length in known), default=0)
         return order, [(self.tokens[next_ + 1], 0.95**n) for n, (next_, _) in enumerate(known)]
 
     def experts(self, kind, places):
-        lengths = sorted({length for _, length in places}, reverse=True)[:3]
+        lengths = sorted({length for _, length, _ in places}, reverse=True)[:3]
         for rank, length in enumerate(lengths):
-            nexts = [next_ for next_, other in places if other >= length]
-            counts = Counter()
-            for number, next_ in enumerate(nexts):
-                counts[self.tokens[next_]] += 0.95**number
-            yield Expert(kind, length, rank, len(nexts), counts)
+            nexts = [next_ for next_, other, _ in places if other >= length]
+            yield Expert(kind, length, rank, len(nexts), self.counts(nexts))
+        edited = [place for place in places if place[2] >= 3]
+        if edited:
+            nexts, lengths, beyond = zip(*edited, strict=True)
+            rank, counts = max(lengths) - 1, self.counts(nexts)
+            yield Expert(f"{kind}-edited", max(beyond), rank, len(nexts), counts)
+
+    def counts(self, places):
+        counts = Counter()
+        for number, place in enumerate(places):
+            counts[self.tokens[place]] += 0.95**number
+        return counts
+
+
+def common(text, tail):
+    """How many of the last tokens are the same, up to 32."""
+    pairs = zip(text[::-1][:32], tail[::-1], strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 class Expert:

@@ -7,7 +7,7 @@ use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::fused::effort::Effort;
+use crate::fused::effort::{Effort, Reading};
 use crate::fused::group::{Group, num_known};
 use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::learned::{Known, Learned};
@@ -184,7 +184,7 @@ pub struct FusedSession {
     suggestion: Option<Suggestion>,
     holdout: Option<Holdout>,
     counts: TokenCounts,
-    effort: Effort,
+    reading: Reading,
     builder: TreeBuilder,
 }
 
@@ -205,7 +205,7 @@ impl FusedSession {
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
-            effort: drafter.config.effort,
+            reading: drafter.config.effort.reading(),
             tenant: drafter.memory.tenant(tenant)?,
             drafter,
             context: History::default(),
@@ -255,6 +255,12 @@ impl FusedSession {
         self
     }
 
+    /// Finds matches beyond an edit, whatever the effort.
+    pub(crate) fn finding_edits(mut self) -> Self {
+        self.reading.finds_edits = true;
+        self
+    }
+
     /// The tokens so far; at most [`History::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
@@ -294,8 +300,7 @@ impl FusedSession {
 
     /// Ends the last draft, after which `tokens` came.
     fn advance(&mut self, accepted: &Accepted, tokens: &[u32]) {
-        self.builder
-            .advance(self.effort.reading(), accepted, tokens);
+        self.builder.advance(self.reading, accepted, tokens);
         let suggestion = self.suggestion.take();
         self.suggestion = suggestion.and_then(|suggestion| suggestion.after(tokens));
         let is_prompt = self.prompt_length.is_none();
@@ -336,7 +341,7 @@ impl Session for FusedSession {
         let kept = self.tenant.read();
         self.group.update(&kept, &mut self.counts);
         let inputs = Inputs {
-            reading: self.effort.reading(),
+            reading: self.reading,
             weights: Known {
                 start: &drafter.weights,
                 learned: kept.learned().unwrap_or(&NOTHING),
@@ -365,7 +370,7 @@ impl Session for FusedSession {
 
     fn set_step_time(&mut self, step_seconds: f64) {
         if self.drafter.config.effort == Effort::Auto {
-            self.effort = Effort::for_steps_of(step_seconds);
+            self.reading = Effort::for_steps_of(step_seconds).reading();
         }
     }
 

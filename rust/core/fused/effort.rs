@@ -57,6 +57,7 @@ impl Effort {
                 requery_min_prob_long_text: 0.5,
                 child_ratio: 0.4,
                 enough_places: 4,
+                finds_edits: false,
                 prune_ratio: 1.0,
             },
             Self::Auto | Self::Normal => Reading {
@@ -71,6 +72,7 @@ impl Effort {
                 requery_min_prob_long_text: 0.1,
                 child_ratio: 0.5,
                 enough_places: 16,
+                finds_edits: true,
                 prune_ratio: 0.0,
             },
         }
@@ -107,6 +109,8 @@ pub(crate) struct Reading {
     pub(crate) child_ratio: f32,
     /// A node with at least this many places in a text is not searched for again.
     pub(crate) enough_places: usize,
+    /// Whether places of a text are told apart by how far they match beyond an edit.
+    pub(crate) finds_edits: bool,
     /// Prune candidates below this times the probability of the least likely path that still fits: the
     /// correction seldom doubles a probability.
     pub(crate) prune_ratio: f32,

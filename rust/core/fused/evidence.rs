@@ -13,7 +13,7 @@ pub(crate) const MAX_DEPTH: usize = 40;
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
-/// What an expert looks at: its source, or the skip-grams of that.
+/// What an expert looks at: the matches of its source, those with a skipped token, or with an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Kind(u8);
 
@@ -33,9 +33,14 @@ impl Kind {
     pub(crate) const GROUP: Self = Self(12);
     pub(crate) const GROUP_SKIP: Self = Self(13);
 
+    pub(crate) const CONTEXT_EDITED: Self = Self(14);
+    pub(crate) const MEMORY_EDITED: Self = Self(15);
+    pub(crate) const EXPECTED_EDITED: Self = Self(16);
+    pub(crate) const GROUP_EDITED: Self = Self(17);
+
     /// How many kinds there are. The weights of each lie one after the other, so that another number
     /// is another version of the weights.
-    pub(crate) const COUNT: usize = 14;
+    pub(crate) const COUNT: usize = 18;
 
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
@@ -48,7 +53,8 @@ pub(crate) struct Matched {
     pub(crate) kind: Kind,
     /// The length of the match, at least 1.
     pub(crate) order: usize,
-    /// How many experts of its kind have longer matches.
+    /// How many experts of its kind have longer matches; of an edited match, how many more tokens than one
+    /// are the same since the edit.
     pub(crate) rank: usize,
     /// How often the match occurs.
     pub(crate) num_matches: f32,

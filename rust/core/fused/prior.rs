@@ -184,7 +184,7 @@ fn learn_from(
     const MAX_NODES: usize = 32;
     const PROMPT: usize = 16;
     let drafter = Arc::new(drafter);
-    let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
+    let mut session = FusedSession::new(Arc::clone(&drafter), "")?.finding_edits();
     if let Some(hidden) = hidden {
         session = session.without(hidden);
     }

@@ -31,22 +31,22 @@ pub(crate) const REGISTRY: [Row; 9] = [
     },
     Row {
         label: Source::Context,
-        kinds: &[Kind::CONTEXT, Kind::CONTEXT_SKIP],
+        kinds: &[Kind::CONTEXT, Kind::CONTEXT_SKIP, Kind::CONTEXT_EDITED],
         open: || Box::new(Text::context()),
     },
     Row {
         label: Source::Memory,
-        kinds: &[Kind::MEMORY, Kind::MEMORY_SKIP],
+        kinds: &[Kind::MEMORY, Kind::MEMORY_SKIP, Kind::MEMORY_EDITED],
         open: || Box::new(Text::memory()),
     },
     Row {
         label: Source::Group,
-        kinds: &[Kind::GROUP, Kind::GROUP_SKIP],
+        kinds: &[Kind::GROUP, Kind::GROUP_SKIP, Kind::GROUP_EDITED],
         open: || Box::new(Text::group()),
     },
     Row {
         label: Source::Predicted,
-        kinds: &[Kind::EXPECTED, Kind::EXPECTED_SKIP],
+        kinds: &[Kind::EXPECTED, Kind::EXPECTED_SKIP, Kind::EXPECTED_EDITED],
         open: || Box::new(Text::expected()),
     },
     Row {

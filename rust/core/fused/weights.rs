@@ -101,7 +101,7 @@ pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
 
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
-    /// text more than a corpus; what skips a token counts least.
+    /// text more than a corpus; what leaves out a token counts least.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
         const OWN: [Kind; 5] = [
@@ -111,12 +111,16 @@ impl Default for Weights {
             Kind::RECYCLED,
             Kind::GROUP,
         ];
-        const SKIPS: [Kind; 5] = [
+        const LOOSE: [Kind; 9] = [
             Kind::CORPUS_SKIP,
             Kind::CONTEXT_SKIP,
             Kind::MEMORY_SKIP,
             Kind::EXPECTED_SKIP,
             Kind::GROUP_SKIP,
+            Kind::CONTEXT_EDITED,
+            Kind::MEMORY_EDITED,
+            Kind::EXPECTED_EDITED,
+            Kind::GROUP_EDITED,
         ];
         /// As much as a long match: who suggests knows the model.
         const SUGGESTED: f32 = 5.0;
@@ -127,7 +131,7 @@ impl Default for Weights {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
             let is_kind = |other: &Kind| other.index() == kind;
             let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
-            *weight = if SKIPS.iter().any(is_kind) {
+            *weight = if LOOSE.iter().any(is_kind) {
                 -1.0
             } else if is_kind(&Kind::SUGGESTED) {
                 SUGGESTED
@@ -143,7 +147,7 @@ impl Default for Weights {
 }
 
 /// The version of all these tables.
-pub(crate) const VERSION: u8 = 10;
+pub(crate) const VERSION: u8 = 11;
 
 /// The first bytes of stored weights; the version follows.
 const MAGIC: [u8; 7] = *b"specdsw";

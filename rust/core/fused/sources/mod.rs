@@ -3,6 +3,7 @@
 pub(crate) mod bigrams;
 pub(crate) mod corpus;
 pub(crate) mod echo;
+mod places;
 pub(crate) mod recycled;
 pub(crate) mod skip_gram;
 pub(crate) mod suggested;

@@ -1,32 +1,12 @@
-//! Where in a text that grows did the end of a path come before, and what came next there?
+//! What came next where a text has the end of a path: the request's own text, or another one.
 
-use std::ops::Range;
-
-use crate::base::portable_math::saturating_u32;
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched};
+use crate::fused::evidence::{Evidence, Kind};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::sources::places::{DECAY, Found, Places, Reach};
 use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
-
-/// A search counts at most this many matching tokens.
-const MAX_LENGTH: usize = 32;
-
-/// No length exceeds this along a path either, as lengths are bits of a 64-bit number.
-const LONGEST: u32 = u64::BITS - 1;
-
-/// How many of the longest match lengths are experts of their own.
-const MAX_EXPERTS: usize = 3;
-
-/// How much less an earlier place counts than the next one.
-const DECAY: f32 = 0.95;
-
-/// A text of at most this many tokens is near: a core's own cache holds it.
-const NEAR: usize = 1 << 17;
-
-/// A node of probability p reads at most p times this many of the latest places of a near text.
-const REACH: f32 = 512.0;
 
 /// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]
@@ -34,6 +14,7 @@ pub(crate) struct Text {
     label: Source,
     kind: Kind,
     skip_kind: Kind,
+    edited_kind: Kind,
     places: Places,
     /// The places of each node.
     nodes: Vec<Found>,
@@ -43,29 +24,34 @@ pub(crate) struct Text {
 impl Text {
     /// The request's own text.
     pub(crate) fn context() -> Self {
-        Self::new(Source::Context, Kind::CONTEXT, Kind::CONTEXT_SKIP)
+        let kinds = [Kind::CONTEXT, Kind::CONTEXT_SKIP, Kind::CONTEXT_EDITED];
+        Self::new(Source::Context, kinds)
     }
 
     /// Earlier texts of the request's tenant.
     pub(crate) fn memory() -> Self {
-        Self::new(Source::Memory, Kind::MEMORY, Kind::MEMORY_SKIP)
+        let kinds = [Kind::MEMORY, Kind::MEMORY_SKIP, Kind::MEMORY_EDITED];
+        Self::new(Source::Memory, kinds)
     }
 
     /// Texts of other requests of the same group.
     pub(crate) fn group() -> Self {
-        Self::new(Source::Group, Kind::GROUP, Kind::GROUP_SKIP)
+        let kinds = [Kind::GROUP, Kind::GROUP_SKIP, Kind::GROUP_EDITED];
+        Self::new(Source::Group, kinds)
     }
 
     /// The output that the caller expects.
     pub(crate) fn expected() -> Self {
-        Self::new(Source::Predicted, Kind::EXPECTED, Kind::EXPECTED_SKIP)
+        let kinds = [Kind::EXPECTED, Kind::EXPECTED_SKIP, Kind::EXPECTED_EDITED];
+        Self::new(Source::Predicted, kinds)
     }
 
-    fn new(label: Source, kind: Kind, skip_kind: Kind) -> Self {
+    fn new(label: Source, [kind, skip_kind, edited_kind]: [Kind; 3]) -> Self {
         Self {
             label,
             kind,
             skip_kind,
+            edited_kind,
             places: Places::default(),
             nodes: Vec::new(),
             skip_grams: SkipGrams::default(),
@@ -97,6 +83,9 @@ impl DraftSource for Text {
         let reach = Reach::of(parent.map(|_| node.prob), text, reading);
         let found = self.places.find(text, parent, node.tail, reach);
         self.places.add_experts(&found, self.kind, evidence);
+        if reading.finds_edits {
+            self.places.add_edited(&found, self.edited_kind, evidence);
+        }
         self.nodes.push(found);
         let (places, nodes) = (&self.places, &self.nodes);
         let collect = |parent: usize, token, skipped: &mut Skipped| {
@@ -127,311 +116,5 @@ impl DraftSource for Text {
 
     fn boxed_clone(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
-    }
-}
-
-/// How many of the latest places are read.
-#[derive(Debug, Clone, Copy)]
-struct Reach {
-    /// Of those after the last two tokens.
-    bigrams: usize,
-    /// Of those after the last token alone.
-    unigrams: usize,
-    /// A node that has this many of its parent's places is not searched for, and one that has this
-    /// many after its last two tokens gets none after the last alone.
-    enough: usize,
-}
-
-impl Reach {
-    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
-    /// costs a wait for main memory.
-    fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
-        let prob = child.unwrap_or(1.0);
-        let is_near = text.tokens().len() <= NEAR;
-        let (most, reach) = if is_near {
-            (reading.places, REACH)
-        } else {
-            (reading.places / 2, REACH / 2.0)
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a probability is not negative, and the product is limited"
-        )]
-        let bigrams = ((prob * reach) as usize).clamp(8, most);
-        let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
-        let unigrams = match child {
-            _ if is_near => bigrams / 4,
-            None => reading.unigram_places,
-            Some(_) => 0,
-        };
-        Self {
-            bigrams: if has_bigrams { bigrams } else { 0 },
-            unigrams,
-            enough: reading.enough_places,
-        }
-    }
-}
-
-/// A place of the text after the last tokens of a node's path.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    /// The position at which the text continues, and the token there.
-    next: u32,
-    token: u32,
-    /// The token after that.
-    after: u32,
-    /// How many tokens before it are the same.
-    length: u32,
-}
-
-/// The places of one node, in [`Places`].
-#[derive(Debug, Clone, Default)]
-struct Found {
-    range: Range<usize>,
-    /// Whether there may be more of them.
-    is_cut: bool,
-}
-
-/// The places of all nodes of a draft.
-#[derive(Debug, Default, Clone)]
-struct Places(Vec<Place>);
-
-impl Places {
-    fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// Finds the places after the last tokens of `tail`: those of the parent that continue with the
-    /// node's token where there are enough, otherwise the latest ones.
-    fn find(
-        &mut self,
-        text: &History,
-        parent: Option<&Found>,
-        tail: &[u32],
-        reach: Reach,
-    ) -> Found {
-        let start = self.0.len();
-        let Some((&last, before)) = tail.split_last() else {
-            return Found::default();
-        };
-        let before = before.last().copied();
-        let mut is_cut = true;
-        if let Some(parent) = parent {
-            self.follow(text, parent, last);
-            is_cut = parent.is_cut;
-        }
-        if is_cut && reach.bigrams > 0 && self.0.len() - start < reach.enough {
-            self.0.truncate(start);
-            is_cut = before
-                .is_some_and(|before| self.add_after_bigram(text, before, tail, reach.bigrams));
-        }
-        if reach.unigrams > 0 && self.0.len() - start < reach.enough {
-            is_cut |= self.add_after_unigram(text, before, last, reach.unigrams);
-        } else {
-            is_cut = true;
-        }
-        Found {
-            range: start..self.0.len(),
-            is_cut,
-        }
-    }
-
-    fn follow(&mut self, text: &History, parent: &Found, token: u32) {
-        let tokens = text.tokens();
-        for index in parent.range.clone() {
-            let place = self.0[index];
-            let next = place.next as usize + 1;
-            if place.token == token && next < tokens.len() {
-                self.0.push(Place {
-                    next: place.next + 1,
-                    token: place.after,
-                    after: token_at(text, next + 1),
-                    length: (place.length + 1).min(LONGEST),
-                });
-            }
-        }
-    }
-
-    /// Adds the latest places after the last two tokens; says whether there are more.
-    fn add_after_bigram(
-        &mut self,
-        text: &History,
-        before: u32,
-        tail: &[u32],
-        limit: usize,
-    ) -> bool {
-        let last = tail[tail.len() - 1];
-        let tokens = text.tokens();
-        let start = self.0.len();
-        let is_cut = self.add(text, text.of_pair(before, last), limit);
-        // Only now, as the reads of one loop wait at the same time.
-        for place in &mut self.0[start..] {
-            let pairs = tokens[..place.next as usize]
-                .iter()
-                .rev()
-                .zip(tail.iter().rev());
-            let is_same = |(a, b): &(&u32, &u32)| a == b;
-            place.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
-        }
-        is_cut
-    }
-
-    /// Adds the latest places after the last token where another one came before it; says whether
-    /// there are more.
-    fn add_after_unigram(
-        &mut self,
-        text: &History,
-        before: Option<u32>,
-        last: u32,
-        limit: usize,
-    ) -> bool {
-        let start = self.0.len();
-        let is_cut = self.add(text, text.of_token(last), limit);
-        let tokens = text.tokens();
-        let mut end = start;
-        for index in start..self.0.len() {
-            let place = self.0[index];
-            let before_it = (place.next as usize)
-                .checked_sub(2)
-                .map(|index| tokens[index]);
-            if before_it.is_none() || before_it != before {
-                self.0[end] = place;
-                end += 1;
-            }
-        }
-        self.0.truncate(end);
-        is_cut
-    }
-
-    /// Adds the first places where a text goes on after these ends; says whether there are more.
-    fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
-        let mut end = ends.next();
-        // The end of a request's own text is no place where it goes on.
-        if end.is_some_and(|end| end + 1 == text.tokens().len()) {
-            end = ends.next();
-        }
-        for _ in 0..limit {
-            let Some(last) = end else {
-                return false;
-            };
-            self.0.push(Place {
-                next: saturating_u32(last + 1),
-                token: token_at(text, last + 1),
-                after: token_at(text, last + 2),
-                length: 1,
-            });
-            end = ends.next();
-        }
-        end.is_some()
-    }
-
-    /// Adds an expert for each of the longest lengths: the places with that length or more.
-    fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
-        let places = &self.0[found.range.clone()];
-        // A bit for each length that there is.
-        let mut lengths = 0_u64;
-        for place in places {
-            lengths |= 1 << place.length;
-        }
-        for rank in 0..MAX_EXPERTS {
-            let Some(length) = lengths.checked_ilog2() else {
-                return;
-            };
-            lengths ^= 1 << length;
-            let places = places.iter().filter(|place| place.length >= length);
-            let matched = Matched {
-                kind,
-                order: length as usize,
-                rank,
-                num_matches: float(places.clone().count()),
-            };
-            let mut count = 1.0 / DECAY;
-            let counts = places.map(|place| {
-                count *= DECAY;
-                (place.token, count)
-            });
-            evidence.add(matched, None, counts);
-        }
-    }
-
-    /// Collects the second tokens after those places whose first one is not `token`, at most
-    /// `max_skipped`, the latest first.
-    fn skip(&self, found: &Found, token: u32, max_skipped: usize, skipped: &mut Skipped) {
-        for place in &self.0[found.range.clone()] {
-            if place.token != END && place.token != token {
-                skipped.add(place.length as usize, place.after);
-                if skipped.tokens.len() == max_skipped {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// The longest match of a node.
-    fn longest(&self, found: &Found) -> usize {
-        let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
-        lengths.max().unwrap_or(0) as usize
-    }
-}
-
-fn token_at(text: &History, position: usize) -> u32 {
-    text.tokens().get(position).copied().unwrap_or(END)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
-fn float(number: usize) -> f32 {
-    number as f32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Found, NEAR, Places, Reach};
-    use crate::fused::effort::Effort;
-    use crate::memory::history::History;
-
-    /// What follows 1, 2 in a text of more than `num_tokens` tokens: 3, or 4 where only the 2 is the
-    /// same.
-    fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
-        let mut text = History::default();
-        text.extend(&vec![0; num_tokens]);
-        text.extend(&[1, 2, 3, 0, 5, 2, 4]);
-        let reach = Reach::of(child, &text, effort.reading());
-        let parent = child.map(|_| Found {
-            range: 0..0,
-            is_cut: true,
-        });
-        let mut places = Places::default();
-        let found = places.find(&text, parent.as_ref(), &[1, 2], reach);
-        let places = places.0[found.range].iter();
-        places.map(|place| place.token).collect()
-    }
-
-    #[test]
-    fn little_is_searched_for_a_child_in_a_text_that_is_not_near() {
-        for child in [None, Some(0.5), Some(0.05)] {
-            assert_eq!(tokens_found(0, child, Effort::Low), [3, 4]);
-        }
-        for effort in [Effort::Low, Effort::Normal] {
-            assert_eq!(tokens_found(NEAR, None, effort), [3, 4]);
-            assert_eq!(tokens_found(NEAR, Some(0.5), effort), [3]);
-            assert_eq!(tokens_found(NEAR, Some(0.05), effort), [0; 0]);
-        }
-        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
-        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
-    }
-
-    #[test]
-    fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
-        for (effort, expected) in [(Effort::Low, 8), (Effort::Normal, 64)] {
-            let mut text = History::default();
-            text.extend(&vec![0; NEAR]);
-            text.extend(&[5, 2].repeat(100));
-            let mut places = Places::default();
-            let reach = Reach::of(None, &text, effort.reading());
-            let found = places.find(&text, None, &[1, 2], reach);
-            assert_eq!(found.range.len(), expected);
-            assert!(found.is_cut);
-        }
     }
 }

@@ -1,0 +1,411 @@
+//! Where in a text that grows did the end of a path come before, and what came next there?
+
+use std::ops::Range;
+
+use crate::base::portable_math::saturating_u32;
+use crate::fused::effort::Reading;
+use crate::fused::evidence::{END, Evidence, Kind, Matched};
+use crate::fused::sources::skip_gram::Skipped;
+use crate::memory::history::History;
+
+/// A search counts at most this many matching tokens.
+const MAX_LENGTH: usize = 32;
+
+/// No length exceeds this along a path either, as lengths are bits of a 64-bit number.
+const LONGEST: u32 = u64::BITS - 1;
+
+/// A match is taken up again beyond an edit where at least this many tokens are the same.
+const MIN_BEYOND: u32 = 3;
+
+/// How many of the longest match lengths are experts of their own.
+const MAX_EXPERTS: usize = 3;
+
+/// How much less an earlier place counts than the next one.
+pub(super) const DECAY: f32 = 0.95;
+
+/// A text of at most this many tokens is near: a core's own cache holds it.
+const NEAR: usize = 1 << 17;
+
+/// A node of probability p reads at most p times this many of the latest places of a near text.
+const REACH: f32 = 512.0;
+
+/// How many of the latest places are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    /// Of those after the last two tokens.
+    bigrams: usize,
+    /// Of those after the last token alone.
+    unigrams: usize,
+    /// A node that has this many of its parent's places is not searched for, and one that has this
+    /// many after its last two tokens gets none after the last alone.
+    enough: usize,
+    /// Whether it is told how far places match beyond an edit.
+    finds_edits: bool,
+}
+
+impl Reach {
+    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
+    /// costs a wait for main memory.
+    pub(super) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
+        let prob = child.unwrap_or(1.0);
+        let is_near = text.tokens().len() <= NEAR;
+        let (most, reach) = if is_near {
+            (reading.places, REACH)
+        } else {
+            (reading.places / 2, REACH / 2.0)
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a probability is not negative, and the product is limited"
+        )]
+        let bigrams = ((prob * reach) as usize).clamp(8, most);
+        let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
+        let unigrams = match child {
+            _ if is_near => bigrams / 4,
+            None => reading.unigram_places,
+            Some(_) => 0,
+        };
+        Self {
+            bigrams: if has_bigrams { bigrams } else { 0 },
+            unigrams,
+            enough: reading.enough_places,
+            finds_edits: reading.finds_edits,
+        }
+    }
+}
+
+/// A place of the text after the last tokens of a node's path.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The position at which the text continues, and the token there.
+    next: u32,
+    token: u32,
+    /// The token after that.
+    after: u32,
+    /// How many tokens before it are the same.
+    length: u32,
+    /// How many are the same before these and one token that was changed, put in or left out.
+    beyond: u32,
+}
+
+/// The places of one node, in [`Places`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Found {
+    range: Range<usize>,
+    /// Whether there may be more of them.
+    is_cut: bool,
+}
+
+/// The places of all nodes of a draft.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Places(Vec<Place>);
+
+impl Places {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Finds the places after the last tokens of `tail`: those of the parent that continue with the
+    /// node's token where there are enough, otherwise the latest ones.
+    pub(super) fn find(
+        &mut self,
+        text: &History,
+        parent: Option<&Found>,
+        tail: &[u32],
+        reach: Reach,
+    ) -> Found {
+        let start = self.0.len();
+        let Some((&last, before)) = tail.split_last() else {
+            return Found::default();
+        };
+        let before = before.last().copied();
+        let mut is_cut = true;
+        if let Some(parent) = parent {
+            self.follow(text, parent, last);
+            is_cut = parent.is_cut;
+        }
+        let mut searched = self.0.len();
+        if is_cut && reach.bigrams > 0 && self.0.len() - start < reach.enough {
+            self.0.truncate(start);
+            searched = start;
+            is_cut = before
+                .is_some_and(|before| self.add_after_bigram(text, before, tail, reach.bigrams));
+        }
+        if reach.unigrams > 0 && self.0.len() - start < reach.enough {
+            is_cut |= self.add_after_unigram(text, before, last, reach.unigrams);
+        } else {
+            is_cut = true;
+        }
+        if reach.finds_edits {
+            for place in &mut self.0[searched..] {
+                let before = &text.tokens()[..place.next as usize];
+                place.beyond = beyond_edit(before, tail, place.length as usize);
+            }
+        }
+        Found {
+            range: start..self.0.len(),
+            is_cut,
+        }
+    }
+
+    fn follow(&mut self, text: &History, parent: &Found, token: u32) {
+        let tokens = text.tokens();
+        for index in parent.range.clone() {
+            let place = self.0[index];
+            let next = place.next as usize + 1;
+            if place.token == token && next < tokens.len() {
+                self.0.push(Place {
+                    next: place.next + 1,
+                    token: place.after,
+                    after: token_at(text, next + 1),
+                    length: (place.length + 1).min(LONGEST),
+                    beyond: place.beyond,
+                });
+            }
+        }
+    }
+
+    /// Adds the latest places after the last two tokens; says whether there are more.
+    fn add_after_bigram(
+        &mut self,
+        text: &History,
+        before: u32,
+        tail: &[u32],
+        limit: usize,
+    ) -> bool {
+        let last = tail[tail.len() - 1];
+        let tokens = text.tokens();
+        let start = self.0.len();
+        let is_cut = self.add(text, text.of_pair(before, last), limit);
+        // Only now, as the reads of one loop wait at the same time.
+        for place in &mut self.0[start..] {
+            let pairs = tokens[..place.next as usize]
+                .iter()
+                .rev()
+                .zip(tail.iter().rev());
+            let is_same = |(a, b): &(&u32, &u32)| a == b;
+            place.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
+        }
+        is_cut
+    }
+
+    /// Adds the latest places after the last token where another one came before it; says whether
+    /// there are more.
+    fn add_after_unigram(
+        &mut self,
+        text: &History,
+        before: Option<u32>,
+        last: u32,
+        limit: usize,
+    ) -> bool {
+        let start = self.0.len();
+        let is_cut = self.add(text, text.of_token(last), limit);
+        let tokens = text.tokens();
+        let mut end = start;
+        for index in start..self.0.len() {
+            let place = self.0[index];
+            let before_it = (place.next as usize)
+                .checked_sub(2)
+                .map(|index| tokens[index]);
+            if before_it.is_none() || before_it != before {
+                self.0[end] = place;
+                end += 1;
+            }
+        }
+        self.0.truncate(end);
+        is_cut
+    }
+
+    /// Adds the first places where a text goes on after these ends; says whether there are more.
+    fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
+        let mut end = ends.next();
+        // The end of a request's own text is no place where it goes on.
+        if end.is_some_and(|end| end + 1 == text.tokens().len()) {
+            end = ends.next();
+        }
+        for _ in 0..limit {
+            let Some(last) = end else {
+                return false;
+            };
+            self.0.push(Place {
+                next: saturating_u32(last + 1),
+                token: token_at(text, last + 1),
+                after: token_at(text, last + 2),
+                length: 1,
+                beyond: 0,
+            });
+            end = ends.next();
+        }
+        end.is_some()
+    }
+
+    /// Adds an expert for each of the longest lengths: the places with that length or more.
+    pub(super) fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+        let places = &self.0[found.range.clone()];
+        // A bit for each length that there is.
+        let mut lengths = 0_u64;
+        for place in places {
+            lengths |= 1 << place.length;
+        }
+        for rank in 0..MAX_EXPERTS {
+            let Some(length) = lengths.checked_ilog2() else {
+                return;
+            };
+            lengths ^= 1 << length;
+            let places = places.iter().filter(|place| place.length >= length);
+            let matched = Matched {
+                kind,
+                order: length as usize,
+                rank,
+                num_matches: float(places.clone().count()),
+            };
+            let mut count = 1.0 / DECAY;
+            let counts = places.map(|place| {
+                count *= DECAY;
+                (place.token, count)
+            });
+            evidence.add(matched, None, counts);
+        }
+    }
+
+    /// Adds an expert for the places that match far beyond an edit: a name in a sentence, a value in a
+    /// call, a word in a line of code has changed, and what comes next is the same.
+    pub(super) fn add_edited(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+        let places = self.0[found.range.clone()].iter();
+        let places = places.filter(|place| place.beyond >= MIN_BEYOND);
+        let (mut number, mut length, mut beyond) = (0, 1, 0);
+        for place in places.clone() {
+            number += 1;
+            length = place.length.max(length);
+            beyond = place.beyond.max(beyond);
+        }
+        let matched = Matched {
+            kind,
+            order: beyond as usize,
+            rank: length as usize - 1,
+            num_matches: float(number),
+        };
+        let counts = std::iter::successors(Some(1.0), |count| Some(count * DECAY));
+        evidence.add(matched, None, places.map(|place| place.token).zip(counts));
+    }
+
+    /// Collects the second tokens after those places whose first one is not `token`, at most
+    /// `max_skipped`, the latest first.
+    pub(super) fn skip(
+        &self,
+        found: &Found,
+        token: u32,
+        max_skipped: usize,
+        skipped: &mut Skipped,
+    ) {
+        for place in &self.0[found.range.clone()] {
+            if place.token != END && place.token != token {
+                skipped.add(place.length as usize, place.after);
+                if skipped.tokens.len() == max_skipped {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The longest match of a node.
+    pub(super) fn longest(&self, found: &Found) -> usize {
+        let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
+        lengths.max().unwrap_or(0) as usize
+    }
+}
+
+/// How many tokens are the same before a match of `length` and one token more of the text, of the tail,
+/// or of both.
+fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
+    if length >= MAX_LENGTH {
+        return 0;
+    }
+    let common = |(in_text, in_tail)| {
+        let text = &text[..text.len().saturating_sub(length + in_text)];
+        let tail = &tail[..tail.len().saturating_sub(length + in_tail)];
+        let pairs = text.iter().rev().zip(tail.iter().rev());
+        pairs.take(MAX_LENGTH).take_while(|(a, b)| a == b).count()
+    };
+    let edits = [(1, 1), (0, 1), (1, 0)];
+    saturating_u32(edits.into_iter().map(common).max().unwrap_or(0))
+}
+
+fn token_at(text: &History, position: usize) -> u32 {
+    text.tokens().get(position).copied().unwrap_or(END)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
+fn float(number: usize) -> f32 {
+    number as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, NEAR, Places, Reach, beyond_edit};
+    use crate::fused::effort::Effort;
+    use crate::memory::history::History;
+
+    /// What follows 1, 2 in a text of more than `num_tokens` tokens: 3, or 4 where only the 2 is the
+    /// same.
+    fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
+        let mut text = History::default();
+        text.extend(&vec![0; num_tokens]);
+        text.extend(&[1, 2, 3, 0, 5, 2, 4]);
+        let reach = Reach::of(child, &text, effort.reading());
+        let parent = child.map(|_| Found {
+            range: 0..0,
+            is_cut: true,
+        });
+        let mut places = Places::default();
+        let found = places.find(&text, parent.as_ref(), &[1, 2], reach);
+        let places = places.0[found.range].iter();
+        places.map(|place| place.token).collect()
+    }
+
+    #[test]
+    fn little_is_searched_for_a_child_in_a_text_that_is_not_near() {
+        for child in [None, Some(0.5), Some(0.05)] {
+            assert_eq!(tokens_found(0, child, Effort::Low), [3, 4]);
+        }
+        for effort in [Effort::Low, Effort::Normal] {
+            assert_eq!(tokens_found(NEAR, None, effort), [3, 4]);
+            assert_eq!(tokens_found(NEAR, Some(0.5), effort), [3]);
+            assert_eq!(tokens_found(NEAR, Some(0.05), effort), [0; 0]);
+        }
+        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
+        assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
+    }
+
+    #[test]
+    fn a_match_is_followed_beyond_a_token_that_was_changed_put_in_or_left_out() {
+        let text = [9, 1, 2, 3, 4, 5, 6];
+        let cases: [(&[u32], usize, u32); 5] = [
+            (&[1, 2, 3, 7, 5, 6], 2, 3),
+            (&[8, 1, 2, 3, 4, 7, 5, 6], 2, 4),
+            (&[8, 2, 3, 5, 6], 2, 2),
+            (&[7, 7, 5, 6], 2, 0),
+            (&[4, 5, 6], 3, 0),
+        ];
+        for (tail, length, expected) in cases {
+            assert_eq!(beyond_edit(&text, tail, length), expected, "{tail:?}");
+        }
+        // What matches as far as it is looked at has no edit.
+        assert_eq!(beyond_edit(&[1; 40], &[1; 40], 32), 0);
+    }
+
+    #[test]
+    fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
+        for (effort, expected) in [(Effort::Low, 8), (Effort::Normal, 64)] {
+            let mut text = History::default();
+            text.extend(&vec![0; NEAR]);
+            text.extend(&[5, 2].repeat(100));
+            let mut places = Places::default();
+            let reach = Reach::of(None, &text, effort.reading());
+            let found = places.find(&text, None, &[1, 2], reach);
+            assert_eq!(found.range.len(), expected);
+            assert!(found.is_cut);
+        }
+    }
+}
