@@ -52,7 +52,7 @@ impl Links {
 }
 
 impl History {
-    /// Separates documents: it has no postings, and no pair contains it.
+    /// Separates documents: no place of it is found, and no pair contains it.
     pub const BOUNDARY: u32 = u32::MAX;
 
     /// The most tokens that are kept.
