@@ -205,7 +205,7 @@ def style(theme: dict[str, Any]) -> dict[str, Any]:
 
 
 def title(axes: Any, theme: dict[str, Any], left: int, text: str, below: str) -> None:
-    """A heading of two lines above a panel, from so many points beside its left edge on."""
+    """A heading of two lines above a panel; it begins `left` points beside the left edge."""
     corner = ((0, 1), (left, 30), "axes fraction", "offset points")
     axes.annotate(text, *corner, fontsize=11, fontweight="bold")
     corner = ((0, 1), (left, 17), "axes fraction", "offset points")

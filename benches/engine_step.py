@@ -2,7 +2,7 @@
 
     python benches/engine_step.py --datastore chat.specds --transcripts *.jsonl [--rows 64]
 
-Each row replays answers one after the other, each step by as many tokens as its draft foretold and
+Each row replays answers one after the other, each step by as many tokens as its draft had right and
 one more. Contexts are rows of one array, as vLLM has them. Times are those of the whole batch in
 milliseconds, of all threads and by the clock: medians over the steps, and lower quartiles, which
 tell more where other work shares the machine.

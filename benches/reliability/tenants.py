@@ -1,4 +1,4 @@
-"""Can a tenant learn what another one wrote, or spoil his drafts?"""
+"""Can a tenant learn what another one wrote, or make its drafts worse?"""
 
 from __future__ import annotations
 

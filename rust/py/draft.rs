@@ -164,7 +164,7 @@ impl DraftSession {
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`; at most 1,024.
     ///     parents: Shape `(n,)`, as those of a `TokenTree`; by default the tokens are a chain.
-    ///     probs: Shape `(n,)`, in [0, 1]: how likely each token is held to be after its parent;
+    ///     probs: Shape `(n,)`, in [0, 1]: the probability of each token after its parent;
     ///         1 by default.
     ///
     /// Returns:
@@ -213,7 +213,7 @@ impl DraftSession {
     }
 
     fn __repr__(&self) -> String {
-        // Who drafts in another thread is not waited for.
+        // A session that drafts in another thread is not waited for.
         let state = match self.0.try_lock().as_deref() {
             Ok(Some(session)) => format!("match_length={}", session.match_length()),
             Ok(None) => "ended".to_owned(),

@@ -27,7 +27,7 @@ use crate::storage::located;
 ///         memory takes in what other processes wrote to the snapshot, and is written there; a
 ///         datastore that was replaced is then opened anew), `memory` (``off``; ``tenants``: where the
 ///         engine tells a tenant; ``shared``: all requests are of one tenant), `memory_bytes`,
-///         `effort` (``auto`` is low until the time of a step is told), `recycled`, `min_prob` (of
+///         `effort` (``auto`` is low until the time of a step is known), `recycled`, `min_prob` (of
 ///         a node of a chain), `max_context` (tokens of a row), `num_threads`, and `step_cost`
 ///         (points ``[tokens, seconds]`` of the engine's step, or ``measured``: by this, drafts are
 ///         cut to what pays in a batch of that size). All have defaults.

@@ -107,7 +107,7 @@ impl Memory {
 
     /// Removes a tenant's texts and what they taught: from memory now, and from the next snapshot.
     ///
-    /// Requests of his that are still open bring nothing back.
+    /// Requests of the tenant that are still open bring nothing back.
     fn forget(&self, py: Python<'_>, tenant: &str) {
         py.detach(|| self.memory.forget(tenant));
     }
@@ -155,9 +155,9 @@ impl Memory {
         saved.map_err(py_err)
     }
 
-    /// Shares the memory with other processes, by a file and a thread: as often as said it takes in
-    /// what they wrote there, and is written, as by `save` with `merge`; and once more when it goes.
-    /// Who is killed leaves the file as it was.
+    /// Shares the memory with other processes, by a file and a thread: at this interval, and once
+    /// more at the end, it reads what they wrote there and is written, as by `save` with `merge`. A
+    /// process that is killed leaves the file as it was.
     ///
     /// Args:
     ///     path: The file.

@@ -55,7 +55,7 @@ class Noise:
         self._drawn[position] = drawn
 
     def close(self, num_positions: int) -> None:
-        """Leaves the generator as plain decoding of so many tokens would."""
+        """Leaves the generator as plain decoding of this number of tokens would."""
         if len(self._states) > num_positions:
             self._generator.set_state(self._states[num_positions])
         self._drawn.clear()

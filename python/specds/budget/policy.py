@@ -32,8 +32,8 @@ class Budget:
 
     Args:
         max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
-        fills_below: Fill up drafts that have fewer with tokens below this, without hope, so that
-            the time of a step tells nothing of the text; 0 fills nothing.
+        fills_below: Fill up smaller drafts with arbitrary tokens below this, so that the time of a
+            step reveals nothing of the text; 0 fills nothing.
     """
 
     def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:

@@ -132,7 +132,7 @@ def estimate_build(
 
 
 def _sample(corpus: Corpus) -> tuple[list[Document], int]:
-    """Every so many of the first documents of parts that lie evenly in the corpus; how many."""
+    """Documents at an even stride, from the beginnings of parts spread evenly; and their number."""
     parts = corpus.parts[:: -(-len(corpus.parts) // _SAMPLED_PARTS)]
     documents: list[Document] = []
     held, seen, stride = 0, 0, 1

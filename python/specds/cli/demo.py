@@ -145,7 +145,7 @@ class Comparison:
 
 
 def _show_texts(tokenizer: PreTrainedTokenizerBase, mode: Comparison, num_texts: int) -> None:
-    """Some completions, those first that repeat themselves least: anybody can foretell a loop."""
+    """Some completions, those that repeat themselves least first, as a loop is easy to predict."""
     terminal.out.rule(f"{mode.mode}: drafted and accepted tokens are green")
     texts = zip(mode.prompts, mode.ours.texts, mode.ours.results, strict=True)
     for prompt, text, result in sorted(texts, key=lambda each: repetition(each[1]))[:num_texts]:

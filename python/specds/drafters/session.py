@@ -142,7 +142,7 @@ class Session(ABC):
         Args:
             token_ids: Of a tree, or of a chain where there are no `parents`.
             parents: As those of a `TokenTree`.
-            probs: How likely each token is held to be after its parent; 1 by default.
+            probs: The probability of each token after its parent; 1 by default.
 
         Returns:
             Whether the session uses suggestions.

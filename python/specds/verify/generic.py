@@ -202,7 +202,7 @@ class Runner:
         last: int = 0,
         model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
-        """The model's logits, of at least the last so many tokens; 0: of all."""
+        """The model's logits, of at least this number of last tokens; 0: of all."""
         kwargs: dict[str, Any] = {"logits_to_keep": last} if last and self._keeps_logits else {}
         output = (model or self._model)(
             input_ids=token_ids,

@@ -28,8 +28,8 @@ def attend(
     """One tile of queries over one split of the slots of a row and head of the keys.
 
     Queries are the nodes of the group's heads, node by node. Slots are those of the prefix and,
-    behind these, of the nodes. A split is so many tiles of slots that all splits together do; of
-    those that have any, the last to end merges what they found. Scores are in powers of two.
+    behind these, of the nodes. The splits share the tiles of slots; the
+    last of them to end merges the results of all. Scores are in powers of two.
 
     Of Triton's functions only those are used that its interpreter knows whenever it is asked.
     """

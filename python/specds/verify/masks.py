@@ -20,7 +20,7 @@ class Sight(NamedTuple):
     """How far back a layer sees, by positions; all the way where it has neither.
 
     Attributes:
-        window: The last so many, its own included.
+        window: A token sees at most this number of last tokens, its own included.
         chunk: Not before the last multiple of this one.
     """
 

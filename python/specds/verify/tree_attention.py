@@ -1,4 +1,4 @@
-"""How does a draft attend on a GPU without a mask: one kernel, told the tree in bits."""
+"""How does a draft attend on a GPU without a mask? One kernel reads the tree as bits."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def tree_attention(
             nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Every node
             has to see itself.
         scale: Factor of the products; by default one over the root of `head_dim`.
-        window: A node sees the last so many positions, its own included.
+        window: A node sees at most this number of last positions, its own included.
         chunk: A node sees what is not before the last multiple of this position.
         softcap: Scores become ``softcap * tanh(score / softcap)``.
         sinks: `(num_heads,)`, scores that are in the sum of the softmax and have no value.

@@ -1,4 +1,4 @@
-//! Who sorts the complete shards while others are still being read?
+//! Which threads sort complete shards while the corpus is still being read?
 
 use std::io;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ impl IndexWorkers {
         })
     }
 
-    /// Has the shard in a folder indexed, whose text is complete; an error of an earlier one is told.
+    /// Indexes the complete shard of a folder in a thread; gives the error of an earlier one.
     pub(crate) fn add(&mut self, folder: PathBuf, text: ShardText) -> Result<()> {
         if self.threads.iter().any(JoinHandle::is_finished) {
             self.wait()?;

@@ -3,8 +3,8 @@
 /// The tokens that are looked at together: few of them may be chosen once some were seen.
 const BLOCK: usize = 64;
 
-/// Rates that differ less than this, relatively, are not told apart: the last bits of a logarithm depend
-/// on who computes it.
+/// Rates that differ less than this, relatively, are taken as equal: the last bits of a logarithm depend
+/// on the library that computes it.
 const TIE: f32 = 1e-6;
 
 /// What `torch.multinomial` draws given its uniform numbers u: the token of the largest p / -ln(1 - u).

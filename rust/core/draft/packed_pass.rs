@@ -18,7 +18,7 @@ pub struct PassRow<'a> {
 
 /// Writes rows of `width` places each into `numbers`, as `specds.verify.inputs.Inputs` reads them: the
 /// tokens of all rows, their depths and parents, the lengths of the rows, and which places of its row
-/// each place sees, as bits. What is left is padding: it sees itself and nobody sees it. O(numbers).
+/// each place sees, as bits. The rest is padding, which sees itself and which no place sees. O(numbers).
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
     let size = width.saturating_mul(3 + words).saturating_add(1);

@@ -16,7 +16,7 @@ use crate::memory::history::History;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryUse {
-    /// Nobody's: most engines do not tell whose a request is.
+    /// None: most engines do not pass on the tenant of a request.
     #[default]
     Off,
     /// A tenant's own, where the engine tells the tenant.

@@ -35,7 +35,7 @@ impl StepCost {
         Ok(Self { points })
     }
 
-    /// What a step of so many tokens takes.
+    /// The seconds of a step of this number of tokens.
     pub fn seconds(&self, num_tokens: f64) -> f64 {
         let end = self.points.partition_point(|point| point.0 <= num_tokens);
         let end = end.min(self.points.len() - 1);
@@ -45,7 +45,7 @@ impl StepCost {
         }
     }
 
-    /// The least probability with which a node could pay in a batch of so many rows.
+    /// The least probability with which a node could pay in a batch of `num_rows` rows.
     pub(crate) fn least_gain(&self, num_rows: usize) -> f64 {
         let beyond = self.points.windows(2).enumerate();
         let num_rows = float(num_rows);

@@ -97,9 +97,9 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// A request that has been away for so many syncs has ended. A preempted one may be away for long.
+    /// A request has ended if it was absent for this number of syncs. A preempted one may be absent for long.
     const PATIENCE: usize = 64;
-    /// At most this many, or as many as there are rows, are waited for.
+    /// At most this many absent requests are kept, or one for each row if that is more.
     const MAX_ABSENT: usize = 64;
 
     /// Moves every request to the row whose context goes on from its text, preferably its own row, and

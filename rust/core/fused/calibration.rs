@@ -1,4 +1,4 @@
-//! How likely is a path that is held to be so likely?
+//! How often is a path of an estimated probability really accepted?
 //!
 //! The likeliest of many estimates are those that erred upwards, and an estimate errs the more the
 //! further it is from the usual. So the probability of a path is corrected by what became of earlier

@@ -1,4 +1,4 @@
-//! What do all sources together foretell?
+//! What do all sources together predict?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -56,7 +56,7 @@ impl Default for FusedConfig {
 ///
 /// What these have proved to be worth in the requests of a tenant is that tenant's own, and lies in the
 /// memory: drafts read it and [`observe`](Session::observe) changes it. So a tenant's drafts depend on
-/// the order of his calls, on no thread, and on nobody else's texts.
+/// the order of its calls, on no thread, and on no other tenant's texts.
 #[derive(Debug)]
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
@@ -193,7 +193,7 @@ impl FusedSession {
     /// again more than earlier ones.
     const MAX_COUNTED: usize = 400;
 
-    /// Of a prompt that the memory has already, at most so many tokens are kept again before the answer.
+    /// If the memory has the prompt already, at most this many of its last tokens are kept again.
     const MAX_LEAD: usize = 16;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
@@ -218,8 +218,8 @@ impl FusedSession {
         })
     }
 
-    /// Enters the request into a group of its tenant's, before its prompt is told: samples of one prompt,
-    /// turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
+    /// Enters the request into a group of its tenant, before its prompt is observed: samples of one
+    /// prompt, turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
     /// of at least 16 tokens that its own begins with.
     ///
     /// # Errors

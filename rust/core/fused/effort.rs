@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
-    /// What pays where a step of the target model takes as long as it does; normal until it is told.
+    /// What pays by the time of a step of the target model; normal until that time is known.
     #[default]
     Auto,
     /// Each source is searched for the context alone; nodes inherit what was found.

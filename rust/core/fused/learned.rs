@@ -8,8 +8,8 @@ use crate::fused::evidence::Keys;
 use crate::fused::weights::{NUM_SHAPES, VERSION, Weights};
 use crate::memory::tenant;
 
-/// A tenant's changes of the weights that all tenants start from, and his anchors: of one size,
-/// whatever he writes. No other tenant's drafts depend on it.
+/// A tenant's changes of the weights that all tenants start from, and its anchors: of one size,
+/// whatever it writes. No other tenant's drafts depend on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Learned {
     shapes: Box<[f32; NUM_SHAPES]>,
@@ -82,7 +82,7 @@ impl Learned {
     fn of_token(&self, key: usize) -> f32 {
         let key = saturating_u32(key);
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
-        // Nobody could foretell a branch, and only whole numbers are chosen without one.
+        // No processor could predict a branch, and only whole numbers are chosen without one.
         let of = |known: &Change| {
             f32::from_bits(select_unpredictable(
                 known.key == key,
@@ -154,7 +154,7 @@ fn number(bytes: &mut &[u8]) -> Option<f32> {
     Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
 }
 
-/// The weights of one tenant: what all start from, and his changes.
+/// The weights of one tenant: those that all start from, and its changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) start: &'a Weights,

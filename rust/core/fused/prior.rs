@@ -47,7 +47,7 @@ pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
 
 /// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
 /// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
-/// Who has the datastore open goes on with the old one.
+/// Readers that have the datastore open keep the old one.
 ///
 /// # Errors
 ///

@@ -48,7 +48,7 @@ pub(crate) struct NodeView<'a> {
     pub(crate) tail: &'a [u32],
     /// The path alone: empty at the root.
     pub(crate) path: &'a [u32],
-    /// How likely the path is held to be.
+    /// The estimated probability of the path.
     pub(crate) prob: f32,
     /// A token that is less likely than this at the node cannot be drafted.
     pub(crate) min_share: f32,

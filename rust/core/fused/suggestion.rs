@@ -25,7 +25,7 @@ impl Suggestion {
         Ok(Self { tree, reached: -1 })
     }
 
-    /// The suggestion once `tokens` have followed, if it foretold them.
+    /// The suggestion after `tokens`, if these are its path.
     pub(crate) fn after(mut self, tokens: &[u32]) -> Option<Self> {
         for &token in tokens {
             self.reached = self.child(self.reached, token)?;

@@ -94,8 +94,8 @@ pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
 pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
 const NUM_WEIGHTS: usize = TOKEN_TRUST.start + TOKEN_TRUST.len;
 
-/// What the sources of a fused drafter are held to be worth before a tenant taught it anything: the same
-/// numbers for all of them.
+/// The weights of a fused drafter's sources before a tenant taught it anything: the same numbers for
+/// all tenants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
 
@@ -122,7 +122,7 @@ impl Default for Weights {
             Kind::EXPECTED_EDITED,
             Kind::GROUP_EDITED,
         ];
-        /// As much as a long match: who suggests knows the model.
+        /// As much as a long match: suggestions come from someone who knows the model.
         const SUGGESTED: f32 = 5.0;
         let weights = vec![0.0; NUM_WEIGHTS].try_into();
         let mut weights: Box<[f32; NUM_WEIGHTS]> = weights.expect("as many");

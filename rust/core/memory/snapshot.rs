@@ -53,7 +53,7 @@ impl<L: Learned> Memory<L> {
             return Err(Error::invalid("path", "must name a file"));
         };
         let partial = path.with_file_name(hidden(name, ".new"));
-        // The texts of users are nobody else's.
+        // Nobody else may read the users' texts.
         let file = lock(&partial, path, true, || open_private(&partial).map(Some))?;
         let mut forgotten = BTreeSet::new();
         let mut write = || {

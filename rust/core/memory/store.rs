@@ -194,7 +194,7 @@ impl<L: Learned> Memory<L> {
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
-    /// Changes what a tenant has taught; `None` where he was forgotten, or the memory is too small.
+    /// Changes what a tenant has taught; `None` where it was forgotten, or the memory is too small.
     pub(crate) fn learn<R>(
         &self,
         tenant: &Tenant<L>,
@@ -223,12 +223,12 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Removes all that is kept of a tenant. His open requests add nothing any more; whoever comes by the
-    /// name later is a new tenant.
+    /// Removes all that is kept of a tenant. Its open requests add nothing any more; a later request of
+    /// the same name is of a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        // He must not come back from the snapshot, if there is one.
+        // It must not come back from the snapshot, if there is one.
         if self.synced.load(Ordering::Relaxed) != 0 {
             self.forgotten().insert(xxh3_64(tenant.as_bytes()));
         }
@@ -312,7 +312,7 @@ impl<L: Learned> Memory<L> {
         tenant.last_use.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Evicts until `tenant` can take `num_bytes`, or nobody has more than his share; gives the bytes
+    /// Evicts until `tenant` can take `num_bytes`, or no tenant has more than its share; gives the bytes
     /// that are free.
     pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
@@ -340,7 +340,7 @@ impl<L: Learned> Memory<L> {
         self.num_bytes() < before
     }
 
-    /// Takes the larger of what a tenant has taught and a third of his texts from him.
+    /// Removes what a tenant has taught or a third of its texts, whichever is larger.
     fn cut(&self, tenant: &Tenant<L>) {
         let is_taught = |kept: &Kept<L>| kept.learned_bytes() > kept.texts.num_bytes();
         if is_taught(&tenant.read()) {
@@ -389,7 +389,7 @@ impl<L: Learned> fmt::Debug for Memory<L> {
 }
 
 impl<L> fmt::Debug for Tenant<L> {
-    /// Nothing of his.
+    /// Shows nothing of the tenant.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Tenant")
     }

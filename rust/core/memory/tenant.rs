@@ -13,7 +13,7 @@ use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
-/// What a drafter learns of a tenant besides his texts: of one size, whatever he writes.
+/// What a drafter learns of a tenant besides its texts: of one size, whatever it writes.
 pub trait Learned: fmt::Debug + Default + Send + Sync {
     /// The bytes that it takes.
     const NUM_BYTES: usize;
@@ -25,7 +25,7 @@ pub trait Learned: fmt::Debug + Default + Send + Sync {
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-/// One tenant of a memory: his texts, and what they taught. Requests share him, so he may outlive his
+/// One tenant of a memory: its texts, and what they taught. Requests share it, so it may outlive its
 /// entry in the memory; what is then added is lost.
 pub struct Tenant<L> {
     pub(crate) name: Box<str>,
@@ -61,7 +61,7 @@ impl<L: Learned> Tenant<L> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes that he takes.
+    /// The bytes that it takes.
     pub fn num_bytes(&self) -> usize {
         self.fixed_bytes() + self.read().num_bytes()
     }
@@ -70,21 +70,21 @@ impl<L: Learned> Tenant<L> {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// What he takes beside what is kept of him.
+    /// The bytes that it takes beside its texts and weights.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        // His name is a key too; a node of a tree of tenants has room for as many again.
+        // Its name is a key too; a node of a tree of tenants has room for as many again.
         let entry = 6 * size_of::<usize>();
         2 * allocated(self.name.len()) + allocated(size_of::<Self>()) + entry
     }
 }
 
 impl<L: Learned> Kept<L> {
-    /// His texts, as a [`History`] in which [`BOUNDARY`](History::BOUNDARY) follows each.
+    /// Its texts, as a [`History`] in which [`BOUNDARY`](History::BOUNDARY) follows each.
     pub fn texts(&self) -> &History {
         &self.texts.text
     }
 
-    /// What they taught; `None` where he has taught nothing.
+    /// What they taught; `None` where that is nothing.
     pub fn learned(&self) -> Option<&L> {
         self.learned.as_ref()
     }

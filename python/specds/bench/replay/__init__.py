@@ -1,1 +1,1 @@
-"""How many tokens of recorded answers does a drafter foretell? `specds bench replay`, no model."""
+"""How many tokens of recorded answers does a drafter predict? `specds bench replay`, no model."""

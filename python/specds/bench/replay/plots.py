@@ -122,7 +122,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         yield Figure(
             "acceptance-by-transcript",
             f"Acceptance length by file of answers{at_budget}",
-            "Texts differ: what resembles the datastore, or itself, is foretold best.",
+            "Texts differ: what resembles the datastore, or itself, is predicted best.",
             bars(groups, styles),
         )
     for x, title, x_title, caption in _CURVES:

@@ -39,7 +39,7 @@ pub(super) struct Reach {
     /// A node that has this many of its parent's places is not searched for, and one that has this
     /// many after its last two tokens gets none after the last alone.
     enough: usize,
-    /// Whether it is told how far places match beyond an edit.
+    /// Whether places say how far they match beyond an edit.
     finds_edits: bool,
 }
 
