@@ -155,8 +155,14 @@ def test_a_file_that_is_damaged_later_is_told_and_left(tmp_path):
     memory.share(path, every=EVERY)
     memory.insert("ann", [1])
     until(lambda: texts(Memory.open(path, 100), "ann") == [[1]])
-    path.write_bytes(b"damaged")
-    until(lambda: memory.failure is not None)
+
+    def fails_on_damage():
+        # Again and again, as a last write of the memory may replace the file.
+        (tmp_path / "damaged").write_bytes(b"damaged")
+        (tmp_path / "damaged").replace(path)
+        return memory.failure is not None
+
+    until(fails_on_damage)
     assert "memory" in memory.failure
     assert path.read_bytes() == b"damaged"
     path.unlink()
