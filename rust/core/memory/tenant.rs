@@ -51,8 +51,8 @@ impl<L: Learned> Tenant<L> {
         }
     }
 
-    /// What is kept of him. The guard blocks writers: drop it after some microseconds. All texts are away
-    /// while the oldest are removed.
+    /// The texts and what they taught. The guard blocks writers: drop it after some microseconds. While the
+    /// oldest texts are removed, there are none.
     pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
