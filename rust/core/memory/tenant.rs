@@ -29,7 +29,7 @@ pub trait Learned: fmt::Debug + Default + Send + Sync {
 /// entry in the memory; what is then added is lost.
 pub struct Tenant<L> {
     pub(crate) name: Box<str>,
-    /// When anything of him was last used.
+    /// When anything of the tenant was last used.
     pub(crate) last_use: AtomicU64,
     kept: RwLock<Kept<L>>,
 }
