@@ -176,7 +176,7 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     }
     if whole is not plain:
         checks |= {name: are_near(output, plain, name, width) for name in ("scores", "logits")}
-        states = output.past_key_values
+        states = output.cache
         checks["cache"] = len(texts) > 1 or states.get_seq_length() == whole.shape[1] - (
             1 + request["padding"]
         )

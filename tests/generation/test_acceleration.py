@@ -11,6 +11,7 @@ from transformers import DynamicCache, GenerationConfig, StoppingCriteria, TextI
 
 from models import FAMILIES, GREEDY, SAMPLING, Recorder, build, prompt, random_drafter
 from specds.generation import UnsupportedRequestError, accelerate, custom_generate, generate
+from specds.verify.cache import CACHE_NAME
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ CALLS = {
     "as a dictionary": lambda m: (
         m.generate(prompt(), return_dict_in_generate=True, output_scores=True, **SETTINGS).sequences
     ),
-    "with a cache": lambda m: m.generate(prompt(), past_key_values=DynamicCache(), **SETTINGS),
+    "with a cache": lambda m: m.generate(prompt(), **{CACHE_NAME: DynamicCache()}, **SETTINGS),
     "a batch": lambda m: m.generate(prompt().repeat(3, 1), pad_token_id=1, **SETTINGS),
 }
 

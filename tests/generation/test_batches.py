@@ -72,7 +72,7 @@ NOT_OF_BATCHES = {
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
     "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
-    "cache": ({"past_key_values": DynamicCache()}, "past_key_values cannot be used: of one prompt"),
+    "cache": ({"cache": DynamicCache()}, "cache cannot be used: of one prompt"),
 }
 
 
@@ -90,7 +90,7 @@ def test_drafted_is_of_one_sequence():
     output = generate(model, ids, random_drafter(), max_new_tokens=3, **GREEDY)
     with pytest.raises(ValueError, match="use drafted_by_row"):
         _ = output.drafted
-    assert output.past_key_values is None
+    assert output.cache is None
 
 
 def test_sessions_are_finished_when_one_of_them_fails():

@@ -16,6 +16,7 @@ from models import (
 )
 from specds.generation import UnsupportedRequestError, generate
 from specds.verify import RUNNERS
+from specds.verify.cache import CACHE_NAME
 
 CACHES = {"whole": lambda _: DynamicCache(), "windowed": lambda m: DynamicCache(config=m.config)}
 
@@ -25,7 +26,7 @@ def turns(model, cache, write, mode):
     ids, texts = prompt(), []
     for turn in range(3):
         torch.manual_seed(turn)
-        ids = write(ids, past_key_values=cache, max_new_tokens=20, **mode)
+        ids = write(ids, **{CACHE_NAME: cache}, max_new_tokens=20, **mode)
         texts.append(ids[0].tolist())
         assert cache.get_seq_length() == ids.shape[1] - 1
         ids = torch.cat([ids, prompt(3 + 5 * turn, seed=turn + 7)], dim=1)
@@ -46,7 +47,7 @@ def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verificati
         drafter = mixed_drafter(expected[len(drafted)])
         settings |= {"budget": 7, "verification": verification, "return_dict_in_generate": True}
         output = generate(model, ids, drafter, **settings)
-        assert output.past_key_values is ours
+        assert output.cache is output.past_key_values is ours
         drafted.append(output.stats.num_accepted_tokens)
         return output.sequences
 
@@ -61,7 +62,7 @@ def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verificati
 def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
     model = tiny_model("llama")
     cache = DynamicCache()
-    output = generate(model, prompt(), max_new_tokens=9, past_key_values=cache, **GREEDY)
+    output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
     read = []
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
@@ -74,14 +75,14 @@ def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
     assert again.tolist() == generate(model, longer, **settings).sequences.tolist()
     # A control: the states of another text lead elsewhere.
     other = DynamicCache()
-    model(prompt(29, seed=5), past_key_values=other)
-    astray = generate(model, longer, past_key_values=other, **settings).sequences
+    model(prompt(29, seed=5), **{CACHE_NAME: other})
+    astray = generate(model, longer, cache=other, **settings).sequences
     assert astray.tolist() != again.tolist()
 
 
 def test_a_request_that_fails_leaves_the_cache_as_it_was():
     model, cache = tiny_model("llama"), DynamicCache()
-    output = generate(model, prompt(), max_new_tokens=9, past_key_values=cache, **GREEDY)
+    output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
     held = [layer.keys.clone() for layer in cache.layers]
 
     def fail(*_):
@@ -89,7 +90,7 @@ def test_a_request_that_fails_leaves_the_cache_as_it_was():
 
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
     with pytest.raises(RuntimeError, match="out of ideas"):
-        generate(model, longer, Drafter(fail), max_new_tokens=9, past_key_values=cache, budget=4)
+        generate(model, longer, Drafter(fail), max_new_tokens=9, cache=cache, budget=4)
     assert all(
         torch.equal(*pair) for pair in zip(held, [x.keys for x in cache.layers], strict=True)
     )
@@ -98,16 +99,16 @@ def test_a_request_that_fails_leaves_the_cache_as_it_was():
 def test_caches_that_cannot_be_gone_on_from_are_named():
     model, mask = tiny_model("llama"), torch.tensor([[0, 0] + [1] * 19])
     full = DynamicCache()
-    model(prompt(), past_key_values=full)
+    model(prompt(), **{CACHE_NAME: full})
     static = StaticCache(model.config, max_cache_len=64)
     cases = [
-        ({"past_key_values": full}, "it holds 21 tokens, and input_ids must be these and more"),
-        ({"past_key_values": static}, "only a `DynamicCache`"),
-        ({"past_key_values": DynamicCache(), "attention_mask": mask}, "without padding"),
+        ({"cache": full}, "it holds 21 tokens, and input_ids must be these and more"),
+        ({"cache": static}, "only a `DynamicCache`"),
+        ({"cache": DynamicCache(), "attention_mask": mask}, "without padding"),
     ]
     for settings, reason in cases:
         streamer = Recorder()
-        with pytest.raises(UnsupportedRequestError, match=f"past_key_values cannot .*{reason}"):
+        with pytest.raises(UnsupportedRequestError, match=f"cache cannot .*{reason}"):
             settings |= {"streamer": streamer, "max_new_tokens": 2}
             generate(model, prompt(), random_drafter(), **settings)
         assert streamer.received == []
@@ -116,6 +117,4 @@ def test_caches_that_cannot_be_gone_on_from_are_named():
     # Which argument tells depends on the release of transformers.
     refusal = "position_ids must count from 0|attention_mask must have the shape"
     with pytest.raises(UnsupportedRequestError, match=refusal):
-        generate(
-            model, prompt(25), past_key_values=full, attention_mask=everything, max_new_tokens=2
-        )
+        generate(model, prompt(25), cache=full, attention_mask=everything, max_new_tokens=2)

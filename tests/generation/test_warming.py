@@ -58,9 +58,9 @@ def test_on_a_processor_steps_are_measured(monkeypatch):
 
 
 def test_a_model_that_is_verified_by_tree_is_warmed_up_too():
-    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE}
-    settings |= {"eos_token_id": None, "bos_token_id": None}
-    model = build("GPTJConfig", settings, attn_implementation="eager")
+    settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
+    settings |= {"vocab_size": VOCAB_SIZE, "eos_token_id": None, "bos_token_id": None}
+    model = build("XGLMConfig", settings, attn_implementation="eager")
     with pytest.warns(UserWarning, match="cannot be exchanged"):
         specds.warm_up(model, max_context=64, rows=2)
     expected = plain_generate(model, **GREEDY)

@@ -15,9 +15,9 @@ REFUSED = {
         "attention with s_aux cannot be packed: use verification='tree'",
     ),
     "gemma2": ("Gemma2Config", WIDE_SHAPE, "its attention caps logits: use verification='tree'"),
-    "gptj": (
-        "GPTJConfig",
-        {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE},
+    "xglm": (
+        "XGLMConfig",
+        {"d_model": 32, "num_layers": 2, "attention_heads": 4, "vocab_size": VOCAB_SIZE},
         "its attention cannot be exchanged: use verification='tree'",
     ),
 }

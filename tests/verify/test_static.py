@@ -128,13 +128,13 @@ def test_models_that_cannot_be_packed_are_verified_as_they_are():
     assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
     with pytest.raises(UnsupportedModelError, match="by 'fast': the forward of"):
         tree_generate(model, random_drafter(), verification="fast")
-    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": VOCAB_SIZE}
-    settings |= {"eos_token_id": None, "bos_token_id": None}
-    gptj = build("GPTJConfig", settings, attn_implementation="eager")
-    assert "cannot be exchanged" in check_model(gptj, verification="fast").reasons[0]
-    expected = plain_generate(gptj, **GREEDY)
+    settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
+    settings |= {"vocab_size": VOCAB_SIZE, "eos_token_id": None, "bos_token_id": None}
+    xglm = build("XGLMConfig", settings, attn_implementation="eager")
+    assert "cannot be exchanged" in check_model(xglm, verification="fast").reasons[0]
+    expected = plain_generate(xglm, **GREEDY)
     with pytest.warns(UserWarning, match="cannot be exchanged"):
-        output = tree_generate(gptj, mixed_drafter(expected), **GREEDY)
+        output = tree_generate(xglm, mixed_drafter(expected), **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.verification == "tree"
 

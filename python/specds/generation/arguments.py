@@ -9,6 +9,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 
+from specds.verify.cache import CACHE_NAME
 from specds.verify.masks import layer_types
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 # What `generate` itself prepares for every decoder.
 _PREPARED_KWARGS = {
     "attention_mask",
+    CACHE_NAME,
     "cache_position",
     "logits_to_keep",
-    "past_key_values",
     "position_ids",
     "use_cache",
 }
@@ -127,7 +128,7 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     Args:
         model: The target.
         shown: What `require_request` returned.
-        cache: What `generate` would hand to the model's forward as `past_key_values`.
+        cache: What `generate` would hand to the model's forward as its cache.
 
     Raises:
         UnsupportedRequestError: Naming what is wrong with it.
@@ -148,7 +149,7 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     elif "chunked_attention" in layer_types(model.config.get_text_config(decoder=True)):
         reason = "this model's attention is chunked"
     if reason is not None:
-        raise UnsupportedRequestError(f"past_key_values cannot be used: {reason}")
+        raise UnsupportedRequestError(f"cache cannot be used: {reason}")
     return cast("DynamicCache", cache)
 
 

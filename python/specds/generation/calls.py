@@ -10,6 +10,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.request import GenerationOutput, Options, run
+from specds.verify.cache import CACHE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,9 +83,10 @@ def generate(
         stop_strings: Ends the text at any of these.
         **kwargs: All else that `model.generate` takes for greedy decoding and sampling, such as
             `max_new_tokens`, `do_sample`, `temperature`, `logits_processor`, `stopping_criteria`,
-            `generation_config`, `prefill_chunk_size`, and `past_key_values`: a `DynamicCache` with
-            the states of the beginning of the only prompt, which is not read again then; it gets
-            the states of all that follows but the last token.
+            `generation_config`, `prefill_chunk_size`, and `cache` (or `past_key_values`, its name
+            before transformers 5.24): a `DynamicCache` with the states of the beginning of the only
+            prompt, which is not read again then; it gets the states of all that follows but the
+            last token.
 
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
@@ -143,6 +145,8 @@ def through(
         # Transformers would drop it without a word.
         if arguments.pop(name, None):
             raise UnsupportedRequestError(f"{name} cannot be used: {_WHY_NOT[name]}")
+    for name in {"cache", "past_key_values"} & arguments.keys():
+        arguments[CACHE_NAME] = arguments.pop(name)
     _resolve_stop_strings(model, tokenizer, stop_strings, arguments)
 
     def loop(
@@ -169,11 +173,12 @@ def as_transformers(
     """What `model.generate` returns."""
     if not config.return_dict_in_generate:
         return output.sequences
+    states: dict[str, Any] = {CACHE_NAME: output.cache}
     return GenerateDecoderOnlyOutput(
         sequences=output.sequences,  # type: ignore[arg-type]
         scores=output.scores,  # type: ignore[arg-type]
         logits=output.logits,  # type: ignore[arg-type]
-        past_key_values=output.past_key_values,
+        **states,
     )
 
 

@@ -87,7 +87,7 @@ class Chat:
             self._model,
             ids,
             self._drafter,
-            past_key_values=self._cache,
+            cache=self._cache,
             streamer=streamer,
             tokenizer=self._tokenizer,
             **{**self._settings, **settings},

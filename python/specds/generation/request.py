@@ -28,6 +28,7 @@ from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
+from specds.verify.cache import CACHE_NAME
 from specds.verify.static import name_of, runner_class
 from specds.verify.support import (
     Verification,
@@ -110,7 +111,7 @@ class GenerationOutput:
         scores: With `output_scores`, the processed scores `(num_rows, vocab_size)` of each step,
             which gives each sequence a token; zeros where a sequence is finished.
         logits: With `output_logits`, the logits `(num_rows, vocab_size)` likewise.
-        past_key_values: With `return_dict_in_generate`, the states of all tokens but the last of
+        cache: With `return_dict_in_generate`, the states of all tokens but the last of
             the only sequence: the cache that was passed, where one was.
     """
 
@@ -119,7 +120,12 @@ class GenerationOutput:
     drafted_by_row: list[list[bool]]
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
-    past_key_values: DynamicCache | None
+    cache: DynamicCache | None
+
+    @property
+    def past_key_values(self) -> DynamicCache | None:
+        """The cache, as transformers before 5.24 calls it."""
+        return self.cache
 
     @property
     def drafted(self) -> list[bool]:
@@ -161,7 +167,7 @@ def run(
         model, verification=options.verification, self_check=options.self_check
     )
     shown = require_request(model, input_ids, generation_config, model_kwargs)
-    past = require_past(model, shown, model_kwargs.get("past_key_values"))
+    past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     known_tokens = options.drafter.vocab_size or vocab_size
     refuse_tokens_beyond(vocab_size, known_tokens - 1)
@@ -220,7 +226,7 @@ def run(
         drafted_by_row=[row.drafted for row in rows],
         scores=None if scores is None else in_step([row.sampler.scores or [] for row in rows]),
         logits=None if logits is None else in_step([row.sampler.logits or [] for row in rows]),
-        past_key_values=cache,
+        cache=cache,
     )
 
 

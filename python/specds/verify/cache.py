@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
 SLOT_MULTIPLE = 64
+
+CACHE_NAME = next(
+    name
+    for name in ("cache", "past_key_values")
+    if name in GenerateDecoderOnlyOutput.__dataclass_fields__
+)
+"""What transformers calls a cache in all its calls: `cache` since release 5.24."""
 
 
 def round_up(num_slots: int) -> int:

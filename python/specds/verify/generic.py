@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specds.verify.cache import TreeCache
+from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs
 from specds.verify.masks import MaskBuilder
 
@@ -203,12 +203,13 @@ class Runner:
         model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
         """The model's logits, of at least this number of last tokens; 0: of all."""
-        kwargs: dict[str, Any] = {"logits_to_keep": last} if last and self._keeps_logits else {}
+        kwargs: dict[str, Any] = {CACHE_NAME: self.cache}
+        if last and self._keeps_logits:
+            kwargs["logits_to_keep"] = last
         output = (model or self._model)(
             input_ids=token_ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
             **kwargs,
