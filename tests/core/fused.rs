@@ -1,6 +1,5 @@
 //! Drafts from all sources: what they hold to, what they learn, and how soon.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -10,12 +9,11 @@ use specds::fused::Weights;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use specds::lookup::Datastore;
 use specds::memory::MemoryOptions;
-use specds::papers::aded::{TrigramOptions, Trigrams};
 use specds::papers::model_tables::ModelTables;
 
-use crate::oracle::{Oracle, corpora, parts, paths, shift};
+use crate::corpora::{Corpus, corpora, paths, shift};
 use crate::random::Random;
-use crate::{build, drafted, options, tempdir};
+use crate::{build, drafted, tempdir};
 
 pub(crate) fn drafter(
     datastore: Option<&Arc<Datastore>>,
@@ -57,57 +55,10 @@ pub(crate) fn with_tables(
     Arc::new(drafter.with_model_tables(Arc::new(tables)).unwrap())
 }
 
-pub(crate) fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
-    let options = TrigramOptions::default();
-    let progress = &mut |_, _, _| ControlFlow::Continue(());
-    Arc::new(Trigrams::build(datastore, options, progress).unwrap())
-}
-
-pub(crate) fn build_one(documents: &[Vec<u32>], vocab_size: u32) -> Arc<Datastore> {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("datastore");
-    // The files stay mapped when their folder is gone.
-    Arc::new(build(&path, options(vocab_size, vocab_size), documents).unwrap())
-}
-
-/// How many of `tokens` follow a path of the tree.
-pub(crate) fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
-    let mut parent = -1;
-    let child = |parent: i32, token: u32| {
-        let mut edges = tree.parents().iter().zip(tree.token_ids());
-        edges.position(|edge| edge == (&parent, &token))
-    };
-    let accepted = tokens.iter().map_while(|&token| {
-        parent = i32::try_from(child(parent, token)?).unwrap();
-        Some(())
-    });
-    accepted.count()
-}
-
-/// Drafts for a text as a model would write it: for each step, where it began, how many tokens it
-/// emitted, and how many were expected.
-pub(crate) fn replay(
-    session: &mut FusedSession,
-    text: &[u32],
-    max_nodes: usize,
-) -> Vec<(usize, usize, f32)> {
-    let mut steps = Vec::new();
-    let mut begin = 0;
-    while begin < text.len() {
-        let tree = drafted(session, max_nodes);
-        let rest = &text[begin..];
-        let emitted = (num_accepted(&tree, rest) + 1).min(rest.len());
-        session.observe(&rest[..emitted], None).unwrap();
-        steps.push((begin, emitted, 1.0 + tree.probs().iter().sum::<f32>()));
-        begin += emitted;
-    }
-    steps
-}
-
 fn check_tree(tree: &TokenTree, max_nodes: usize) {
     assert!(tree.len() <= max_nodes);
-    let (tokens, parents, probs) = parts(tree);
-    TokenTree::new(tokens, parents.clone(), probs.clone()).unwrap();
+    let (parents, probs) = (tree.parents(), tree.probs());
+    TokenTree::new(tree.token_ids().to_vec(), parents.to_vec(), probs.to_vec()).unwrap();
     assert!(probs.is_sorted_by(|a, b| a >= b), "{probs:?}");
     for (node, parent) in parents.iter().enumerate() {
         if let Ok(parent) = usize::try_from(*parent) {
@@ -121,7 +72,7 @@ proptest! {
 
     #[test]
     fn every_request_gets_trees_that_are_sound_and_the_same_in_every_run(
-        oracle in corpora(),
+        corpus in corpora(),
         has_datastore in any::<bool>(),
         requests in vec(vec(vec(0_u32..4, 0..9), 1..7), 1..4),
         max_nodes in prop_oneof![Just(0_usize), Just(1), 2_usize..20, Just(64), Just(1000)],
@@ -129,20 +80,20 @@ proptest! {
     ) {
         let folder = tempdir().unwrap();
         let path = folder.path().join("datastore");
-        let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+        let datastore = Arc::new(build(&path, corpus.options(), &corpus.documents).unwrap());
         let run = || {
             let datastore = has_datastore.then_some(&datastore);
-            let memory = memory(oracle.vocab_size);
+            let memory = memory(corpus.vocab_size);
             let drafter = with_tables(datastore, &memory, FusedConfig::default());
             let mut trees = Vec::new();
             for request in &requests {
-                let mut session = start(&drafter, &shift(&request[0], oracle.vocab_size));
-                session.expect_output(&shift(&request[0], oracle.vocab_size)).unwrap();
+                let mut session = start(&drafter, &shift(&request[0], corpus.vocab_size));
+                session.expect_output(&shift(&request[0], corpus.vocab_size)).unwrap();
                 for piece in request {
                     let tree = drafted(&mut session, max_nodes);
                     let predictions = vec![0; (tree.len() + 1) * k];
                     session.observe_predictions(&tree, &predictions, k).unwrap();
-                    session.observe(&shift(piece, oracle.vocab_size), None).unwrap();
+                    session.observe(&shift(piece, corpus.vocab_size), None).unwrap();
                     trees.push(tree);
                 }
                 session.finish();
@@ -152,7 +103,7 @@ proptest! {
         let trees = run();
         for tree in &trees {
             check_tree(tree, max_nodes);
-            prop_assert!(tree.token_ids().iter().all(|&token| token < oracle.vocab_size));
+            prop_assert!(tree.token_ids().iter().all(|&token| token < corpus.vocab_size));
         }
         prop_assert_eq!(trees, run());
     }
@@ -168,12 +119,12 @@ proptest! {
         let num_tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
         let longest = documents.iter().map(|document| document.len() as u64 + 1).max().unwrap();
         let max_shard_tokens = (num_tokens as u64 / num_shards).max(longest);
-        let cut = Oracle { vocab_size, separator, max_shard_tokens, documents };
-        let whole = Oracle { max_shard_tokens: 1 << 20, ..cut.clone() };
+        let cut = Corpus { vocab_size, separator, max_shard_tokens, documents };
+        let whole = Corpus { max_shard_tokens: 1 << 20, ..cut.clone() };
         let folder = tempdir().unwrap();
-        let trees = |name: &str, oracle: &Oracle| {
+        let trees = |name: &str, corpus: &Corpus| {
             let path = folder.path().join(name);
-            let datastore = Arc::new(build(&path, oracle.options(), &oracle.documents).unwrap());
+            let datastore = Arc::new(build(&path, corpus.options(), &corpus.documents).unwrap());
             if name == "whole" {
                 datastore.warm().unwrap(); // what follows tokens is then looked up at once
             }

@@ -27,7 +27,7 @@ fn inputs(everyday: u64) -> impl Iterator<Item = Random> {
     (0..everyday * times).map(|seed| Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Changes bytes in one to three of the ways that damage and liars have.
+/// Changes bytes in one to three of the ways that damage and liars have, among them all at random.
 fn mutate(random: &mut Random, bytes: &mut [u8]) {
     const WORDS: [u64; 8] = [
         0,
@@ -46,13 +46,14 @@ fn mutate(random: &mut Random, bytes: &mut [u8]) {
         let start = random.below(length) as usize;
         let end = bytes.len().min(start + 1 + random.below(64) as usize);
         let other = random.below(length) as usize;
-        match random.below(6) {
+        match random.below(7) {
             0 => bytes[start] ^= 1 << random.below(8),
             1 => bytes[start..end].fill(0),
             2 => bytes[start..end].fill(0xff),
             3 => bytes.copy_within(start..end, other.min(bytes.len() - (end - start))),
+            4 => bytes.fill_with(|| u8::try_from(random.below(256)).unwrap()),
             way => {
-                let width = if way == 4 { 4 } else { 8 };
+                let width = if way == 5 { 4 } else { 8 };
                 let word = WORDS[random.below(8) as usize].to_le_bytes();
                 if let Some(place) = bytes[start / width * width..].get_mut(..width) {
                     place.copy_from_slice(&word[..width]);

@@ -1,12 +1,9 @@
-//! Lookup, continuations and counts.
+//! Lookups where keys decide, and of what does not fit. All answers are held against scans by
+//! `tests/datastore/test_queries.py`.
 
-use proptest::collection::vec;
-use proptest::prelude::*;
-use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::lookup::Match;
 
-use crate::oracle::{corpora, shift};
 use crate::{built, options, refusal};
 
 #[test]
@@ -69,82 +66,6 @@ fn every_short_pattern_is_counted_where_keys_decide() {
                 expected.sort_by_key(|&(token, count)| (u64::MAX - count, token));
                 assert_eq!(datastore.continuations(&found, 4), expected, "{pattern:?}");
             }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
-
-    #[test]
-    fn every_answer_equals_the_oracle(
-        oracle in corpora(),
-        contexts in vec(vec(0_u32..4, 1..8), 12),
-        max_match in 1_usize..7,
-        min_match in 1_usize..4,
-        top_k in 0_usize..5,
-    ) {
-        let datastore = built(oracle.options(), &oracle.documents);
-        datastore.verify().unwrap();
-        prop_assert_eq!(datastore.manifest().shards.len(), oracle.shards().len());
-        prop_assert_eq!(datastore.num_tokens(), oracle.num_tokens() as u64);
-        let max_match = max_match.max(min_match);
-        for context in contexts {
-            let context = shift(&context, oracle.vocab_size);
-            let (pattern, count) = oracle.lookup(&context, max_match, min_match);
-            let found = datastore.lookup(&context, max_match, min_match).unwrap();
-            prop_assert_eq!((found.length, found.count()), (pattern.len(), count));
-            prop_assert_eq!(datastore.continuations(&found, top_k), oracle.continuations(&pattern, top_k));
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
-
-    #[test]
-    fn what_is_counted_and_found_in_the_corpus_equals_a_scan(
-        oracle in corpora(),
-        patterns in vec(vec(0_u32..4, 1..4), 8),
-        limit in 0_usize..6,
-    ) {
-        let datastore = built(oracle.options(), &oracle.documents);
-        datastore.warm().unwrap();
-        let text = oracle.shards().concat();
-        for pattern in patterns {
-            let pattern = shift(&pattern, oracle.vocab_size);
-            let is_whole = !pattern.contains(&oracle.separator);
-            let windows = (0..).zip(text.windows(pattern.len()));
-            let positions: Vec<u64> = windows
-                .filter(|(_, window)| is_whole && *window == pattern)
-                .map(|(position, _)| position)
-                .collect();
-            prop_assert_eq!(datastore.find(&pattern).unwrap().count(), positions.len() as u64);
-            let found = datastore.lookup(&pattern, pattern.len(), pattern.len()).unwrap();
-            let firsts = &positions[..limit.min(positions.len())];
-            prop_assert_eq!(datastore.positions(&found, limit), firsts);
-            prop_assert_eq!(datastore.positions(&found, usize::MAX), positions);
-        }
-    }
-
-    #[test]
-    fn every_position_is_in_its_document(oracle in corpora()) {
-        let datastore = built(oracle.options(), &oracle.documents);
-        let documents = oracle.documents.iter().filter(|document| !document.is_empty());
-        let mut position = 0;
-        for (index, document) in (0..).zip(documents) {
-            let start = position;
-            for _ in 0..=document.len() {
-                let found = datastore.document_at(position).unwrap();
-                prop_assert_eq!((found.index, found.start), (index, start));
-                prop_assert_eq!(&found.tokens, document);
-                position += 1;
-            }
-        }
-        for position in [position, u64::MAX] {
-            let error = datastore.document_at(position).unwrap_err();
-            let is_named = matches!(error, Error::InvalidArgument { name: "position", .. });
-            prop_assert!(is_named);
         }
     }
 }

@@ -1,47 +1,20 @@
-"""What a datastore counts, held against scans of the documents in plain Python."""
+"""What a datastore counts, finds and drafts, against scans of the documents in plain Python."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference
 from datastores import build
+from reference_datastore import Scan
+from specds.drafters import SOURCES, RestConfig, RestDrafter
 
 VOCAB = 3
 TEXT = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
 CASES = settings(max_examples=40, deadline=None)
-
-
-class Scan:
-    """The answers by definition: each document is its tokens and the separator after them."""
-
-    def __init__(self, documents, separator):
-        self.documents = [(*document, separator) for document in documents]
-        self.separator = separator
-
-    def places(self, pattern):
-        """The documents and places where a pattern without the separator begins."""
-        size, pattern = len(pattern), tuple(pattern)
-        return [
-            (document, start)
-            for document in self.documents
-            for start in range(len(document))
-            if document[start : start + size] == pattern and self.separator not in pattern
-        ]
-
-    def next(self, context):
-        """What follows a context, its separator among it."""
-        size = len(context)
-        return Counter(document[start + size] for document, start in self.places(context))
-
-    def contexts(self, text, place):
-        """What stands before a token in its document, shortest first."""
-        for start in range(place, -1, -1):
-            if self.separator not in text[start:place]:
-                yield text[start:place]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +38,7 @@ def test_counts_are_those_of_a_scan(folder, corpus, patterns):
     store = build(
         folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
     )
-    scan = Scan(documents, separator)
+    scan = Scan(documents, separator, VOCAB)
     expected = [len(scan.places(pattern)) for pattern in patterns]
     assert [store.count(pattern) for pattern in patterns] == expected
     assert [store.find(pattern).count for pattern in patterns] == expected
@@ -81,7 +54,7 @@ def test_counts_are_those_of_a_scan(folder, corpus, patterns):
         assert list(zip(counts.tolist(), tokens.tolist(), strict=True)) == [
             (-n, t) for n, t in ranked
         ]
-        assert len(store.positions(pattern, 1000)) == len(scan.places(pattern))
+        assert store.positions(pattern, 1000).tolist() == scan.places(pattern)
 
 
 @CASES
@@ -93,12 +66,13 @@ def test_probabilities_are_those_of_their_definitions(
     store = build(
         folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
     )
-    scan, outcomes = Scan(documents, separator), max(VOCAB, separator + 1)
+    scan, outcomes = Scan(documents, separator, VOCAB), max(VOCAB, separator + 1)
     probs, lengths = store.infinity_gram(text, max_match=max_match)
     scores = store.score(text, max_match=max_match, concentration=concentration)
     for place, token in enumerate(text):
         smooth, exact, length = 1 / outcomes, 0.0, 0
-        for context in list(scan.contexts(text, place))[: max_match + 1]:
+        for size in range(min(place, max_match) + 1):
+            context = text[place - size : place]
             follows = scan.next(context)
             if follows.total():
                 exact, length = follows[token] / follows.total(), len(context)
@@ -118,13 +92,88 @@ def test_smoothed_probabilities_of_all_outcomes_sum_to_one(folder, corpus, text)
     assert np.exp(last).sum() == pytest.approx(1)
 
 
-def test_a_datastore_is_its_documents(tmp_path):
-    documents = [[0, 1], [2], [0, 2, 2]]
-    store = build(tmp_path / "d", documents, max_shard_tokens=5)
-    assert store.num_shards == 2
+@st.composite
+def stored(draw):
+    """Few tokens, of 16 and 24 bits, so that all collides, in one shard or many."""
+    vocab_size, separator = draw(st.sampled_from(VOCABULARIES))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    most = draw(st.sampled_from([13, 300]))
+    lengths = random.integers(0, most, random.integers(1, 9))
+    rows = [random.choice(4, length, p=[8 / 15, 4 / 15, 2 / 15, 1 / 15]) for length in lengths]
+    documents = [[0 if t == 0 else vocab_size - 4 + t for t in row.tolist()] for row in rows]
+    size = max(draw(st.sampled_from([13, 20, 1000])), 1 + max(lengths))
+    context = st.lists(st.sampled_from([0, *range(vocab_size - 3, vocab_size)]), max_size=8)
+    return vocab_size, separator, [*documents, [0]], size, draw(st.lists(context, max_size=8))
+
+
+VOCABULARIES = [(4, 3), (4, 4), (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
+
+
+@CASES
+@given(
+    stored(),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.sampled_from([1, 2, 5, 100, 256]),
+    st.integers(0, 80),
+)
+def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
+    folder, made, max_match, min_match, continuation, max_samples, max_nodes
+):
+    vocab_size, separator, documents, size, pieces = made
+    options = {"vocab_size": vocab_size, "separator": separator, "max_shard_tokens": size}
+    store, scan = build(folder / "d", documents, **options), Scan(documents, *made[1::-1], size)
+    store.verify()
+    assert store.num_shards == len(scan.shards)
+    limits = {"max_match": max(max_match, min_match), "min_match": min_match}
+    sizes = {"continuation": continuation, "max_samples": max_samples}
+    drafter, context = RestDrafter(store, RestConfig(**limits, **sizes)), [0]
+    session = drafter.session(context)
+    for piece in pieces:
+        session.observe(piece)
+        context += piece
+        pattern = scan.longest(context, **limits)
+        found = store.lookup(context, **limits)
+        places = scan.places(pattern) if pattern else []
+        assert (found.length, found.count) == (len(pattern), len(places))
+        for number in (max_nodes, len(places)):
+            assert store.positions(found, number).tolist() == places[:number]
+        follows = scan.next(pattern) if pattern else {}
+        ranked = sorted(t for t in follows if t < vocab_size)
+        ranked.sort(key=lambda token: -follows[token])
+        assert store.continuations(found, 3)[0].tolist() == ranked[:3]
+        tree = session.draft(max_nodes)
+        drafted = reference.paths(tree.token_ids.tolist(), tree.parents.tolist(), tree.probs)
+        assert [*drafted.items()] == scan.rest_draft(pattern, max_nodes, **sizes)
+        assert session.match_length == len(pattern)
+        assert {SOURCES[source] for source in tree.sources} <= {"datastore"}
+        # Of a new session it is the same, and more nodes begin with it.
+        again = drafter.session(context).draft(max_nodes + 3).prefix(max_nodes)
+        assert (again.token_ids.tolist(), again.parents.tolist()) == (
+            tree.token_ids.tolist(),
+            tree.parents.tolist(),
+        )
+
+
+@CASES
+@given(corpora())
+def test_every_position_is_in_its_document(folder, corpus):
+    documents, separator, size = corpus
+    store = build(
+        folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
+    )
     assert [document.token_ids.tolist() for document in store] == documents
-    assert [(document.index, document.start) for document in store] == [(0, 0), (1, 3), (2, 5)]
-    assert store.document(2).token_ids.tolist() == documents[2]
+    position = 0
+    for index, tokens in enumerate(documents):
+        assert store.document(index).token_ids.tolist() == tokens
+        for at in range(position, position + len(tokens) + 1):
+            document = store.document_at(at)
+            assert (document.index, document.start) == (index, position)
+            assert document.token_ids.tolist() == tokens
+        position += len(tokens) + 1
+    with pytest.raises(ValueError, match="position"):
+        store.document_at(position)
 
 
 def test_many_patterns_are_an_array_or_a_sequence(tmp_path):

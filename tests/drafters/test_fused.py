@@ -256,7 +256,9 @@ def test_threads_share_a_drafter():
     assert sum(drafter.stats().values()) > 500
     sessions = [drafter.session([1, 2, 3, number]) for number in range(20)]
     alone = [session.draft(16).token_ids.tolist() for session in sessions]
-    assert [tree.token_ids.tolist() for tree in draft_batch(sessions, 16)] == alone
+    for num_threads in (None, 1, 3):
+        trees = draft_batch(sessions, 16, num_threads=num_threads)
+        assert [tree.token_ids.tolist() for tree in trees] == alone
 
 
 def test_suggestions_are_drafted_the_likeliest_first():

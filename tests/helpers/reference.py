@@ -53,3 +53,13 @@ def paths(token_ids, parents, probs):
     for token, parent in zip(token_ids, parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), token))
     return dict(zip(found, np.array(probs, np.float32).tolist(), strict=True))
+
+
+def shown(tree):
+    """All of a tree, to the bit."""
+    return (
+        tree.token_ids.tolist(),
+        tree.parents.tolist(),
+        tree.probs.tobytes(),
+        tree.sources.tolist(),
+    )

@@ -19,6 +19,17 @@ def transcript(prompt, completion, source="a"):
     return Transcript(source, np.array(prompt), np.array(completion))
 
 
+def phrases(random, number, length, num_tokens):
+    """Phrases of random tokens."""
+    return random.integers(0, num_tokens, (number, length))
+
+
+def text_of(random, phrases, length):
+    """Phrases one after the other, at random."""
+    chosen = random.integers(0, len(phrases), -(-length // phrases.shape[1]))
+    return phrases[chosen].ravel()[:length].tolist()
+
+
 def build_tiny(path):
     """A datastore of four documents of a hundred tokens below 4."""
     texts = np.random.default_rng(5).integers(4, size=(4, 100)).tolist()

@@ -1,0 +1,175 @@
+"""Tenants are apart: nothing that one of them writes is in another's drafts, nor in what is left of
+one who is forgotten."""
+
+from collections import deque
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datastores import build
+from reference import shown
+from specds import FusedDrafter
+from specds.drafters import Memory, fit_weights
+from specds.drafters.watched import right_path
+
+VOCAB_SIZE = 40
+# Less than three tenants teach and write in most of the tests.
+MAX_BYTES = 1 << 21
+NOTHING = fit_weights(None, [])
+
+
+def drafter_of(memory=None, store=None):
+    return FusedDrafter(store, memory=memory or Memory(VOCAB_SIZE, max_bytes=MAX_BYTES))
+
+
+def steps(drafter, tenant, text, group=None):
+    """Writes a text as a model would, and yields the draft of each step."""
+    session, at = drafter.session(text[:4], tenant, group=group), 4
+    while at < len(text):
+        tree, rest = session.draft(16), text[at:]
+        ends = [text[at - 1], *tree.token_ids.tolist()]
+        session.observe_predictions(tree, [[(end + 1) % VOCAB_SIZE] for end in ends])
+        emitted = rest[: 1 + len(right_path(tree, rest))]
+        session.observe(emitted)
+        at += len(emitted)
+        yield shown(tree)
+    session.finish()
+
+
+def drafts(*arguments):
+    return [*steps(*arguments)]
+
+
+def drafts_of_bob(requests, ann="ann", bob="bob", group=None, store=None):
+    """Serves what both ask for in turn, a step each: Bob's drafts, and his weights."""
+    drafter, trees = drafter_of(store=store), []
+    for of_ann, of_bob in requests:
+        hers, his = (
+            steps(drafter, name, text, group) for name, text in ((ann, of_ann), (bob, of_bob))
+        )
+        trees += [tree for _, tree in zip(hers, his, strict=False)]
+        trees += [*his]
+        deque(hers, 0)
+    return trees, drafter.weights(bob)
+
+
+PHRASES = st.builds(lambda a, b: [a, b, (a + b) % 6, 6 + a], *[st.integers(0, 5)] * 2)
+# Of so few tokens that those of two tenants have much in common.
+TEXTS = st.lists(PHRASES, min_size=2, max_size=29).map(lambda parts: [*chain(*parts)])
+
+
+def poison(seed):
+    """Made to mislead: what follows the same beginning is another token each time."""
+    following = np.random.default_rng(seed).integers(0, VOCAB_SIZE, 500).tolist()
+    return [token for other in following for token in (1, 2, 3, other)]
+
+
+OF_ANN = TEXTS | TEXTS | TEXTS | st.builds(poison, st.integers(0, 9)) | st.just([1, 2] * 2000)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    text = np.random.default_rng(1).integers(0, 6, 300).tolist()
+    path = tmp_path_factory.mktemp("tenants") / "d"
+    return build(path, [text], vocab_size=VOCAB_SIZE, separator=VOCAB_SIZE)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(OF_ANN, OF_ANN, TEXTS), min_size=1, max_size=3), *[st.booleans()] * 2)
+def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(stored, world, is_stored, is_grouped):
+    settings = {"group": "both" if is_grouped else None, "store": stored if is_stored else None}
+    one = drafts_of_bob([(first, bob) for first, _, bob in world], **settings)
+    assert one == drafts_of_bob([(second, bob) for _, second, bob in world], **settings)
+
+
+def test_of_two_requests_of_one_tenant_each_is_in_the_others_drafts():
+    """The same worlds tell apart what Ann wrote as soon as she goes by Bob's name."""
+    secrets = [7, 8, 9, 10] * 6, [7, 9, 8, 10] * 6
+    one, other = (drafts_of_bob([(s, [1, 2, 3, 7, 1, 2, 3, 7])], ann="bob") for s in secrets)
+    assert one != other
+
+
+def drafts_after_ann(tenant, group, first, then):
+    """The drafts of a request after one of Ann's in the group "task"."""
+    drafter = drafter_of()
+    drafts(drafter, "ann", first, group and "task")
+    return drafts(drafter, tenant, then, group)
+
+
+def test_a_group_is_of_one_tenant_and_of_one_prompt_unless_it_is_named():
+    texts = [[prompt] * 4 + [1, 2, 3, 5, 6, 7] for prompt in (9, 8)]
+    for tenant in ("ann", "bob"):
+        task, other = (drafts_after_ann(tenant, group, *texts) for group in ("task", "other"))
+        assert (task == other) == (tenant == "bob")
+    # Prompts of four tokens, which begin no other's: only samples of the same one are of a group.
+    same = [texts[0]] * 2
+    assert drafts_after_ann("ann", None, *same) == drafts_after_ann("ann", "task", *same)
+    assert drafts_after_ann("ann", None, *same) != drafts_after_ann("ann", "other", *same)
+
+
+def test_no_volume_of_anns_takes_anything_from_bob_who_has_an_equal_share():
+    bob, found = np.random.default_rng(3).integers(0, 10, 400).tolist() * 2, []
+    for length in (10, 3000, 40_000):
+        random, memory = np.random.default_rng(4), Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
+        drafter, trees = drafter_of(memory), []
+        for _ in range(20):
+            memory.insert("ann", random.integers(0, VOCAB_SIZE, length))
+            trees += drafts(drafter, "bob", bob)
+            assert memory.num_bytes <= memory.max_bytes
+        found.append((trees, drafter.weights("bob")))
+    assert found[0] == found[1] == found[2]
+
+
+def test_nothing_of_a_forgotten_tenant_is_saved_and_an_open_request_brings_nothing_back(tmp_path):
+    def saved(with_ann):
+        memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
+        drafter = drafter_of(memory)
+        drafts(drafter, "bob", [1, 2, 3] * 9)
+        if with_ann:
+            drafts(drafter, "ann", [33, 34, 35] * 9)
+            still_open = steps(drafter, "ann", [36, 37, 38] * 9)
+            next(still_open)
+            memory.forget("ann")
+            assert drafter.weights("ann") == NOTHING
+            assert [*still_open]
+            assert drafter.weights("ann") == NOTHING
+            assert memory.texts("ann") == []
+        memory.save(tmp_path / "memory")
+        return (tmp_path / "memory").read_bytes(), memory.num_bytes, memory.num_tenants
+
+    without, one = saved(False), saved(True)
+    assert one[1:] == without[1:]
+    # Only the numbers of uses, which tell that somebody was served, may differ.
+    differing = sum(a != b for a, b in zip(one[0], without[0], strict=True))
+    assert differing < 32
+
+
+TEXT = [1, 2, 3, 4, 1, 2, 5, 6] * 9
+
+
+def test_what_a_tenant_taught_is_counted_saved_and_brought_back(tmp_path):
+    memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
+    drafter = drafter_of(memory)
+    memory.insert("bob", TEXT)
+    of_text = memory.num_bytes
+    drafts(drafter, "ann", TEXT)
+    assert 50_000 < memory.num_bytes - 2 * of_text < 300_000
+    memory.save(tmp_path / "memory")
+    resumed = drafter_of(Memory.open(tmp_path / "memory", VOCAB_SIZE, max_bytes=MAX_BYTES))
+    assert resumed.weights("ann") == drafter.weights("ann") != NOTHING
+    assert resumed.weights("bob") == NOTHING
+    assert drafts(resumed, "ann", TEXT) == drafts(drafter, "ann", TEXT)
+
+
+def test_weights_are_evicted_with_their_tenants():
+    """Where memory is short, what a tenant taught goes before a longer text does."""
+    memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
+    drafter = drafter_of(memory)
+    for number in range(60):
+        drafts(drafter, str(number), TEXT)
+        assert memory.num_bytes <= memory.max_bytes
+    assert drafter.weights("0") == NOTHING != drafter.weights("59")
+    assert memory.num_tenants > 20, "texts are small"

@@ -1,0 +1,134 @@
+"""What a session drafts after tokens on trial, and what it makes of suggestions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datastores import build
+from reference import shown
+from specds import (
+    AdedDrafter,
+    FusedConfig,
+    FusedDrafter,
+    NGrammysDrafter,
+    PromptLookupDrafter,
+    RestDrafter,
+)
+from specds.drafters import SOURCES, AdedConfig, Memory, ModelTables, NGrammysConfig, RestConfig
+
+TOKENS = st.lists(st.integers(0, 3), max_size=7)
+CASES = settings(max_examples=40, deadline=None)
+TABLES = ModelTables([[1, 0], [2, 1], [3, 2], [0, 3]], [[0.5, 0.25]] * 4, range(4))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("trials")
+
+
+@st.composite
+def corpora(draw):
+    documents = draw(st.lists(TOKENS, min_size=1, max_size=7))
+    return [*documents, [0, 1]], draw(st.sampled_from([3, 4])), draw(st.sampled_from([13, 99]))
+
+
+def stored(folder, corpus):
+    documents, separator, size = corpus
+    return build(folder / "d", documents, separator=separator, max_shard_tokens=size)
+
+
+def fused(store, **config):
+    memory = Memory(4)
+    memory.insert("", [0, 1, 2, 0, 1, 3, 0, 1, 2])
+    return FusedDrafter(store, FusedConfig(**config), memory, model_tables=TABLES)
+
+
+def drafters(store):
+    """One of each kind, which adapts to no request."""
+    yield RestDrafter(store, RestConfig(max_match=4))
+    yield NGrammysDrafter(None, NGrammysConfig(3, 2, 1, "context"))
+    yield PromptLookupDrafter()
+    yield AdedDrafter(store, AdedConfig(adaptive=False))
+    yield fused(store, learns=False)
+
+
+@CASES
+@given(corpora(), TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=3), st.integers(0, 20))
+def test_a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
+    folder, corpus, prompt, suggested, trials, max_nodes
+):
+    for drafter in drafters(stored(folder, corpus)):
+        session, *others = (drafter.session([0, *prompt]) for _ in range(1 + len(trials)))
+        session.suggest(suggested)
+        for trial, other in zip(trials, others, strict=True):
+            other.suggest(suggested)
+            other.observe(trial)
+            assert shown(session.draft_after(trial, max_nodes)) == shown(other.draft(max_nodes))
+
+
+@CASES
+@given(corpora(), TOKENS, st.lists(st.tuples(TOKENS, st.lists(TOKENS, max_size=3)), min_size=1))
+def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus, prompt, pieces):
+    store = stored(folder, corpus)
+
+    def run(drafter, has_trials):
+        session, found = drafter.session([0, *prompt]), []
+        for piece, trials in pieces:
+            tree, length = session.draft(12), session.match_length
+            for trial in trials if has_trials else ():
+                session.draft_after(trial, 9)
+                assert session.match_length == length
+            if session.num_predictions:
+                session.observe_predictions(tree, [[0]] * (1 + len(tree)))
+            session.observe(piece, 5)
+            found.append((shown(tree), length))
+        # What was learned, and what was accepted of which source.
+        learned = getattr(drafter, "weights", None), getattr(drafter, "stats", None)
+        return found, [of and of() for of in learned]
+
+    # With all that adapts, too.
+    pairs = [*zip(drafters(store), drafters(store), strict=True)]
+    pairs += [(fused(store), fused(store)), (AdedDrafter(store), AdedDrafter(store))]
+    for one, other in pairs:
+        assert run(one, True) == run(other, False)
+
+
+def test_a_token_outside_the_vocabulary_is_refused_and_changes_nothing(folder):
+    num_refused = 0
+    for drafter in drafters(build(folder / "d", [[1, 2, 3]])):
+        session = drafter.session([1, 2])
+        before = shown(session.draft(4))
+        if drafter.vocab_size is not None:  # what knows no vocabulary follows any token
+            num_refused += 1
+            for call in (
+                lambda s=session: s.draft_after([1, 4], 4),
+                lambda s=session: s.observe([4]),
+            ):
+                with pytest.raises(ValueError, match="token 4 is outside the vocabulary"):
+                    call()
+        assert shown(session.draft(4)) == before
+    assert num_refused == 3
+
+
+def test_a_suggestion_is_drafted_while_the_text_follows_it():
+    session = FusedDrafter().session([1, 2, 3])
+    assert session.suggest([7, 8, 9, 4])
+    tree = session.draft(8)
+    assert (tree.token_ids.tolist(), tree.parents.tolist()) == ([7, 8, 9, 4], [-1, 0, 1, 2])
+    assert {SOURCES[source] for source in tree.sources} == {"suggested"}
+    session.observe([7, 8])
+    assert session.draft(8).token_ids[:2].tolist() == [9, 4]
+    session.observe([5])
+    assert len(session.draft(8)) == 0, "the text has left it"
+
+
+def test_suggestions_get_the_trust_that_they_earn():
+    # The text foretells one token; the suggestion another one, right in the first half alone.
+    session, first = FusedDrafter().session([1, 2, 3]), []
+    for step in range(60):
+        session.suggest([5])
+        first.append(session.draft(1).token_ids[0])
+        session.observe([5 if step < 30 else 2])
+        session.observe([3, 1])
+    assert first[5:30] == [5] * 25
+    assert first[45:] == [2] * 15

@@ -1,0 +1,70 @@
+"""What a datastore answers, by scans of its documents: slow, short, meant to be obviously right."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+
+class Scan:
+    """Documents as shards hold them, each with the separator after it."""
+
+    def __init__(self, documents, separator, vocab_size, max_shard_tokens=1 << 20):
+        self.separator, self.vocab_size = separator, vocab_size
+        self.shards = [[]]
+        for document in filter(None, documents):
+            text = (*document, separator)
+            if self.shards[-1] and sum(map(len, self.shards[-1])) + len(text) > max_shard_tokens:
+                self.shards.append([])
+            self.shards[-1].append(text)
+        self.documents = [document for shard in self.shards for document in shard]
+
+    def places(self, pattern):
+        """The positions where a pattern without the separator begins."""
+        pattern, text = tuple(pattern), sum(self.documents, ())
+        starts = range(len(text)) if self.separator not in pattern else ()
+        return [start for start in starts if text[start : start + len(pattern)] == pattern]
+
+    def rests(self, pattern):
+        """What follows each occurrence in its document, in each shard in the order of suffixes."""
+        size, pattern = len(pattern), tuple(pattern)
+        return [
+            rest
+            for shard in self.shards
+            for rest in sorted(
+                document[start + size :]
+                for document in shard
+                for start in range(len(document) - size)
+                if document[start : start + size] == pattern and self.separator not in pattern
+            )
+        ]
+
+    def next(self, context):
+        """What follows a context, its separator among it."""
+        return Counter(rest[0] for rest in self.rests(context))
+
+    def longest(self, context, max_match, min_match):
+        """The longest suffix of a context that occurs, empty where none does."""
+        for size in range(min(max_match, len(context)), min_match - 1, -1):
+            if self.rests(context[-size:]):
+                return tuple(context[-size:])
+        return ()
+
+    def samples(self, pattern, length, max_samples):
+        """An even sample of what follows."""
+        rests = self.rests(pattern) if pattern else []
+        number = min(len(rests), max_samples)
+        places = [(2 * i + 1) * len(rests) // (2 * number) for i in range(number)]
+        return [self.document(rests[place])[:length] for place in places]
+
+    def document(self, rest):
+        """Up to the first separator, and it too if it is a token."""
+        return rest[: rest.index(self.separator) + (self.separator < self.vocab_size)]
+
+    def rest_draft(self, pattern, max_nodes, continuation, max_samples):
+        """The most frequent beginnings of what follows, the shorter ones first, with shares."""
+        samples = self.samples(pattern, continuation, max_samples)
+        counts = Counter(row[:n] for row in samples for n in range(1, len(row) + 1))
+        best = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:max_nodes]
+        return [(path, float(np.float32(counts[path] / len(samples)))) for path in best]
