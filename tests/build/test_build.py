@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import specds.build.local
+from datastores import files
 from specds import BuildOptions, Datastore, build_datastore
 from specds.build import compact, estimate_build
 from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
@@ -43,10 +44,6 @@ def corpus(texts=TEXTS, *, parts=1, fails_after=None, name="texts"):
     size = -(-len(texts) // parts)
     cut = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
     return Corpus(name, tuple(Part(texts, fails_after) for texts in cut))
-
-
-def files(folder):
-    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_tokenizer):

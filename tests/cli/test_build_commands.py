@@ -13,14 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from datastores import names
 from specds import Datastore
 
 SPECDS = [sys.executable, "-m", "specds"]
 TEXT = "def mul(a, b):\n    return a * b\n" * 9
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from datastores import build
+from datastores import build, files
 from specds.loading import demo_models, load_tokenizer
 from specds.tokenization import fingerprint
 
@@ -141,10 +141,6 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     (folder / "foreign/custom_generate").mkdir(parents=True)
     (folder / "foreign/custom_generate/generate.py").write_text("def generate(): ...")
     return folder
-
-
-def files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

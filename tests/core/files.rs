@@ -52,15 +52,6 @@ pub(crate) fn write_all(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// What lies in a folder, by name.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names
-}
-
 /// Emptying a file first, as `fs::write` does, makes some file systems wait for the disk.
 pub(crate) fn write_in_place(path: &Path, content: &[u8]) {
     let mut file = File::options().write(true).open(path).unwrap();

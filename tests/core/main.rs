@@ -1,9 +1,7 @@
 //! The core from outside: every file against lies, and what tests through the binding cannot see.
 
-mod build;
 mod corpora;
 mod draft;
-mod edit;
 mod files;
 mod forgery;
 mod fused;
@@ -17,7 +15,6 @@ mod lookup;
 mod memory;
 mod prior;
 mod random;
-mod resume;
 mod snapshot;
 
 use std::fmt::Debug;

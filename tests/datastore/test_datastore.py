@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import reference
 from datastores import build
 from specds import Datastore
-from specds.build import DatastoreBuilder
 from specds.drafters import TokenTree
 
 
@@ -62,19 +61,6 @@ def test_torch_tensors_are_read(tmp_path):
     torch = pytest.importorskip("torch")
     store = build(tmp_path / "d", [[1, 2, 3]])
     assert store.lookup(torch.tensor([1, 2])).length == 2
-
-
-def test_progress_that_raises_stops_the_build(tmp_path):
-    def stop(stage, done, total):
-        raise KeyboardInterrupt
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        DatastoreBuilder(tmp_path / "d", vocab_size=4, separator=4) as builder,
-    ):
-        builder.add_documents([1, 2], [2])
-        builder.finish(stop)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_datastore_is_file_not_found(tmp_path):

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 
 import writer
+from datastores import files
 from reliability import faults
 from specds import Datastore, FormatError
 from specds.build import DatastoreBuilder, compact
 
 JOBS = ["build", "add", "merge", "compact", "refresh", "refit"]
-
-
-def files(folder):
-    """All files below a folder, by their path from there."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def start(job, folder):

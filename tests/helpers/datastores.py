@@ -10,3 +10,14 @@ def build(path, documents, *, vocab_size=4, separator=4, **options):
         flat = [token for document in documents for token in document]
         builder.add_documents(flat, [len(document) for document in documents])
         return builder.finish()
+
+
+def files(folder):
+    """All files below a folder, by their path from there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def names(folder):
+    """What lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())
