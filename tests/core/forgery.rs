@@ -7,7 +7,7 @@ use std::sync::Arc;
 use specds::Error;
 use specds::draft::Session;
 use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, prior_of};
 use specds::storage::{Manifest, PriorEntry, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -110,6 +110,20 @@ fn manifests_that_contradict_themselves_are_refused() {
         let is_found = matches!(&error, Error::Corrupt { path, .. } if path.ends_with(name));
         assert!(is_found, "{row}: {error}");
     }
+}
+
+#[test]
+fn a_prior_of_another_version_is_none() {
+    let victim = Victim::new();
+    let tomorrow = b"weights of tomorrow";
+    let id = format!("{:032x}", xxh3_128(tomorrow));
+    fs::write(victim.path().join(format!("prior-{id}.bin")), tomorrow).unwrap();
+    let mut manifest = victim.manifest();
+    manifest.prior = Some(prior(&id, tomorrow.len() as u64));
+    fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
+    let datastore = victim.open().unwrap();
+    datastore.verify().unwrap();
+    assert!(datastore.prior().is_some() && prior_of(&datastore).is_none());
 }
 
 #[test]

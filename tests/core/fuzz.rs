@@ -85,7 +85,7 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
         ..options(VOCAB_SIZE, VOCAB_SIZE)
     };
     let _ = build(path, append, &documents[..2]);
-    if let Ok(compacted) = compacted(path, 1 << 20, false) {
+    if let Ok(compacted) = compacted(path, 1 << 20) {
         compacted.verify().unwrap();
     }
     let _ = fs::remove_dir_all(beside);

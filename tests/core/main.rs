@@ -8,12 +8,9 @@ mod fused;
 #[cfg(unix)]
 mod fuzz;
 mod golden;
-#[cfg(unix)]
-mod hostile;
 mod layers;
 mod lookup;
 mod memory;
-mod prior;
 mod random;
 mod snapshot;
 
@@ -69,25 +66,14 @@ fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Datastore {
     build(&folder.path().join("d"), options, documents).unwrap()
 }
 
-/// Options of a small vocabulary, for shards of at most so many tokens.
-fn small(max_shard_tokens: u64) -> DatastoreOptions {
-    DatastoreOptions {
-        max_shard_tokens,
-        ..options(4, 4)
-    }
-}
-
-/// Rebuilding into as few shards as there can be of at most so many tokens.
-fn few(max_shard_tokens: u64, drop_duplicates: bool) -> CompactOptions {
-    CompactOptions {
+/// Rebuilds into as few shards as there can be of at most so many tokens.
+fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
+    let options = CompactOptions {
         max_shard_tokens,
         max_memory: u64::MAX,
-        drop_duplicates,
-    }
-}
-
-fn compacted(path: &Path, max_shard_tokens: u64, drop_duplicates: bool) -> Result<Datastore> {
-    compact(path, few(max_shard_tokens, drop_duplicates), &mut silent)
+        drop_duplicates: false,
+    };
+    compact(path, options, &mut silent)
 }
 
 fn drafted(session: &mut dyn Session, max_nodes: usize) -> TokenTree {

@@ -1,0 +1,193 @@
+"""What others put where we read or write: links, pipes, folders, damage to be copied."""
+
+import os
+import sys
+
+import pytest
+
+from datastores import build, files, names
+from specds import Datastore, FormatError
+from specds.build import DatastoreBuilder, compact, merge
+from specds.drafters import Memory, refit
+
+FACTS = {"vocab_size": 4, "separator": 4}
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has other links and no pipes")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A datastore of three shards."""
+    documents = [[i % 4, i // 150] * 15 for i in range(600)]
+    return build(tmp_path / "d", documents, max_shard_tokens=6200, prior_tokens=0).path
+
+
+def add(path, **options):
+    with DatastoreBuilder(path, **FACTS, append=True, **options) as builder:
+        builder.add_documents([3, 3, 3], [3])
+        return builder.finish()
+
+
+def file_of(path, name):
+    """A file of a shard: of the same one each time."""
+    return min(path.glob("shard-*")) / name
+
+
+def test_a_datastore_has_one_lock_whatever_name_it_is_reached_by(tmp_path, path):
+    link = tmp_path / "link"
+    link.symlink_to("d")
+    (tmp_path / "below").mkdir()
+    with DatastoreBuilder(path, **FACTS, append=True):
+        for name in (link, tmp_path / "below" / ".." / "link"):
+            for write in (add, compact, lambda to: merge([path], to, overwrite=True)):
+                with pytest.raises(BlockingIOError, match="is being written"):
+                    write(name)
+    add(link)
+    assert link.is_symlink()
+    assert Datastore.open(path).num_documents == 601
+
+
+def test_names_that_are_not_text_have_folders_of_their_own(tmp_path):
+    one, other = (tmp_path / os.fsdecode(name) for name in (b"x\xff", b"x\xfe"))
+    with DatastoreBuilder(one, **FACTS):
+        build(other, [[1]])
+    with pytest.raises(OSError, match="too long"):
+        DatastoreBuilder(tmp_path / ("a" * 250), **FACTS)
+
+
+def a_folder_of_the_user(staging):
+    (staging / "photos").mkdir(parents=True)
+    (staging / "thesis.tex").write_text("x")
+
+
+def a_link_to_one(staging):
+    a_folder_of_the_user(staging.with_name("home"))
+    staging.symlink_to("home")
+
+
+def a_link_to_an_empty_one(staging):
+    staging.with_name("home").mkdir()
+    staging.symlink_to("home")
+
+
+def a_file(staging):
+    staging.write_text("x")
+
+
+def a_folder_that_anyone_can_write(staging):
+    staging.mkdir()
+    staging.chmod(0o777)
+
+
+def a_lock_that_is_a_link(staging):
+    staging.mkdir()
+    staging.with_name("letter").write_text("x")
+    (staging / "specds.lock").symlink_to("../letter")
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        a_folder_of_the_user,
+        a_link_to_one,
+        a_link_to_an_empty_one,
+        a_file,
+        a_folder_that_anyone_can_write,
+        a_lock_that_is_a_link,
+    ],
+)
+def test_what_no_write_of_ours_has_left_beside_the_target_is_not_touched(tmp_path, put):
+    put(tmp_path / ".d.build")
+    before = files(tmp_path), names(tmp_path)
+    with pytest.raises(FileExistsError, match="is in the way: it was not left by a write"):
+        DatastoreBuilder(tmp_path / "d", **FACTS)
+    assert (files(tmp_path), names(tmp_path)) == before
+
+
+def test_links_within_our_own_folder_are_removed_and_not_followed(tmp_path):
+    staging, home = tmp_path / ".d.build", tmp_path / "home"
+    a_folder_of_the_user(home)
+    before = files(home)
+    staging.mkdir(mode=0o755)
+    (staging / "specds.lock").touch()
+    (staging / "datastore").symlink_to("../home")
+    (staging / "plan.new").symlink_to("../home/thesis.tex")
+    build(tmp_path / "d", [[1, 2]])
+    assert files(home) == before
+    assert not staging.exists()
+
+
+def test_a_snapshot_is_written_to_no_file_of_others_and_read_by_nobody_else(tmp_path):
+    memory, letter = Memory(10), tmp_path / "letter"
+    memory.insert("ann", [1, 2, 3])
+    letter.write_text("x")
+    (tmp_path / ".link.new").symlink_to("letter")
+    (tmp_path / ".hard.new").hardlink_to(letter)
+    os.mkfifo(tmp_path / ".pipe.new")
+    for name in ("link", "hard", "pipe"):
+        with pytest.raises(FileExistsError, match="is in the way"):
+            memory.save(tmp_path / name)
+        assert not (tmp_path / name).exists()
+    assert letter.read_text() == "x"
+    (tmp_path / ".open.new").write_text("left by a kill")
+    (tmp_path / ".open.new").chmod(0o666)
+    for name in ("open", "new"):
+        memory.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there(tmp_path, path):
+    merged, keys = tmp_path / "merged", file_of(path, "keys.bin")
+    file_of(path, "x.bin").symlink_to("/etc/passwd")
+    os.mkfifo(file_of(path, "pipe"))
+    # What cannot be linked is copied: as with other file systems, so with a link to a file.
+    keys.rename(tmp_path / "keys")
+    keys.symlink_to(tmp_path / "keys")
+    # So is what another user owns, who could change it later; only root can give a file away.
+    is_given = os.geteuid() == 0
+    if is_given:
+        os.chown(file_of(path, "firsts.bin"), 1, -1)
+    store = merge([path], merged, prior_tokens=0)
+    store.verify()
+    assert len(files(merged)) == 1 + 3 * 6
+    assert not file_of(merged, "keys.bin").is_symlink()
+    assert file_of(merged, "tokens.bin").stat().st_nlink == 2
+    assert file_of(merged, "firsts.bin").stat().st_nlink == (1 if is_given else 2)
+    content = bytearray(keys.read_bytes())
+    content[0] ^= 1
+    (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(FormatError, match=f"{keys.name} has changed"):
+        merge([path], merged, overwrite=True)
+    store.verify()
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "shard.json", "manifest.json"])
+def test_a_pipe_is_refused_by_name_and_not_waited_for(tmp_path, path, name):
+    victim = path / name if name == "manifest.json" else file_of(path, name)
+    victim.unlink()
+    os.mkfifo(victim)
+    for read in (Datastore, lambda path: merge([path], tmp_path / "merged")):
+        with pytest.raises(OSError, match=f"{victim}.*not a regular file"):
+            read(path)
+
+
+WRITES = {
+    "compact": compact,
+    "add": lambda path: add(path, drop_duplicates=True),
+    "refit": refit,
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+# The highest byte of an end makes a document that would fill the memory.
+@pytest.mark.parametrize(
+    ("name", "byte"), [("tokens.bin", 0), ("documents.bin", 0), ("documents.bin", 3)]
+)
+def test_damage_is_named_and_never_copied_under_a_new_checksum(tmp_path, path, write, name, byte):
+    victim = file_of(path, name)
+    content = bytearray(victim.read_bytes())
+    content[byte] ^= 0x40
+    victim.write_bytes(content)
+    before = files(tmp_path)
+    with pytest.raises(FormatError, match=str(victim)):
+        WRITES[write](path)
+    assert files(tmp_path) == before
