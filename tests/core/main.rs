@@ -1,20 +1,14 @@
 //! The core from outside: every file against lies, and what tests through the binding cannot see.
 
-mod corpora;
-mod draft;
 mod files;
 mod forgery;
-mod fused;
 #[cfg(unix)]
 mod fuzz;
 mod golden;
 mod layers;
-mod lookup;
 mod memory;
 mod random;
-mod snapshot;
 
-use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -78,11 +72,6 @@ fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
 
 fn drafted(session: &mut dyn Session, max_nodes: usize) -> TokenTree {
     session.draft(DraftLimits::nodes(max_nodes)).unwrap()
-}
-
-/// What the error of something refused says.
-fn refusal<T: Debug>(result: Result<T>) -> String {
-    result.unwrap_err().to_string()
 }
 
 fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {

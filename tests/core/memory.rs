@@ -14,11 +14,11 @@ use crate::tempdir;
 const VOCAB_SIZE: u32 = 100;
 const MAX_NAME: usize = Memory::MAX_NAME;
 
-pub(crate) fn memory(max_bytes: usize) -> Memory {
+fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()
 }
 
-pub(crate) fn options(max_bytes: usize) -> MemoryOptions {
+fn options(max_bytes: usize) -> MemoryOptions {
     MemoryOptions {
         max_bytes,
         tokenizer: "naïve".to_owned(),
@@ -34,7 +34,7 @@ fn occurrences(text: &[u32], pattern: &[u32]) -> Vec<usize> {
 }
 
 /// A text of `length` tokens that is like no other of another seed.
-pub(crate) fn text(seed: u32, length: usize) -> Vec<u32> {
+fn text(seed: u32, length: usize) -> Vec<u32> {
     let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     let states = std::iter::successors(Some(seed.wrapping_mul(2_654_435_761) | 1), step);
     states

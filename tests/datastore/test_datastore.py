@@ -48,6 +48,20 @@ def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
         assert [path.tolist() for path in mine.paths()] == [path.tolist() for path in other.paths()]
 
 
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2)), max_size=12))
+def test_the_best_chain_is_the_likeliest_path_and_of_equal_ones_the_longest(nodes):
+    parents = [draw % (node + 1) - 1 for node, (draw, _) in enumerate(nodes)]
+    # Eighths, whose sums no float rounds.
+    tree = TokenTree(range(len(nodes)), parents, [eighths / 8 for _, eighths in nodes])
+    chain = tree.best_chain().token_ids.tolist()
+    assert chain == (reference.path_to(tree, chain[-1]) if chain else [])
+
+    def worth(path):
+        return sum(tree.probs[path]), len(path)
+
+    assert all(worth(chain) >= worth(path.tolist()) for path in tree.paths())
+
+
 @pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 )

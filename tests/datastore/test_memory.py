@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specds import FormatError
 from specds.drafters import FusedDrafter, Memory
 
 
@@ -20,40 +19,6 @@ def test_it_says_how_large_it_is_and_not_what_it_holds():
     assert repr(memory) == (
         f"Memory(num_tenants=1, num_tokens=2, num_bytes={memory.num_bytes}, max_bytes=20000)"
     )
-
-
-def test_a_snapshot_brings_back_texts(tmp_path):
-    memory = Memory(100, tokenizer="words")
-    memory.insert("ann", [1, 2, 3])
-    memory.insert("bob", [4])
-    memory.save(tmp_path / "memory")
-    opened = Memory.open(tmp_path / "memory", 100, tokenizer="words")
-    assert (opened.num_tenants, opened.num_tokens) == (2, 4)
-    opened.insert("ann", [1, 2, 3])
-    assert opened.num_tokens == 4
-    opened.forget("ann")
-    assert (opened.num_tenants, opened.num_tokens) == (1, 1)
-    opened.clear()
-    assert (opened.num_tenants, opened.num_bytes) == (0, 0)
-    memory.save(str(tmp_path / "memory"))
-    assert Memory.open(tmp_path / "memory", 100, tokenizer="words").num_tokens == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
-
-
-def test_a_snapshot_that_does_not_fit_is_refused_with_the_way_out(tmp_path):
-    path = tmp_path / "memory"
-    with pytest.raises(FileNotFoundError):
-        Memory.open(path, 100)
-    Memory(100, tokenizer="words").save(path)
-    with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 100 tokens"):
-        Memory.open(path, 101)
-    with pytest.raises(ValueError, match="of another tokenizer: `words`, not `bytes`"):
-        Memory.open(path, 100, tokenizer="bytes")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(FormatError, match="copy it again or begin with an empty one"):
-        Memory.open(path, 100, tokenizer="words")
-    with pytest.raises(OSError, match="No such file"):
-        Memory(100).save(tmp_path / "nowhere" / "memory")
 
 
 SAVES = """

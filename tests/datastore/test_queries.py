@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_datastore
 from datastores import build
 from reference_datastore import Scan
 from specds.drafters import SOURCES, RestConfig, RestDrafter
@@ -92,26 +93,10 @@ def test_smoothed_probabilities_of_all_outcomes_sum_to_one(folder, corpus, text)
     assert np.exp(last).sum() == pytest.approx(1)
 
 
-@st.composite
-def stored(draw):
-    """Few tokens, of 16 and 24 bits, so that all collides, in one shard or many."""
-    vocab_size, separator = draw(st.sampled_from(VOCABULARIES))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    most = draw(st.sampled_from([13, 300]))
-    lengths = random.integers(0, most, random.integers(1, 9))
-    rows = [random.choice(4, length, p=[8 / 15, 4 / 15, 2 / 15, 1 / 15]) for length in lengths]
-    documents = [[0 if t == 0 else vocab_size - 4 + t for t in row.tolist()] for row in rows]
-    size = max(draw(st.sampled_from([13, 20, 1000])), 1 + max(lengths))
-    context = st.lists(st.sampled_from([0, *range(vocab_size - 3, vocab_size)]), max_size=8)
-    return vocab_size, separator, [*documents, [0]], size, draw(st.lists(context, max_size=8))
-
-
-VOCABULARIES = [(4, 3), (4, 4), (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
-
-
 @CASES
 @given(
-    stored(),
+    reference_datastore.corpora(),
+    st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=8),
     st.integers(1, 6),
     st.integers(1, 3),
     st.integers(1, 7),
@@ -119,18 +104,17 @@ VOCABULARIES = [(4, 3), (4, 4), (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
     st.integers(0, 80),
 )
 def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
-    folder, made, max_match, min_match, continuation, max_samples, max_nodes
+    folder, corpus, pieces, max_match, min_match, continuation, max_samples, max_nodes
 ):
-    vocab_size, separator, documents, size, pieces = made
-    options = {"vocab_size": vocab_size, "separator": separator, "max_shard_tokens": size}
-    store, scan = build(folder / "d", documents, **options), Scan(documents, *made[1::-1], size)
+    facts = corpus.separator, corpus.vocab_size, corpus.max_shard_tokens
+    store, scan = corpus.build(folder / "d"), Scan(corpus.documents, *facts)
     store.verify()
     assert store.num_shards == len(scan.shards)
     limits = {"max_match": max(max_match, min_match), "min_match": min_match}
     sizes = {"continuation": continuation, "max_samples": max_samples}
     drafter, context = RestDrafter(store, RestConfig(**limits, **sizes)), [0]
     session = drafter.session(context)
-    for piece in pieces:
+    for piece in map(corpus.of, pieces):
         session.observe(piece)
         context += piece
         pattern = scan.longest(context, **limits)
@@ -140,7 +124,7 @@ def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
         for number in (max_nodes, len(places)):
             assert store.positions(found, number).tolist() == places[:number]
         follows = scan.next(pattern) if pattern else {}
-        ranked = sorted(t for t in follows if t < vocab_size)
+        ranked = sorted(t for t in follows if t < corpus.vocab_size)
         ranked.sort(key=lambda token: -follows[token])
         assert store.continuations(found, 3)[0].tolist() == ranked[:3]
         tree = session.draft(max_nodes)
@@ -184,3 +168,37 @@ def test_many_patterns_are_an_array_or_a_sequence(tmp_path):
     assert store.count_next_batch([]).shape == (0, 4)
     thousands = np.tile([[0, 1], [2, 2]], (1000, 1))
     assert store.count_batch(thousands).tolist() == [2, 0] * 1000
+
+
+PATTERNS = [[*map(int, f"{bits:b}"[1:])] for bits in range(2, 256)]
+RANDOM = np.random.default_rng(1).integers(0, 2, 6000)
+TEXTS = {
+    "random": np.split(RANDOM, range(900, 6000, 900)),
+    "rare": np.split(np.arange(6000) % 700 // 699, range(900, 6000, 900)),
+    "regular": np.split(np.arange(6000) % 5 % 2, range(900, 6000, 900)),
+    # Suffixes of one beginning end, and those of another begin, where a key is.
+    "at a key": [np.array([0, 0])] * 256 + [np.array([0, 1])] * 256,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_short_pattern_is_counted_where_keys_decide(tmp_path, name):
+    """Long enough for many keys, with so few different patterns that all of them meet keys."""
+    documents = [[*text.tolist(), 3] for text in TEXTS[name]]
+    store = build(tmp_path / "d", [d[:-1] for d in documents], separator=3, max_shard_tokens=4000)
+    store.verify()
+    expected = {tuple(pattern): [0] * 4 for pattern in PATTERNS}
+    for document in documents:
+        for size in range(1, 8):
+            for start in range(len(document) - size):
+                expected[tuple(document[start : start + size])][document[start + size]] += 1
+    for pattern, row in zip(PATTERNS, store.count_next_batch(PATTERNS).tolist(), strict=True):
+        assert row == expected[tuple(pattern)]
+        assert store.count(pattern) == sum(row)
+
+
+def test_the_largest_configuration_of_rest_works(tmp_path):
+    config = RestConfig(max_match=2**62, continuation=1024, max_samples=65_536)
+    session = RestDrafter(build(tmp_path / "d", [[1] * 3000]), config).session([1] * 10)
+    assert len(session.draft(2**62)) == 1024
+    assert session.match_length == 10

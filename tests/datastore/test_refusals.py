@@ -16,6 +16,7 @@ from specds.drafters import (
     Memory,
     ModelTables,
     NGrammysConfig,
+    RestConfig,
     RestDrafter,
     TokenTree,
     Trigrams,
@@ -67,6 +68,12 @@ ADED = [
     *({"max_prob": prob} for prob in (1.5, NAN)),
     {"search": "beam"},
 ]
+REST = [
+    {"min_match": 0},
+    {"max_match": 0},
+    *({"continuation": n} for n in (0, 1025)),
+    *({"max_samples": n} for n in (0, 65_537)),
+]
 NGRAMS = [
     *((f"`{name}` must lie in 1..=1024, not 0", {name: 0}) for name in "kwq"),
     ("`k` must lie in 1..=1024, not 1025", {"k": 1025, "strategy": "context"}),
@@ -103,6 +110,9 @@ CALLS = [
     ("`patterns` must have one dimension", lambda s: s.store.count_batch([0, 1])),
     ("`patterns` must have two dimensions", lambda s: s.store.count_batch(np.ones((1, 1, 1), int))),
     ("context", lambda s: s.store.lookup([])),
+    ("`min_match`", lambda s: s.store.lookup([1], max_match=4, min_match=0)),
+    ("`max_match`", lambda s: s.store.lookup([1], max_match=0)),
+    ("`max_match`", lambda s: s.store.lookup([1], max_match=2, min_match=3)),
     ("token 4 is outside the vocabulary of 4", lambda s: s.store.lookup([4])),
     ("`context` holds -1", lambda s: s.store.lookup([-1])),
     ("`context` holds 8589934592", lambda s: s.store.lookup([2**33])),
@@ -153,6 +163,7 @@ CALLS = [
     *((said, lambda _, t=arrays: ModelTables(*t)) for said, *arrays in TABLES),
     *((said, lambda s, c=c: NGrammysDrafter(s.tables, NGrammysConfig(**c))) for said, c in NGRAMS),
     *((said, lambda _, c=config: serve(config=c)) for said, config in ENGINES),
+    *((f"`{next(iter(a))}` must ", lambda s, a=a: rest(s.store, RestConfig(**a))) for a in REST),
     *(
         (f"`{next(iter(a))}` must ", lambda s, a=a: AdedDrafter(s.trigrams, AdedConfig(**a)))
         for a in ADED
@@ -172,6 +183,10 @@ OVERFLOWS = [
     ("negative", lambda s: s.store.document(-1)),
     ("negative", lambda s: s.store.positions(s.store.lookup([1]), -1)),
 ]
+
+
+def rest(store, config):
+    RestDrafter(store, config).session([1])
 
 
 def serve(config, num_ranks=1):

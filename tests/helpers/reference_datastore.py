@@ -3,8 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
+
+from datastores import build
+
+VOCABULARIES = [(4, 3), (4, 4), (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
+
+
+@dataclass
+class Corpus:
+    """Documents, and how a datastore of them is cut."""
+
+    vocab_size: int
+    separator: int
+    documents: list[list[int]]
+    max_shard_tokens: int
+
+    def build(self, path, **options):
+        sizes = {"vocab_size": self.vocab_size, "separator": self.separator}
+        options = {"max_shard_tokens": self.max_shard_tokens, **options}
+        return build(path, self.documents, **sizes, **options)
+
+    def of(self, tokens):
+        """Tokens below 4 as the corpus has them: all but 0 at the end of the vocabulary."""
+        return [token and self.vocab_size - 4 + token for token in tokens]
+
+
+@st.composite
+def corpora(draw, most=300):
+    """Few tokens, of 16 and 24 bits, so that all collides, in one shard or many."""
+    corpus = Corpus(*draw(st.sampled_from(VOCABULARIES)), [], 0)
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    lengths = random.integers(0, draw(st.sampled_from([13, most])), random.integers(1, 9))
+    rows = [random.choice(4, length, p=[8 / 15, 4 / 15, 2 / 15, 1 / 15]) for length in lengths]
+    corpus.documents = [*(corpus.of(row.tolist()) for row in rows), [0]]
+    corpus.max_shard_tokens = max(draw(st.sampled_from([13, 20, 1000])), 1 + int(max(lengths)))
+    return corpus
 
 
 class Scan:

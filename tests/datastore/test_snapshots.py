@@ -1,0 +1,229 @@
+"""Snapshots of a memory: what they bring back, and every lie in one."""
+
+import struct
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specds import FormatError
+from specds.drafters import Memory
+
+LEAST_BYTES = 1 << 14
+GOLDEN = Path(__file__).parent.parent / "data" / "memory-4.bin"
+FACTS = {"vocab_size": 100, "tokenizer": "naïve"}
+NAMES = ["ann", "bob", "", "ünï"]
+
+
+def memory_of(max_bytes=1 << 20, **changes):
+    return Memory(**{**FACTS, **changes}, max_bytes=max_bytes)
+
+
+def opened(path, max_bytes=1 << 20, **changes):
+    return Memory.open(path, **{**FACTS, **changes}, max_bytes=max_bytes)
+
+
+def texts(memory, tenant):
+    return [text.tolist() for text in memory.texts(tenant)]
+
+
+def text(seed, length):
+    """A text that is like no other of another seed."""
+    return np.random.default_rng(seed).integers(0, 100, length).tolist()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A small snapshot, byte for byte."""
+    path, memory = tmp_path_factory.mktemp("snapshot") / "memory", memory_of()
+    for tenant, tokens in (("ann", [1, 2, 3]), ("bob", [4]), ("ann", [5, 6])):
+        memory.insert(tenant, tokens)
+    memory.save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "memory"
+
+
+def sealed(content):
+    """With a length and a checksum that are right."""
+    head = content[:16] + struct.pack("<Q", len(content))
+    return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(content[32:] + head)) + content[32:]
+
+
+def reason(path, content):
+    """Why a file of this content is refused."""
+    path.write_bytes(content)
+    with pytest.raises(FormatError) as refusal:
+        opened(path)
+    return str(refusal.value)
+
+
+INSERTS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 2**32), st.integers(0, 150)), max_size=60
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(INSERTS, st.sampled_from([100, 65_536, 65_537, 1 << 20]))
+def test_what_is_saved_comes_back(tmp_path_factory, inserts, vocab_size):
+    folder = tmp_path_factory.mktemp("saved")
+    memory = memory_of(LEAST_BYTES, vocab_size=vocab_size)
+    for tenant, seed, length in inserts:
+        memory.insert(tenant, [token + vocab_size - 100 for token in text(seed, length)])
+    memory.save(folder / "memory")
+    # With room for tables that grew in other steps.
+    again = opened(folder / "memory", vocab_size=vocab_size)
+    for tenant in NAMES:
+        assert texts(again, tenant) == texts(memory, tenant)
+    assert (again.num_tokens, again.num_tenants) == (memory.num_tokens, memory.num_tenants)
+    again.save(folder / "again")
+    assert (folder / "again").read_bytes() == (folder / "memory").read_bytes()
+
+
+def test_the_golden_snapshot_opens_and_is_written_again_to_the_byte(small):
+    memory = opened(GOLDEN)
+    assert (texts(memory, "ann"), texts(memory, "bob")) == ([[1, 2, 3], [5, 6]], [[4]])
+    assert small == GOLDEN.read_bytes()
+
+
+UNFIT = "its parts do not fit together"
+
+
+def test_a_snapshot_that_is_cut_or_changed_at_any_byte_is_refused(path, small):
+    for length in range(len(small)):
+        reason(path, small[:length])
+        if length >= 32:
+            assert UNFIT in reason(path, sealed(small[:length]))
+        for change in (1, 0x80, 0xFF):
+            reason(path, small[:length] + bytes([small[length] ^ change]) + small[length + 1 :])
+    assert "where" in reason(path, small + b"\0")
+    assert UNFIT in reason(path, sealed(small + b"\0"))
+    path.write_bytes(small)
+    opened(path)
+
+
+def test_what_a_poisoned_snapshot_says_is_checked(path, small):
+    token, name = small.index(bytes([5, 0, 6, 0])), small.index(b"bob")
+    length = name + 3 + 40
+    assert sealed(small) == small, "the control"
+    for place, lie, said in (
+        (token, b"\x64", "it holds tokens outside its vocabulary"),
+        (name, b"ann", "it names a tenant that cannot be"),
+        (name, b"\xff", UNFIT),
+        (name + 3 + 7, b"\x80", UNFIT),
+        *((length, lie, UNFIT) for lie in (b"\0", b"\2", b"\xc8", b"\xff" * 8)),
+        (32, b"\xff" * 8, UNFIT),
+        (8, b"\x09", "it has format version 9, this version of specds reads 4"),
+    ):
+        assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
+    assert "it is none" in reason(path, b"a text file, longer than the header of any snapshot")
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_with_the_way_out(path, small):
+    with pytest.raises(FileNotFoundError):
+        opened(path)
+    path.write_bytes(small)
+    with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 100 tokens"):
+        opened(path, vocab_size=101)
+    with pytest.raises(ValueError, match="of another tokenizer: `naïve`, not `bytes`"):
+        opened(path, tokenizer="bytes")
+    assert "copy it again or begin with an empty one" in reason(path, small[:-1])
+
+
+def test_a_smaller_memory_keeps_the_latest_texts(path):
+    large = memory_of()
+    for seed in range(200):
+        large.insert("ann", text(seed, 100))
+    large.save(path)
+    memory = opened(path, 1 << 16)
+    assert memory.num_bytes <= 1 << 16
+    kept = texts(memory, "ann")
+    assert 20 <= len(kept) < 50
+    assert kept == [text(seed, 100) for seed in range(200 - len(kept), 200)]
+    memory.insert("ann", text(0, 50))
+    assert texts(memory, "ann")[-2:] == [text(199, 100), text(0, 50)], "the newest goes last"
+
+
+def test_what_was_forgotten_or_evicted_is_not_in_the_next_snapshot(path):
+    memory = memory_of(LEAST_BYTES)
+
+    def holds(tokens):
+        memory.save(path)
+        return np.array(tokens, "<u2").tobytes() in path.read_bytes()
+
+    memory.insert("ann", text(1, 50))
+    memory.insert("bob", text(2, 50))
+    assert holds(text(1, 50))
+    assert holds(text(2, 50))
+    memory.forget("ann")
+    assert not holds(text(1, 50))
+    assert holds(text(2, 50))
+    for seed in range(3, 50):
+        memory.insert("ann", text(seed, 100))
+    assert not holds(text(3, 100))
+    assert holds(text(49, 100))
+    assert holds(text(2, 50)), "he has little"
+    memory.clear()
+    assert (memory.num_tenants, memory.num_bytes) == (0, 0)
+
+
+def test_a_save_that_fails_leaves_what_was_there(path, tmp_path):
+    memory = memory_of()
+    memory.insert("ann", [1])
+    path.mkdir()
+    for wrong, error in (("..", ValueError), (tmp_path / "no" / "m", OSError), (path, OSError)):
+        with pytest.raises(error):
+            memory.save(wrong)
+    assert [*tmp_path.rglob("*")] == [path]
+
+
+def test_saves_to_one_path_at_a_time_never_mix(path, tmp_path):
+    def save(tenant):
+        memory = memory_of()
+        memory.insert(tenant, text(1, 5000))
+        for _ in range(20):
+            memory.save(path)
+            found = opened(path)
+            assert [texts(found, name) for name in NAMES].count([text(1, 5000)]) == 1
+            assert found.num_tenants == 1
+
+    threads = [threading.Thread(target=save, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten(path, tmp_path):
+    memory_of().save(path, merge=True)
+    ours, theirs = opened(path), opened(path)
+    theirs.insert("ann", [1, 2])
+    theirs.insert("bob", [3])
+    theirs.save(path, merge=True)
+    ours.insert("ann", [4, 5])
+    ours.forget("bob")
+    (tmp_path / "nowhere").mkdir()
+    with pytest.raises(OSError, match="nowhere"):
+        ours.save(tmp_path / "nowhere")
+    ours.save(path, merge=True)
+    for merged in (ours, opened(path)):
+        assert (texts(merged, "ann"), merged.num_tenants) == ([[4, 5], [1, 2]], 1)
+    # Nothing has changed there since: what was forgotten now does not come from it.
+    ours.clear()
+    ours.save(path, merge=True)
+    assert opened(path).num_tenants == 0
+    ours.save(tmp_path / "mine")
+    theirs.save(path)
+    assert opened(path).num_tenants == 2, "a save replaces"
+    path.write_bytes(b"somebody's")
+    with pytest.raises(FormatError, match="cannot be opened as a memory"):
+        ours.save(path, merge=True)
+    assert path.read_bytes() == b"somebody's"
