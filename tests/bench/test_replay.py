@@ -21,7 +21,7 @@ from specds.bench.engines import ENTRANTS
 from specds.bench.replay.loop import suggestion
 from specds.bench.replay.measure import replay, replay_all
 from specds.bench.replay.report import figures
-from specds.drafters import Memory, Session, TokenTree
+from specds.drafters import Memory, TokenTree
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=20)
@@ -32,38 +32,8 @@ def datastore(tmp_path_factory):
     return build_tiny(tmp_path_factory.mktemp("replay") / "tiny.specds")
 
 
-# Fakes.
-
-
-class Fake:
-    """Drafts what `choose(context, max_nodes)` says: tokens, parents, probabilities."""
-
-    vocab_size = None
-
-    def __init__(self, choose):
-        self.choose = choose
-        self.finished = 0
-
-    def session(self, prompt_ids):
-        return FakeSession(self, list(map(int, prompt_ids)))
-
-
-class FakeSession(Session):
-    def __init__(self, drafter, context):
-        self.drafter, self.context = drafter, context
-
-    def draft(self, max_nodes, *_):
-        return TokenTree(*self.drafter.choose(self.context, max_nodes))
-
-    def observe(self, token_ids, num_verified=None):
-        self.context += list(map(int, token_ids))
-
-    def finish(self):
-        self.drafter.finished += 1
-
-
 def chain(token_ids, probs=None):
-    return token_ids, list(range(-1, len(token_ids) - 1)), probs
+    return TokenTree(token_ids, list(range(-1, len(token_ids) - 1)), probs)
 
 
 def random_trees(seed):
@@ -117,7 +87,7 @@ def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nod
 
 def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
     prompt, completion = [9], list(range(30))
-    known = Fake(lambda context, n: chain(completion[len(context) - 1 :][:n]))
+    known = Drafter(lambda _, at, n: chain(completion[at - 1 :][:n]))
     trace = replay(known.session(prompt), transcript(prompt, completion), 5)
     row = figures(trace)
     assert row["num_drafts"] == 5
@@ -125,7 +95,7 @@ def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
     assert row["nodes_per_draft"] == 5
     assert row["acceptance_by_position"] == [1, 1, 1, 1, 1]
     assert row["emitted_by_source"] == {"target": 5, "other": 25}
-    assert known.finished == 1
+    assert [session.finished for session in known.sessions] == [1]
 
 
 # Figures.
@@ -135,10 +105,10 @@ def test_what_was_expected_is_held_against_what_was_accepted():
     # Every second draft is sure of one right token, the others half expect a wrong one.
     completion = [0, 0] * 20
 
-    def choose(context, _n):
-        return chain([0], [1.0]) if len(context) % 4 == 1 else chain([1], [0.5])
+    def choose(_, at, _n):
+        return chain([0], [1.0]) if at % 4 == 1 else chain([1], [0.5])
 
-    trace = replay(Fake(choose).session([3]), transcript([3], completion), 4)
+    trace = replay(Drafter(choose).session([3]), transcript([3], completion), 4)
     row = figures(trace)
     assert row["expected_accepted_tokens"] == pytest.approx(sum(trace.expected))
     assert row["accepted_over_expected"] == pytest.approx(
@@ -153,7 +123,7 @@ def test_what_was_expected_is_held_against_what_was_accepted():
 def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
     # Two samples of a prompt, then another prompt: each right about its first two tokens.
     completion = [0, 0, 0, 1, 1, 1, 0]
-    drafter = Fake(lambda context, _n: chain([0, 0, 0]))
+    drafter = Drafter(lambda *_: chain([0, 0, 0]))
     requests = [transcript([9] * length, completion) for length in (3, 3, 9)]
     traces = replay_all(lambda: drafter, 4, requests)
     row = figures(traces["a"])

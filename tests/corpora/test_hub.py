@@ -4,13 +4,11 @@ import gzip
 import io
 import json
 import pickle
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
 import hub_client
-from hub_server import TOKEN, Repository, running_hub
+from hub_server import TOKEN, Repository, hub_with_client
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped
 
 pa = pytest.importorskip("pyarrow")
@@ -21,14 +19,8 @@ pytest.importorskip("datasets")
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     """A hub, and a process whose clients know no other one."""
-    home = str(tmp_path_factory.mktemp("hub"))
-    with (
-        running_hub() as hub,
-        ProcessPoolExecutor(
-            1, get_context("spawn"), hub_client.prepare, (hub.endpoint, home)
-        ) as pool,
-    ):
-        yield hub, pool
+    with hub_with_client(tmp_path_factory.mktemp("hub")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -7,19 +7,9 @@ import torch
 
 from fuzz_generate import drawn, faults, outcome
 from passes import Accepting
-from recorded import Recorded
+from recorded import record
 from specds.accept import Emitter, Sampler, noise
 from specds.decoding import Row
-from specds.verify import recordings, static
-
-
-def records(monkeypatch):
-    """Has a CPU run what a GPU does."""
-    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
-    monkeypatch.setattr(static, "_SLOTS", (64, 128))
-    monkeypatch.setattr(static, "NODES", (0, 4, 16, 63))
-    recordings._free.clear()
-
 
 # Families whose passes can be recorded.
 PLAIN = ["llama", "mistral", "qwen3", "gemma3", "gpt2", "opt", "deepseek_v3"]
@@ -31,7 +21,7 @@ WAYS = {"as they are": (180, None), "recorded": (60, "fast"), "by tensors": (60,
 def test_requests_give_what_plain_decoding_gives(way, monkeypatch):
     number, verification = WAYS[way]
     if way == "recorded":
-        records(monkeypatch)
+        record(monkeypatch, 0, 4, 16, 63, slots=(64, 128))
     num_accepted, kinds = 0, set()
     for seed in range(number):
         rng = random.Random(f"{way} {seed}")

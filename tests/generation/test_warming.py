@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import specds
-from models import FAMILIES, GREEDY, VOCAB_SIZE, build, mixed_drafter, plain_generate, prompt
-from recorded import Recorded
+from models import FAMILIES, GREEDY, build, mixed_drafter, plain_generate, prompt, unpackable
+from recorded import Recorded, kept_of, record
 from specds.budget import step_cost
-from specds.verify import recordings, static
+from specds.verify import recordings
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +20,10 @@ def model_of(family="llama"):
 
 
 def test_a_first_request_sets_nothing_up(monkeypatch):
-    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
-    monkeypatch.setattr(static, "NODES", (0, 7, 63))
+    record(monkeypatch, 0, 7, 63)
     model, drafter = model_of(), specds.FusedDrafter()
-    Recorded.made = 0
     specds.warm_up(model, drafter, max_context=600, rows=[1, 2])
-    (kept,) = recordings._free[model]
+    kept = kept_of(model)
     # Those of the self-check went with its small cache.
     assert 0 < sum(len(made.recordings) for made in kept.passes.values()) < Recorded.made
     assert kept.cache.num_slots >= 2 * 600
@@ -45,7 +43,7 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
         )
         assert Recorded.made == made
         specds.generate(model, ids, drafter, **{**settings, "budget": "auto"})
-    assert recordings._free[model][0].cache.storage == storage
+    assert kept_of(model).cache.storage == storage
     specds.release(model)
     assert model not in recordings._free
 
@@ -58,9 +56,7 @@ def test_on_a_processor_steps_are_measured(monkeypatch):
 
 
 def test_a_model_that_is_verified_by_tree_is_warmed_up_too():
-    settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
-    settings |= {"vocab_size": VOCAB_SIZE, "eos_token_id": None, "bos_token_id": None}
-    model = build("XGLMConfig", settings, attn_implementation="eager")
+    model = unpackable()
     with pytest.warns(UserWarning, match="cannot be exchanged"):
         specds.warm_up(model, max_context=64, rows=2)
     expected = plain_generate(model, **GREEDY)

@@ -13,12 +13,16 @@ import json
 import re
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import hub_client
 
 TOKEN = "hf_token_of_a_friend"
 
@@ -83,6 +87,15 @@ def running_hub():
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def hub_with_client(home):
+    """A hub, and a process whose clients know no other one, with their cache in a folder."""
+    with running_hub() as hub:
+        told = get_context("spawn"), hub_client.prepare, (hub.endpoint, str(home))
+        with ProcessPoolExecutor(1, *told) as pool:
+            yield hub, pool
 
 
 @lru_cache(maxsize=64)  # a hub knows the checksums of its files

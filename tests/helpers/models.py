@@ -119,6 +119,13 @@ def build(config_class: str, settings: dict, dtype=torch.float32, sharpness=6.0,
     return model.to(dtype).eval()
 
 
+def unpackable():
+    """A model whose attention cannot be exchanged."""
+    settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
+    special = {key: _SHAPE[key] for key in _SPECIAL} | {"pad_token_id": None}
+    return build("XGLMConfig", settings | special, attn_implementation="eager")
+
+
 @cache
 def tiny_model(family: str, dtype=torch.float32, attention="sdpa"):
     """The model of a family in `FAMILIES`, shared by the tests: do not change it."""

@@ -7,6 +7,24 @@ CUDA graph does.
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specds.verify import recordings, static
+
+
+def record(monkeypatch, *nodes, slots=None):
+    """Has a CPU run what a GPU does, by passes of these numbers of nodes."""
+    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
+    monkeypatch.setattr(static, "NODES", nodes)
+    if slots is not None:
+        monkeypatch.setattr(static, "_SLOTS", slots)
+    recordings._free.clear()
+    Recorded.made = 0
+
+
+def kept_of(model):
+    """What is kept of a model between requests."""
+    (kept,) = recordings._free[model]
+    return kept
+
 
 def tensors_in(result):
     found = result if isinstance(result, (tuple, list)) else [result]

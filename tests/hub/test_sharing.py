@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 import hub_client
 import specds
-from hub_server import TOKEN, Repository, running_hub
+from hub_server import TOKEN, Repository, hub_with_client
 from specds import BuildOptions, Datastore, FormatError, build_from_token_ids
 from specds.loading import load_encoder
 from specds.tokenization import TokenizerError
@@ -23,14 +21,9 @@ COMMAND = "specds build --corpus a.txt --tokenizer other --limit-tokens 900"
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     """A hub, and a process whose client knows no other one."""
-    home = str(tmp_path_factory.mktemp("hub"))
-    with (
-        running_hub() as hub,
-        ProcessPoolExecutor(
-            1, get_context("spawn"), hub_client.prepare, (hub.endpoint, home)
-        ) as pool,
-    ):
-        yield hub, pool, Path(home)
+    home = tmp_path_factory.mktemp("hub")
+    with hub_with_client(home) as made:
+        yield *made, home
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch
 
 from fuzz_generate import drawn, faults
 from models import FAMILIES, GREEDY, build, oracle_drafter, prompt, random_drafter, tiny_model
+from recorded import kept_of
 from specds.generation import generate
 from specds.verify import StaticRunner, recordings, release, static
 
@@ -40,11 +41,6 @@ def test_texts_by_kernels_are_those_of_plain_decoding():
         kept = kept_of(model)
         assert kept.scratch is not None
         assert kept.forward._joined
-
-
-def kept_of(model):
-    (kept,) = recordings._free[model]
-    return kept
 
 
 @pytest.fixture

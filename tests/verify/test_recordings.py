@@ -19,24 +19,14 @@ from models import (
     random_tree,
     tiny_model,
 )
-from recorded import Recorded
+from recorded import Recorded, kept_of, record
 from specds.generation import generate
-from specds.verify import TreeCache, recordings, release, static
+from specds.verify import TreeCache, recordings, release
 
 
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch):
-    """Has a CPU run what a GPU does."""
-    monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
-    monkeypatch.setattr(static, "_SLOTS", (64, 128))
-    monkeypatch.setattr(static, "NODES", (0, 4, 16))
-    Recorded.made = 0
-    recordings._free.clear()
-
-
-def kept_of(model):
-    (kept,) = recordings._free[model]
-    return kept
+    record(monkeypatch, 0, 4, 16, slots=(64, 128))
 
 
 def fast(model, drafter, seed=0, num_tokens=32, **settings):

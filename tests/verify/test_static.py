@@ -17,6 +17,7 @@ from models import (
     random_drafter,
     tiny_model,
     tree_generate,
+    unpackable,
 )
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from specds.generation import generate
@@ -128,9 +129,7 @@ def test_models_that_cannot_be_packed_are_verified_as_they_are():
     assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
     with pytest.raises(UnsupportedModelError, match="by 'fast': the forward of"):
         tree_generate(model, random_drafter(), verification="fast")
-    settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
-    settings |= {"vocab_size": VOCAB_SIZE, "eos_token_id": None, "bos_token_id": None}
-    xglm = build("XGLMConfig", settings, attn_implementation="eager")
+    xglm = unpackable()
     assert "cannot be exchanged" in check_model(xglm, verification="fast").reasons[0]
     expected = plain_generate(xglm, **GREEDY)
     with pytest.warns(UserWarning, match="cannot be exchanged"):
