@@ -94,31 +94,6 @@ def test_add_merge_and_compact(run, tmp_path, datastore):
         assert run("verify", tmp_path / name)[0] == 0
 
 
-def test_a_build_killed_by_force_goes_on_when_the_command_is_given_again(
-    run, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "src").mkdir()
-    for index in range(400):
-        text = f"def f{index}(x):\n    return x * {index}\n" * 90
-        (tmp_path / "src" / f"{index:03}.py").write_text(text)
-    command = ["build", "--corpus", "src", "--tokenizer", "demo", "--out", "o.specds"]
-    command += ["--max-shard-tokens", "10k", "--json"]
-    build = subprocess.Popen([*SPECDS, *command], stdout=subprocess.DEVNULL)
-    noted = tmp_path / ".o.specds.build" / "00003" / "shard.json"
-    deadline = time.monotonic() + 90
-    while not noted.exists() and build.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    build.kill()
-    assert build.wait() == -signal.SIGKILL, "killed in time"
-    code, out, _ = run(*command)
-    report = json.loads(out)
-    assert code == 0
-    assert report["num_taken_up"] > 0
-    assert report["num_documents"] == 400
-    assert names(tmp_path) == ["o.specds", "src"]
-
-
 def test_an_interrupted_build_says_whether_anything_is_kept(tmp_path):
     build = subprocess.Popen(
         [*SPECDS, "build", "--corpus", "stdlib", "--tokenizer", "demo", "--out", "o.specds"],
