@@ -29,3 +29,11 @@ def test_tables_of_acceptance_lengths_are_those_of_the_rows(page: Path) -> None:
 def test_the_first_pages_stay_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
     assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500
+
+
+def test_the_tests_that_hold_what_broke_are_there() -> None:
+    table = (ROOT / "docs/RELIABILITY.md").read_text().split("## Which test holds what")[1]
+    named = set(re.findall(r"`([\w/]+\.(?:py|rs))`", table))
+    assert len(named) > 15
+    folders = ROOT / "tests", ROOT / "tests/core"
+    assert [name for name in named if not any((of / name).exists() for of in folders)] == []
