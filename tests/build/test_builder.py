@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -361,3 +362,30 @@ def test_a_compaction_serves_its_readers_and_one_that_is_stopped_is_taken_up(tmp
     assert (old.num_shards, new.num_shards) == (3, 1)
     assert continuations(old, [1]) == continuations(new, [1]) == expected
     old.verify()
+
+
+# The same corpus gives the same bytes. If the format changes on purpose: raise `FORMAT_VERSION` and
+# replace this datastore.
+GOLDEN = Path(__file__).parent.parent / "data" / "format-4.specds"
+NAMED = {"tokenizer_name": 'naïve "tokenizer"', "tokenizer_fingerprint": "f00d"}
+NAMED |= {"corpus": ["a\tline", "another"], "prior_tokens": 0}
+
+
+def test_the_golden_datastore_answers_and_is_built_again_to_the_byte(tmp_path):
+    store = Datastore(GOLDEN)
+    store.verify()
+    assert store.lookup([99, 1, 2]).count == 2
+    assert continuations(store, [99, 1, 2]) == {4: 1, 99: 1}
+    # Two shards of two keys.
+    documents = [[i * i % 97 for i in range(300)], [1, 2, 99, 3], [1, 2, 4], [5] * 300]
+    options = {"vocab_size": 100, "separator": 99, "max_shard_tokens": 306, **NAMED}
+    build(tmp_path / "d", documents, **options)
+    assert files(tmp_path / "d") == files(GOLDEN)
+
+
+def test_a_datastore_of_wide_tokens_has_the_golden_build_id(tmp_path):
+    """It hashes the checksums of all sections, so it stands for a quarter of a megabyte."""
+    documents, wide = [[1, 65_999, 2], [65_999, 2, 3]], {"vocab_size": 66_000, "separator": 66_000}
+    store = build(tmp_path / "d", documents, **wide, **NAMED)
+    manifest = json.loads((store.path / "manifest.json").read_text())
+    assert manifest["build_id"] == "ea12e477231755de1e49ce35b63cfccb"

@@ -4,7 +4,6 @@ mod files;
 mod forgery;
 #[cfg(unix)]
 mod fuzz;
-mod golden;
 mod layers;
 mod memory;
 mod random;
