@@ -145,7 +145,7 @@ def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
         at_most=0.1,
         note=f"{held['private_bytes'] / 1e6:.1f} MB after {held['num_contexts']:,} drafts",
     )
-    faults = f"{statistics.median(cold['major_faults']):.0f} major faults"
+    pages = f"{statistics.median(cold['pages']):.0f} pages read"
     cold_open_s = statistics.median(cold["open_s"])
     yield Figure("cold open, p50", cold_open_s * 1e3, "ms", note="nothing of it in memory before")
     yield Figure(
@@ -153,7 +153,7 @@ def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
         statistics.median(cold["draft_s"]) * 1e3,
         "ms",
         at_most=5,
-        note=faults,
+        note=pages,
     )
     yield from _latency_figures(serving["warm"])
 
