@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import Adapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,18 @@ CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
 
 _WORKER = "sglang.srt.speculative.ngram_worker"
+
+
+def _fill(
+    corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Trees without a draft: the last token, filled up with other tokens as children."""
+    n = corpus.num_nodes
+    token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
+    token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
+    mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
+    mask[:, 0] = 1
+    return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
 
 
 class Corpus(Adapter):
@@ -51,9 +63,9 @@ class Corpus(Adapter):
             raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
         super().__init__(options, **about)
         self.num_nodes = num_nodes
-        self._guarded = self.guard(self._draft, self._fill)
         self._lengths: dict[str, int] = {}
 
+    @guarded(_fill)
     def batch_get(
         self,
         req_ids: Sequence[str],
@@ -71,14 +83,6 @@ class Corpus(Adapter):
             Tokens, int64 `(rows * n,)`, the last token of each context first; whether node j is
             node i or an ancestor of it, int64 `(rows * n * n,)`.
         """
-        return self._guarded(req_ids, batch_tokens, total_lens)
-
-    def _draft(
-        self,
-        req_ids: Sequence[str],
-        batch_tokens: Sequence[Sequence[int]],
-        total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows = zip(req_ids, batch_tokens, total_lens, strict=True)
         news = [self._news(*row) for row in rows]
         starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
@@ -96,24 +100,11 @@ class Corpus(Adapter):
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
-    def _fill(
-        self,
-        req_ids: Sequence[str],
-        batch_tokens: Sequence[Sequence[int]],
-        total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Trees without a draft: the last token, filled up with other tokens as children."""
-        n = self.num_nodes
-        token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
-        token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
-        mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
-        mask[:, 0] = 1
-        return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
-
     def is_known(self, req_id: str) -> bool:
         """Whether the drafter has this request, so that its last tokens are enough."""
         return req_id in self._lengths
 
+    @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:
         """Takes the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
         k = self.drafter.num_predictions
@@ -211,8 +202,7 @@ def _worker() -> type:
         def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(server_args, *args, **kwargs)
             corpus: Corpus = self.ngram_corpus
-            tell = corpus.guard(corpus.observe_logits, lambda _: None)
-            worker.eagle_sample = _telling(worker.eagle_sample, tell)
+            worker.eagle_sample = _telling(worker.eagle_sample, corpus.observe_logits)
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
             is_known = self.ngram_corpus.is_known

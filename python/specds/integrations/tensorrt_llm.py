@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import Adapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,8 @@ class ChainDrafting(Adapter):
     def __init__(self, options: Mapping[str, Any], max_draft_len: int, **about: Any) -> None:
         super().__init__(options, **about)
         self.k = max_draft_len
-        self._guarded = self.guard(self._prepare, lambda _: None)
 
+    @guarded(lambda *_, **__: None)
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
         """Sets `py_draft_tokens` of each request that decodes: a list of at most `k` tokens.
 
@@ -36,9 +36,6 @@ class ChainDrafting(Adapter):
             scheduled_requests: Of this step; `generation_requests` are those that decode.
             resource_manager: Not used.
         """
-        self._guarded(scheduled_requests)
-
-    def _prepare(self, scheduled_requests: Any) -> None:
         requests = list(scheduled_requests.generation_requests)
         for request in requests:
             request.py_draft_tokens = []
