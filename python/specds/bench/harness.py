@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -87,18 +88,13 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
     parts = [name_of(row)]
     for name in fields:
         if len({other[name] for other in alike}) > 1:
-            parts.append(folder_name(str(row[name])))
+            parts.append(PurePath(str(row[name])).name)
     return ", ".join(parts)
 
 
 def name_of(row: Row) -> str:
     """The drafter or the baseline of a row."""
     return str(row.get("drafter") or row["name"])
-
-
-def folder_name(path: str) -> str:
-    """The last part of a path."""
-    return path.rstrip("/").rpartition("/")[2]
 
 
 def together(rows: Sequence[Row]) -> list[Row]:
