@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def figures(cell: Cell, row: Row) -> list[str]:
     """The figures of all runs together."""
-    calls = [stats for run in cell.runs for stats in run.calls]
+    calls = [each.stats for run in cell.runs for each in run.results if each.stats]
     total = sum(calls, GenerationStats())
     passes = {
         name: f"{total.levels[name].num_forwards / total.num_drafts:.1f}"

@@ -64,13 +64,7 @@ def read_transcripts(
 
     A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
     ids that were recorded; where it has both, the ids are taken. It may hold `predicted_output`, or
-    its ids, and `workload`, `group` and `suggested`: see `Transcript`.
-
-    Args:
-        path: The file.
-        tokenizer: Turns text into token ids.
-        vocab_size: Recorded ids are below this.
-        limit: The most rows that are read.
+    its ids, and `workload`, `group` and `suggested`: see `Transcript`. Ids are below `vocab_size`.
     """
     source = _name(path)
     with readable(str(path)), path.open("rb") as file:

@@ -52,13 +52,11 @@ class Way:
     """A way to generate.
 
     Attributes:
-        name: The baseline or the drafter.
         start: Starts a run with a new drafter; returns the function that does its calls, which
             takes a batch and arguments of `model.generate`.
         is_plain: Whether it makes one token a forward.
         is_ours: Whether it is our loop, which reports its phases.
         budget: Nodes of a draft; None for `model.generate`.
-        datastore: What it drafts from, if anything.
     """
 
     name: str

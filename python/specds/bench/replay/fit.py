@@ -23,9 +23,6 @@ class FitReport:
     """What was learned.
 
     Attributes:
-        num_requests: Answers that the weights were fitted to.
-        num_tokens: Their tokens.
-        seconds: Time of the fit.
         num_compared_requests: The last tenth of the answers, on which `before` and `after` are
             measured.
         before: The mean acceptance length there with the initial weights.

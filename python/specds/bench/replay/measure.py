@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,14 +110,9 @@ def replay(
 
 @dataclass(frozen=True)
 class Cell:
-    """One engine at one budget.
+    """One engine at one budget: its traces by file of transcripts, and over all files.
 
-    Attributes:
-        engine: The engine.
-        budget: The maximum of nodes of a draft.
-        traces: By file of transcripts, and over all files; empty if the engine failed.
-        status: ``ok``, or the status of the `EngineError`.
-        reason: The message of the `EngineError`.
+    Where the engine failed there are none; status and reason are those of the `EngineError`.
     """
 
     engine: Engine
@@ -138,16 +133,13 @@ def measure(
 ) -> Iterator[Cell]:
     """Yields each cell as it is measured.
 
-    With `warm_memory`, one drafter serves all requests of a cell, as that of a server does, and
-    keeps what earlier ones taught it; else there is a new one for each. No cell profits from
-    another.
-    `progress` is told the engine's name before each request.
+    No cell profits from another. `progress` is told the engine's name before each request.
     """
     for engine in engines:
         for budget in budgets:
             try:
                 with engine.open() as make:
-                    drafter_of = _warm(make) if warm_memory else make
+                    drafter_of = cache(make) if warm_memory else make
                     told = partial(progress, engine.name)
                     traces = replay_all(drafter_of, budget, transcripts, told, shape)
             except EngineError as error:
@@ -158,11 +150,6 @@ def measure(
                 yield Cell(engine, budget, traces)
 
 
-def _warm(make: Callable[[], Drafter]) -> Callable[[], Drafter]:
-    drafter = make()
-    return lambda: drafter
-
-
 def replay_all(
     drafter_of: Callable[[], Drafter],
     budget: int,
@@ -170,13 +157,7 @@ def replay_all(
     progress: Callable[[], None] = lambda: None,
     shape: Shape = "tree",
 ) -> dict[str, Trace]:
-    """Replays every transcript in turn.
-
-    `progress` is told before each.
-
-    Returns:
-        A trace for each file of transcripts, by name.
-    """
+    """Replays every transcript in turn: a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}
     served: Counter[Hashable] = Counter()
     for number, transcript in enumerate(transcripts):
