@@ -52,24 +52,21 @@ def generate(
     text = text_of(prompt or prompt_option or "")
     running = running.with_datastore()
     require(running)
-    with opened(running) as at, stopped_by_interrupt() as interrupt:
+    with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
         from specds.generation import generate as run
 
         ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
-        if not as_json:
-            at.write()
-            if terminal.out.is_terminal:
-                shown = terminal.visible(text)
-                terminal.out.print(shown, style="dim", end="", soft_wrap=True)
+        if terminal.out.is_terminal and not as_json:
+            terminal.out.print(terminal.visible(text), style="dim", end="", soft_wrap=True)
         output = run(
             at.model,
             ids,
-            at.drafts,
+            at.drafter,
             **running.settings(interrupt),
             max_new_tokens=max_new_tokens,
             attention_mask=ids.new_ones(ids.shape),
         )
-        if at.writer is not None:
+        if not as_json:
             at.writer.end()
             at.report(output.stats, verbose=verbose)
         else:
@@ -80,7 +77,7 @@ def generate(
                     "token_ids": new_ids,
                     "drafted": list(output.drafted),
                     "stats": output.stats.to_dict(),
-                    "sources": dict(at.sources),
+                    "sources": dict(at.writer.sources),
                 }
             )
     if interrupt.pressed:
@@ -110,22 +107,21 @@ def chat(
     """
     running = running.with_datastore()
     require(running)
-    with opened(running) as at:
+    with opened(running, hides_special=True) as at:
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": system}]
-        talk = Chat(at.model, at.tokenizer, at.drafts, messages=said)
+        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said)
         try:
             for line in _lines():
                 if line == "/clear":
                     talk.clear()
                     talk.messages = [*said]
                     continue
-                writer = at.write(without_special=True)
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
                     talk.send(line, **settings, max_new_tokens=max_new_tokens)
-                writer.end()
+                at.writer.end()
         except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
             terminal.out.print()
         finally:
