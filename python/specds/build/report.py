@@ -21,11 +21,7 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: int, total: int | None, **counts: int) -> object:
         """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown.
 
-        Args:
-            stage: What is being done.
-            done: How much of it.
-            total: How much it is in all.
-            counts: `documents` and `tokens` so far.
+        `counts` are the `documents` and `tokens` so far.
         """
         ...
 

@@ -102,7 +102,7 @@ def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
 def _outside_forward(stats: GenerationStats) -> float | None:
     shares = stats.shares
     # What an automatic budget measures before the first step belongs to none.
-    steps = 1 - shares["prefill"] - shares.get("measure", 0.0)
+    steps = 1 - shares["prefill"] - shares["measure"]
     return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
 
 
