@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
+    Drafter,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
 
 
 @dataclass(frozen=True)

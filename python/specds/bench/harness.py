@@ -11,9 +11,9 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -25,9 +25,6 @@ from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds._core import DatastoreBuilder
+from specds._core import Datastore, DatastoreBuilder
 from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
-from specds.build.report import BuildReport
+from specds.build.report import BuildReport, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore
-    from specds.build.report import Progress
     from specds.corpora import Corpus
 
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from specds._core import DatastoreBuilder, fit_weights
 from specds.build.options import BuildOptions
 from specds.build.report import peak_memory_bytes
-from specds.corpora import Document
+from specds.corpora import Corpus, Document
 from specds.tokenization import encode_batch, vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specds.corpora import Corpus
 
 _READ_BYTES = 32 << 20
 _SAMPLE_BYTES = 4 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specds._core import DatastoreBuilder
-from specds.build.report import Reading
-from specds.corpora import CorpusError, Document
+from specds.build.report import Progress, Reading
+from specds.corpora import Corpus, CorpusError, Document
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specds.build.options import BuildOptions
-    from specds.build.report import Progress
-    from specds.corpora import Corpus
 
 
 def documents_left(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds import terminal
-from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.measure import Plan, Run, batches_of, measure
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.cli import display
 from specds.cli.writing import coloured
-from specds.demo.held_out import MODES, build_stdlib, prompts
+from specds.demo.held_out import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.bench.generation.measure import Run
-    from specds.demo.held_out import Prompt
     from specds.stats import GenerationStats
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from specds import terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _COLUMN, _INDENT = 30, 8
 # Narrower terminals have the texts of options beneath their names.

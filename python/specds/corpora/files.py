@@ -9,21 +9,16 @@ import io
 import json
 import re
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusError, Document, Skipped, sift
-from specds.corpora.rows import BadRowError, RowReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from specds.corpora.document import CorpusOptions, Item, Part
-    from specds.corpora.rows import Render, Row
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
+from specds.corpora.rows import BadRowError, Render, Row, RowReader
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusOptions, Document, Skipped, sift
+from specds.corpora.document import CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import decode, digest, file_state, kind, local_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from specds.corpora.document import Item, Part
     from specds.corpora.rows import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})

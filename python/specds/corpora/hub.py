@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
-from specds.corpora.document import Corpus, CorpusError
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Item
 from specds.corpora.files import RowFile, kind
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
@@ -16,7 +16,6 @@ from specds.hub.names import HubName
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specds.corpora.document import CorpusOptions, Item
     from specds.corpora.rows import Render
 
 _BLOCK = 1 << 20  # bytes

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from glob import has_magic
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specds.corpora.document import Corpus, CorpusError, CorpusOptions
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Part
 from specds.corpora.files import kind, local_file
 from specds.corpora.folder import folder_parts, stdlib_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
-from specds.corpora.rows import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from specds.corpora.document import Part
-    from specds.corpora.rows import Render
+from specds.corpora.rows import Render, plain
 
 
 def open_corpus(

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specds.corpora.document import CorpusError, Document, Skipped, sift
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.corpora.document import CorpusOptions, Item
 
 Messages: TypeAlias = "list[dict[str, str]]"
 Render: TypeAlias = "Callable[[Messages], str]"

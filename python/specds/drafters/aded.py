@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from os import PathLike
+from typing import Any, Literal
 
-from specds._core import AdaptiveTrigrams, Trigrams, aded_session
+from specds._core import AdaptiveTrigrams, Datastore, DraftSession, Trigrams, aded_session
 from specds.drafters.session import CoreDrafter, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from os import PathLike
-
-    from specds._core import Datastore, DraftSession
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from specds._core import (
     SOURCES,
     Datastore,
+    DraftSession,
     FusedState,
     Memory,
     ModelTables,
     fit_weights,
 )
-from specds.drafters.session import DrafterOf, begin, opened
+from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specds._core import DraftSession
-    from specds.drafters.session import Drafter, Session
 
 
 Effort: TypeAlias = Literal["auto", "low", "normal"]

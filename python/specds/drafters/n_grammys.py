@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from specds._core import ModelTables, n_grammys_session
+from specds._core import DraftSession, ModelTables, n_grammys_session
 from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specds._core import DraftSession
 
 Strategy: TypeAlias = Literal["mixed", "context", "bigram", "extended-bigram", "unigram"]
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from specds._core import prompt_lookup_session
+from specds._core import DraftSession, prompt_lookup_session
 from specds.drafters.session import CoreDrafter
-
-if TYPE_CHECKING:
-    from specds._core import DraftSession
 
 
 class PromptLookupDrafter(CoreDrafter):

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore
 from specds.hub.checks import files_of, manifest_of
 from specds.hub.client import KIND, api, describe, explained, hub
 from specds.hub.names import HubName
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from os import PathLike
 
 CARD = "README.md"
 MARK = "<!-- Written by `specds push`, again each time; without this line it is left alone. -->"

@@ -7,12 +7,10 @@ Written against the source of the released package; tests hold it against reques
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from specds.integrations.adapter import Adapter, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ChainDrafting(Adapter):

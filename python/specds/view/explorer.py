@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from specds.bench.replay.story import story
-from specds.drafters import FusedConfig, FusedDrafter, RestDrafter
+from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048

@@ -9,14 +9,13 @@ from itertools import groupby
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.harness import label, table
+from specds.bench.harness import Columns, Document, Row, label, table
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specds.bench.generation.measure import Cell
-    from specds.bench.harness import Columns, Document, Row
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import torch
 from transformers import CompileConfig
 
-from specds.drafters import PromptLookupDrafter
+from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.engines import Engine
-    from specds.drafters import Drafter
     from specds.stats import GenerationStats
 
 PLAIN = "plain"

@@ -6,25 +6,17 @@ Every engine at every budget goes over the same answers.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds.bench.engines import EngineError
-from specds.bench.replay.loop import follow
-from specds.bench.transcripts import ALL
-from specds.drafters import FusedDrafter
+from specds.bench.engines import Engine, EngineError
+from specds.bench.replay.loop import Replayed, Shape, follow
+from specds.bench.transcripts import ALL, Transcript
+from specds.drafters import Drafter, FusedDrafter, Session
 from specds.stats import GenerationStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-
-    from specds.bench.engines import Engine
-    from specds.bench.replay.loop import Replayed, Shape
-    from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter, Session
 
 TARGET = "target"
 """The source of bonus tokens."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from specds.bench.drawing import Style, bars, lines, shares
-from specds.bench.harness import label, name_of, together
+from specds.bench.drawing import Style, Styles, bars, lines, shares
+from specds.bench.harness import Document, Row, label, name_of, together
 from specds.bench.page import figure, page_of
 from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import CAPTION, FIGURES, NAMES, sentence
 from specds.bench.transcripts import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from specds.bench.drawing import Styles
-    from specds.bench.harness import Document, Row
 
 _MEAN = "mean_acceptance_length"
 _TOKENS = "tokens per forward"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds.bench.harness import label, table
-from specds.bench.replay.measure import Trace
+from specds.bench.harness import Columns, Document, Row, label, table
+from specds.bench.replay.measure import Cell, Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from specds.bench.harness import Columns, Document, Row
-    from specds.bench.replay.measure import Cell
 
 _PARTS = 10
 
