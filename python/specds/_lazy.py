@@ -42,7 +42,6 @@ def lazy(package: str, *homes: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package: the names of its `__all__` are looked for when asked for.
 
     Args:
-        package: Its name.
         homes: The modules below it that have them, the quick ones first.
     """
 

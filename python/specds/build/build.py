@@ -38,12 +38,8 @@ def build_datastore(
     ended.
 
     Args:
-        corpus: What to index, from `specds.open_corpus`.
         tokenizer: A transformers tokenizer; a fast one uses all cores.
-        out: The folder to make.
-        options: How to build.
         tokenizer_name: What to call the tokenizer in the manifest; its own name by default.
-        progress: Told how far the build has come.
 
     Raises:
         FileExistsError: `out` exists and may not be there.
@@ -80,9 +76,6 @@ def build_from_token_ids(
 
     Args:
         documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.
-        out: The folder to make.
-        options: How to build.
-        vocab_size: One more than the largest token id.
         separator: Stands between documents; by default an id that no document can have.
         tokenizer_name: What the tokens are of, for people.
         tokenizer_fingerprint: As of `specds.tokenization.fingerprint`, for what checks it.

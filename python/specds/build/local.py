@@ -36,7 +36,6 @@ def documents_left(
     """Yields the documents of a corpus but for the first ones, and notes where each part ends.
 
     Args:
-        corpus: What to read.
         folder: Where the notes are; they last as long as the build may go on.
         num_given: How many documents to leave out. Parts with none but such are not read at all.
         read: Empty; counts everything up to here, what is not read again too.

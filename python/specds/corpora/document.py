@@ -37,7 +37,6 @@ class Skipped:
     """A thing left out, and why.
 
     Attributes:
-        name: Where it is: the name that the document would have had.
         reason: ``not text``, ``empty``, ``bad row: ...``: few enough to be counted by.
         num_bytes: The size read before it was known, for progress.
     """

@@ -165,13 +165,7 @@ def digest(states: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class RowFile:
-    """A `.jsonl`, `.json` or `.parquet` file.
-
-    Attributes:
-        path: What errors call it.
-        options: What to read of a row.
-        render: Turns a conversation into text.
-    """
+    """A `.jsonl`, `.json` or `.parquet` file."""
 
     path: Path
     options: CorpusOptions

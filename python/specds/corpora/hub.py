@@ -26,10 +26,6 @@ class HubDataset:
     """A dataset of the hub, and how its rows are read unless the options say otherwise.
 
     Attributes:
-        path: Its id: ``org/name``.
-        split: The split to read.
-        text_field: The field of a row that holds its text; found by itself where None.
-        messages_field: The field of a row that holds a conversation; found by itself where None.
         by_language: Whether there is a folder for each programming language.
     """
 
@@ -66,7 +62,6 @@ class HubFile(RowFile):
 
     Attributes:
         url: ``hf://datasets/org/name@commit/path``.
-        size: Of the file.
     """
 
     url: str

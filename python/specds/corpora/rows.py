@@ -120,10 +120,7 @@ class RowReader:
     """Turns rows into documents.
 
     Attributes:
-        name: Of the file or dataset, in the names of documents.
         place: The same for an error, up to the number: ``a/b.jsonl:``, ``a/b.parquet: row ``.
-        options: What to read of a row, and what to do when it is not there.
-        render: Turns a conversation into text.
     """
 
     name: str

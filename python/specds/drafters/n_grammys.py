@@ -46,7 +46,6 @@ class NGrammysDrafter(CoreDrafter):
 
     Args:
         tables: The target model, or its tables; None will do for the strategy ``context``.
-        config: The size and the strategy.
 
     Raises:
         ValueError: The strategy needs a model and there is none, or a number is out of range.

@@ -14,10 +14,6 @@ class PromptLookupDrafter(CoreDrafter):
     transformers 5.23. (The first published program asked for `num_tokens` of them, and else for a
     shorter match.) Needs no datastore and no model.
 
-    Args:
-        max_match: The longest suffix that is looked for.
-        num_tokens: Tokens of a draft.
-
     Raises:
         ValueError: A number is out of range.
     """

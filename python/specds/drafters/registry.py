@@ -52,13 +52,8 @@ class DrafterInputs:
     """What drafters are made of; a drafter takes what it needs.
 
     Attributes:
-        datastore: An open datastore.
-        model: The target model.
-        progress: Called while tri-grams or tables are made: a stage, how far it has come, how far
-            it has to go.
         tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
         memory: Where earlier requests are kept, a file that need not be there yet.
-        model_tables: Whether the fused drafter drafts from the model's own tables.
         weights: What the fused drafter starts from; by default the datastore's prior.
     """
 
@@ -120,10 +115,8 @@ class Kind:
     """A kind of drafter.
 
     Attributes:
-        make: Makes it from inputs and the given options.
         options: The values of each option, the default first.
         datastore: Whether it uses a datastore if there is one, or needs it.
-        needs_model: Whether it is made of the target model's weights.
     """
 
     make: Callable[..., Drafter]
@@ -156,8 +149,6 @@ class DrafterName:
 
     Attributes:
         value: All of it, as it was written.
-        kind: One of `KINDS`.
-        options: The options that are given.
     """
 
     value: str

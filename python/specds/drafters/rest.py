@@ -35,10 +35,6 @@ class RestDrafter(CoreDrafter):
     Looks up the longest suffix of the context in a datastore and drafts the most frequent
     continuations as a tree.
 
-    Args:
-        datastore: An open datastore, or the path of one.
-        config: The limits.
-
     Raises:
         FileNotFoundError: There is nothing at the path.
         FormatError: What is there cannot be read.

@@ -39,7 +39,6 @@ class Watched(DrafterOf):
     """Wraps a drafter and reports each step.
 
     Args:
-        drafter: The drafter.
         tell: Called with each step, the prefill's included, from the thread that decodes.
     """
 

@@ -100,7 +100,6 @@ def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
     """Turns errors of the client into what can be done about them.
 
     Args:
-        name: What was asked for.
         not_here: Whether a folder of that name would have gone first.
     """
     errors = imported("huggingface_hub.errors")

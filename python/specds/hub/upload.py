@@ -102,7 +102,6 @@ def push(
     datastore can read its whole corpus.
 
     Args:
-        datastore: Its folder.
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
         private: Whether a new one is private; by default as the account is set.
         licence: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...

@@ -25,12 +25,10 @@ class Adapter:
     Args:
         options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
             that the model's folder names.
-        vocab_size: Of the engine's model.
         tokenizer: The engine's tokenizer, or where it lies; None where there is none.
         num_ranks: Processes of the engine, which must all draft the same.
 
     Attributes:
-        drafter: What drafts.
         num_failures: How many `guarded` calls raised.
 
     Raises:

@@ -24,10 +24,7 @@ class DraftModel(Adapter):
     model for a check.
 
     Args:
-        options: The configuration of `EngineDrafter`.
-        k: The most tokens of a draft.
         max_length: The context size of the `Llama`, where drafts are to end before it.
-        **about: `vocab_size` and `tokenizer` of the model, as for `Adapter`.
     """
 
     def __init__(
@@ -44,10 +41,6 @@ class DraftModel(Adapter):
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
         """Drafts what follows a whole context, the token just sampled included.
-
-        Args:
-            input_ids: The context, shape `(n,)`.
-            **kwargs: Not used.
 
         Returns:
             At most `k` tokens.

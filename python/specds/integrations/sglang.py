@@ -50,9 +50,7 @@ class Corpus(Adapter):
     """Takes the place of the corpus of SGLang's n-gram worker: drafts trees for a batch.
 
     Args:
-        options: The configuration of `EngineDrafter`.
         num_nodes: Of a tree, the last token of the context included.
-        **about: The engine, as for `Adapter`.
 
     Raises:
         ValueError: As `Adapter`, or the configuration does not fit SGLang.
@@ -75,7 +73,6 @@ class Corpus(Adapter):
         """Drafts a tree for each row.
 
         Args:
-            req_ids: The requests.
             batch_tokens: The last tokens of each context.
             total_lens: The lengths of the whole contexts.
 

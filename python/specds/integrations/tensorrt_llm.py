@@ -14,13 +14,7 @@ from specds.integrations.adapter import Adapter, guarded
 
 
 class ChainDrafting(Adapter):
-    """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type.
-
-    Args:
-        options: The configuration of `EngineDrafter`.
-        max_draft_len: The most tokens of a draft.
-        **about: The engine, as for `Adapter`.
-    """
+    """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type."""
 
     def __init__(self, options: Mapping[str, Any], max_draft_len: int, **about: Any) -> None:
         super().__init__(options, **about)
@@ -32,7 +26,6 @@ class ChainDrafting(Adapter):
 
         Args:
             scheduled_requests: Of this step; `generation_requests` are those that decode.
-            resource_manager: Not used.
         """
         requests = list(scheduled_requests.generation_requests)
         for request in requests:

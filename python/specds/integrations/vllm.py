@@ -62,7 +62,6 @@ class Proposer(VllmAdapter):
             sampled_token_ids: What each row emitted in this step; empty while its prompt is read.
             num_tokens_no_spec: Shape `(n,)`, n >= rows: their lengths, what was emitted included.
             token_ids_cpu: Shape `(n, max_model_len)`: their tokens.
-            slot_mappings: Not used.
 
         Returns:
             A list of at most `k` tokens for each row.

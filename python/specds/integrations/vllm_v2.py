@@ -23,8 +23,6 @@ class ChainSpeculator(VllmAdapter):
     """Drafts for the V2 runner; `register` makes one of the runner's type.
 
     Args:
-        vllm_config: As for `VllmAdapter`.
-        device: Where drafts go.
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:

@@ -24,13 +24,7 @@ _CONTEXT_TOKENS = 2048
 
 
 class Explorer:
-    """Answers questions about a datastore, and replays recorded answers. Safe to share by threads.
-
-    Args:
-        datastore: An open datastore.
-        tokenizer: Its tokenizer.
-        transcripts: Recorded answers, which may be replayed.
-    """
+    """Answers questions about a datastore, and replays recorded answers. Safe to share by threads."""
 
     def __init__(
         self,
@@ -65,7 +59,6 @@ class Explorer:
         """The match of a text's end, and the tree that each source drafts behind it.
 
         Args:
-            text: What was typed.
             num_nodes: Of each tree, at most `MOST_NODES`.
         """
         with self._one_by_one:

@@ -65,7 +65,6 @@ class Plan:
     Attributes:
         modes: How tokens are chosen: keyword arguments of `model.generate`, by name.
         batches: The calls, by size of batch.
-        runs: How often each call is made.
         seed: Every way starts a call from the same state of the random generator.
         warm_memory: Whether one drafter serves all calls of a run; no run profits from another.
         warm_up: What is different in calls that warm up.

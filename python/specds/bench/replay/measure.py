@@ -28,15 +28,12 @@ class Trace:
 
     Attributes:
         stats: Counts, and times of `draft` and `observe`.
-        num_requests: Answers replayed.
-        accepted: Accepted tokens.
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
         match_lengths: Tokens of context matched; empty if the session does not report it.
         context_lengths: Tokens before the draft, prompt included.
         requests: Number of the request in the run.
         samples: Requests of the same group that were served before.
         num_predicted_tokens: Tokens of expected outputs; None if no request had one.
-        draft_ns: Time of `draft`.
         observe_ns: Time of each `observe` after the prompt.
         sources: Emitted tokens by the source that drafted them, or the target.
     """
