@@ -29,7 +29,7 @@ class RefreshReport:
     """What went from a memory to a datastore.
 
     Attributes:
-        num_added_documents: Documents that they were, but for those that the datastore had.
+        num_added_documents: Documents that the texts were, but for those that the datastore had.
         num_tokens: Tokens of the datastore now; 0 where there is none and nothing to make one of.
         num_left: Tokens that all tenants still have in the memory.
     """

@@ -79,8 +79,7 @@ class BuildReport:
 
     Attributes:
         num_tokens: Tokens of the datastore, separators included.
-        num_added_documents: Those of them that this build has added; fewer than all where it
-            appended.
+        num_added_documents: Documents that this build has added; fewer than all where it appended.
         num_taken_up: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.

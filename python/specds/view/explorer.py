@@ -24,7 +24,7 @@ _CONTEXT_TOKENS = 2048
 
 
 class Explorer:
-    """Answers questions about a datastore, and replays recorded answers. Safe to share by threads."""
+    """Answers questions about a datastore and replays answers. Safe to share by threads."""
 
     def __init__(
         self,
