@@ -66,9 +66,6 @@ def load_model(
         LoadingError: There is none under this name, or there is no such dtype.
         ImportError: torch or transformers is not installed.
     """
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise ImportError(advice(package))
     device, dtype = resolve_placement(device, dtype)
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "model", name)
     if dtype == "auto" and device == "cpu":
@@ -93,7 +90,7 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
     Raises:
         LoadingError: There is no such device or dtype.
     """
-    torch = import_module("torch")
+    torch = imported("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -18,12 +18,22 @@ from specds.cli.records import Only, Without, arguments_of, with_records
 from specds.corpora import CorpusOptions
 
 _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
+_CORPUS = Annotated[
+    list[str],
+    typer.Option(
+        metavar="CORPUS",
+        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
+        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
+        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
+        "The best corpus is a log of the model's own answers.",
+    ),
+]
 
 
 @with_records
 def build(
     *,
-    corpus: list[str],
+    corpus: _CORPUS,
     tokenizer: str,
     out: Path,
     reading: _READING,
@@ -36,10 +46,6 @@ def build(
     A stopped or killed build continues when you repeat the command.
 
     Args:
-        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
-            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
-            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
-            --corpus. The best corpus is a log of the model's own answers.
         tokenizer: A name on the hub, a local folder, or `demo`.
         out (FOLDER): The folder to make.
         estimate: Index a sample, and report what a build would take.
@@ -78,7 +84,7 @@ def add(
     datastore: DatastorePath,
     /,
     *,
-    corpus: list[str],
+    corpus: _CORPUS,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
     tokenizer: str | None = None,
@@ -91,10 +97,6 @@ def add(
     small shards make lookups slower: `specds compact` joins them.
 
     Args:
-        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
-            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
-            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
-            --corpus. The best corpus is a log of the model's own answers.
         tokenizer: By default the one the datastore was built with.
         estimate: Index a sample, and report what a build would take.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def measure(
         for budget in budgets:
             try:
                 with engine.open() as make:
-                    drafter_of = cache(make) if warm_memory else make
+                    drafter_of = repeat(make()).__next__ if warm_memory else make
                     told = partial(progress, engine.name)
                     traces = replay_all(drafter_of, budget, transcripts, told, shape)
             except EngineError as error:
