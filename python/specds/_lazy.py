@@ -31,9 +31,10 @@ def imported(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        raise ImportError(advice(error.name)) from error
+        raise ImportError(advice(package)) from error
 
 
 def lazy(package: str, *homes: str) -> Callable[[str], Any]:

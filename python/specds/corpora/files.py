@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 from specds.corpora.rows import BadRowError, Render, Row, RowReader
 
 _CHUNK = 1 << 18
@@ -143,13 +143,11 @@ def kind(name: str) -> str:
     return {".json": "json", ".parquet": "parquet"}.get(suffix, "text")
 
 
-def local_file(path: Path, options: CorpusOptions, render: Render) -> Part:
+def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
     """The part that reads one file, by the kind of its name."""
-    if kind(path.name) == "text":
-        return TextFile(path, options, render)
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
         raise CorpusError(f"{path}: parquet is compressed inside: unpack the file first")
-    return RowFile(path, options, render)
+    return DataFile(path, options, render, path.name, path.stat().st_size)
 
 
 def file_state(path: Path) -> str:
@@ -164,22 +162,17 @@ def digest(states: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class RowFile:
-    """A `.jsonl`, `.json` or `.parquet` file."""
+class DataFile:
+    """A file of rows, `.jsonl`, `.json` or `.parquet`, or of text: then it is one document.
+
+    `name` is what documents call it.
+    """
 
     path: Path
     options: CorpusOptions
     render: Render
-
-    @property
-    def name(self) -> str:
-        """What documents call it."""
-        return self.path.name
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.path.stat().st_size
+    name: str
+    num_bytes: int
 
     @property
     def state(self) -> str:
@@ -192,43 +185,38 @@ class RowFile:
 
     def __iter__(self) -> Iterator[Item]:
         with readable(str(self.path)), self.open() as file:
-            if kind(self.name) == "parquet":
-                yield from self._parquet(file)
-                return
-            content, place = decompressed(file, self.name), f"{self.path}:"
-            if kind(self.name) == "lines":
-                rows = line_rows(content, _meter(file))
-            else:
-                rows, place = document_rows(content, _meter(file)), f"{place} row "
-            yield from self._reader(place).documents(rows)
+            content, place = decompressed(file, self.name), f"{self.path}: row "
+            match kind(self.name):
+                case "text":
+                    yield from sift([self._document(decode(content.read()))], self.options)
+                case "parquet":
+                    yield from self._parquet(file, place)
+                case "json":
+                    rows = document_rows(content, _meter(file))
+                    yield from self._reader(place).documents(rows)
+                case _:
+                    rows = line_rows(content, _meter(file))
+                    yield from self._reader(f"{self.path}:").documents(rows)
+
+    def _document(self, text: str | None) -> Item:
+        if text is not None:
+            return Document(self.name, text, self.num_bytes)
+        if self.options.on_bad_row == "skip":
+            return Skipped(self.name, "not text", self.num_bytes)
+        raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
     def _reader(self, place: str) -> RowReader:
         return RowReader(self.name, place, self.options, self.render)
 
-    def _parquet(self, content: io.BufferedReader) -> Iterator[Item]:
+    def _parquet(self, content: io.BufferedReader, place: str) -> Iterator[Item]:
         parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
         try:
             with parquet.ParquetFile(content, pre_buffer=True) as file:
-                names, reader = file.schema_arrow.names, self._reader(f"{self.path}: row ")
+                names, reader = file.schema_arrow.names, self._reader(place)
                 rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
                 yield from reader.documents(rows, names)
         except arrow.ArrowInvalid as error:
             raise CorpusError(f"{self.path} is not a whole parquet file: {error}") from error
-
-
-@dataclass(frozen=True)
-class TextFile(RowFile):
-    """A file that is one document."""
-
-    def __iter__(self) -> Iterator[Item]:
-        with readable(str(self.path)), self.open() as file:
-            text = decode(decompressed(file, self.name).read())
-        if text is not None:
-            yield from sift([Document(self.name, text, self.num_bytes)], self.options)
-        elif self.options.on_bad_row == "skip":
-            yield Skipped(self.name, "not text", self.num_bytes)
-        else:
-            raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Item
-from specds.corpora.files import RowFile, kind
+from specds.corpora.files import DataFile, kind
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
 
@@ -54,7 +54,7 @@ BY_LANGUAGE = {
 
 
 @dataclass(frozen=True)
-class HubFile(RowFile):
+class HubFile(DataFile):
     """One file of rows of a dataset.
 
     Not read by `load_dataset`, which gives up a file at its first bad row, cannot tell where that
@@ -65,22 +65,11 @@ class HubFile(RowFile):
     """
 
     url: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Its dataset and its path there."""
-        return self.path.as_posix()
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.size
 
     @property
     def state(self) -> str:
         """The file at its commit, and its size."""
-        return f"{self.url} {self.size}"
+        return f"{self.url} {self.num_bytes}"
 
     def open(self) -> BufferedReader:
         """Its content, read ahead."""
@@ -122,8 +111,8 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
                 "--revision refs/convert/parquet, or download them"
             )
     files = [
-        HubFile(Path(dataset.path, path), options, render, origin + path, sizes[path])
-        for path in paths
+        HubFile(Path(name), options, render, name, sizes[path], origin + path)
+        for path, name in ((path, f"{dataset.path}/{path}") for path in paths)
     ]
     at = f"{dataset.path}@{commit[:12]}"
     at = at if spec == dataset.path else f"{spec} ({at})"
