@@ -49,7 +49,7 @@ def build_datastore(
         OSError: The disk is full, or `out` cannot be written.
     """
     options = options or BuildOptions()
-    progress = progress or _silent
+    progress = progress or (lambda *_, **__: None)
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
@@ -95,7 +95,3 @@ def build_from_token_ids(
         for document in documents:
             builder.add_documents(document, [len(np.asarray(document))])
         return builder.finish()
-
-
-def _silent(stage: str, done: int, total: int | None, **counts: int) -> None:
-    """The progress that nobody watches."""

@@ -138,7 +138,7 @@ class Opened:
         if not self.writer.sources and self.running.datastore is None:
             terminal.note("no draft was accepted: build a datastore of texts like this one")
         if verbose:
-            terminal.err.print(display.stats_table(stats))
+            terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
 
 
 def require(running: Running) -> None:

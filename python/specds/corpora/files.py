@@ -49,7 +49,7 @@ def document_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iter
             yield from _list_rows(text, spent)
         return
     first = file.readline()
-    lines = [first] if _is_object(first) else [first, *file]
+    lines = [first] if isinstance(_parsed(first), dict) else [first, *file]
     second = next((line for line in file if line.strip()), b"")
     whole = None if second else _parsed(b"".join(lines))
     listed = whole.get("data") if isinstance(whole, dict) else None
@@ -59,10 +59,6 @@ def document_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iter
         yield 1, whole, spent()
     else:
         yield from line_rows(chain(lines, [second], file), spent)
-
-
-def _is_object(line: bytes) -> bool:
-    return isinstance(_parsed(line), dict)
 
 
 def _parsed(content: bytes) -> Any:

@@ -121,11 +121,13 @@ def baseline_way(name: str, target: Target) -> Way:
     if name == PLAIN:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
         return Way(name, start, is_plain=True, is_ours=True, budget=0)
-    static = {"cache_implementation": "static"}
+    static, compilation = {"cache_implementation": "static"}, CompileConfig()
+    # Transformers compiles on a GPU alone unless it is asked so.
+    compilation._compile_all_devices = target.model.device.type == "cpu"  # type: ignore[assignment]
     arguments: dict[str, dict[str, Any]] = {
         "generate": {},
         "static": static | {"disable_compile": True},
-        "compiled": static | {"compile_config": _compilation(target.model.device)},
+        "compiled": static | {"compile_config": compilation},
         PROMPT_LOOKUP: {"prompt_lookup_num_tokens": 10},
     }
     run: Any = target.model.generate
@@ -137,13 +139,6 @@ def baseline_way(name: str, target: Target) -> Way:
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
-
-
-def _compilation(device: torch.device) -> CompileConfig:
-    config = CompileConfig()
-    # Transformers compiles on a GPU alone unless it is asked so.
-    config._compile_all_devices = device.type == "cpu"  # type: ignore[assignment]
-    return config
 
 
 def usual_baselines(device: torch.device) -> list[str]:
