@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
-from specds.hub.client import connection_errors, hub, require_hub, unreachable
+from specds.hub.client import TIMEOUT_S, connection_errors, hub, status_of, unreachable
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -123,15 +123,16 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
 
 
 def _require_hub(name: str) -> None:
-    """Refuses at once what only an unreachable hub could have."""
+    """Refuses at once what only an unreachable hub could have: clients try for half a minute."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
         return
     if any(isinstance(hub().try_to_load_from_cache(name, file), str) for file in _FILES):
         return
     try:
-        require_hub(hub().model_info, name)
+        hub().model_info(name, timeout=TIMEOUT_S)
     except connection_errors() as error:
-        raise LoadingError(unreachable(name, error)) from error
+        if status_of(error) is None:
+            raise LoadingError(unreachable(name, error)) from error
 
 
 _FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")

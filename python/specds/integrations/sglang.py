@@ -127,22 +127,6 @@ class Corpus(Adapter):
         """Does nothing: the next `batch_get` brings the same tokens."""
 
 
-def corpus_of(server_args: Any, model_config: Any = None) -> Corpus:
-    """The corpus of a server, from its arguments and the environment.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
-    """
-    vocab_size = getattr(model_config, "vocab_size", None)
-    return Corpus(
-        json.loads(os.environ[CONFIG]),
-        server_args.speculative_num_draft_tokens,
-        vocab_size=vocab_size,
-        tokenizer=server_args.tokenizer_path or server_args.model_path,
-        num_ranks=server_args.tp_size,
-    )
-
-
 def register() -> None:
     """Enters the corpus and the algorithm ``SPECDS``: what the entry point of the plug-in names."""
     if not os.environ.get(CONFIG):
@@ -159,7 +143,13 @@ def _replacement(**arguments: Any) -> Corpus:
     """Replaces the constructor of the worker's corpus; the server's arguments are global there."""
     from sglang.srt.runtime_context import get_server_args
 
-    return corpus_of(get_server_args())
+    server = get_server_args()
+    return Corpus(
+        json.loads(os.environ[CONFIG]),
+        server.speculative_num_draft_tokens,
+        tokenizer=server.tokenizer_path or server.model_path,
+        num_ranks=server.tp_size,
+    )
 
 
 def _algorithm() -> type:
