@@ -133,14 +133,7 @@ KINDS = {
     "prompt-lookup": Kind(lambda _: PromptLookupDrafter()),
     "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
 }
-"""The drafters of one model.
-
-``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone, suffixes of
-``match`` tokens at most. ``aded``: n-grams of an ``order`` that adapt to the text, by Monte Carlo
-tree ``search``. ``prompt-lookup``: the request's own text alone. ``n-grammys``: that and the
-model's bigrams, or one of these ``parts``.
-"""
+"""The drafters of one model, as the help of `--drafter` tells them."""
 
 
 @dataclass(frozen=True)
