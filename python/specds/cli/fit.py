@@ -36,11 +36,11 @@ def fit(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
-        transcripts: A file of recorded answers: JSONL of `prompt` and `completion`.
+        transcripts (FILE): A file of recorded answers: JSONL of `prompt` and `completion`.
         datastore (FOLDER): A folder made by `specds build`.
         tokenizer: By default the one the datastore was built with.
-        weights: What to go on from: a file made by `specds fit`, or `none`; by default what is kept
-            with the datastore.
+        weights (FILE): What to go on from: a file made by `specds fit`, or `none`; by default what
+            is kept with the datastore.
         out (FILE): The file to write.
 
     Examples:

@@ -53,9 +53,10 @@ class Running:
 
     Attributes:
         model: A name on the hub, a local folder, or `demo`.
-        datastore: A folder made by `specds build`, or `org/name` on the hub; `none` for none.
+        datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
+            for none.
             [default: the one that the model's folder names]
-        weights: What the fused drafter starts from: a file made by `specds fit`, or `none`.
+        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`.
             [default: what is kept with the datastore]
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
@@ -63,7 +64,7 @@ class Running:
         verification: `fast`: every node once, by packed attention; `tree`: the same by the model's
             own; `auto`: `fast` where the model allows it.
         temperature: 0 is greedy.
-        top_k: 0 is off.
+        top_k (TOKENS): 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
         seed: The seed of the sampling.
         by_source: A colour for each source that drafted, and a legend.

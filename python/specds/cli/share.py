@@ -34,8 +34,8 @@ def push(
         revision: A branch.
         private: Who can see a new one; by default as your account says.
         licence: Of the corpus: `apache-2.0`, ...
-        transcripts: Recorded answers, JSONL of `prompt` and `completion`, that are replayed for the
-            card.
+        transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
+            for the card.
 
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
