@@ -14,7 +14,7 @@ from specds import terminal
 from specds.build import BuildOptions
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
-from specds.cli.records import Only, Without, arguments_of, with_records
+from specds.cli.records import Only, Without, arguments_of
 from specds.corpora import CorpusOptions
 
 _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
@@ -30,7 +30,6 @@ _CORPUS = Annotated[
 ]
 
 
-@with_records
 def build(
     *,
     corpus: _CORPUS,
@@ -79,7 +78,6 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
         raise FileExistsError(f"{out} is not a datastore, and nothing else is replaced")
 
 
-@with_records
 def add(
     datastore: DatastorePath,
     /,
@@ -162,7 +160,6 @@ def _command(
 _SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max_shard_tokens")
 
 
-@with_records
 def refresh(
     datastore: Path,
     /,
@@ -207,7 +204,6 @@ def refresh(
     display.show("Datastore", asdict(report), as_json=as_json)
 
 
-@with_records
 def merge(
     datastores: list[Path],
     /,
@@ -236,7 +232,6 @@ def merge(
     display.show_datastore(merged, as_json=as_json)
 
 
-@with_records
 def compact(
     datastore: DatastorePath,
     /,

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from specds import terminal
-from specds.cli.records import with_records
 
 
-@with_records
 def export_generate(
     folder: Path,
     /,

@@ -11,10 +11,9 @@ from specds.build import BuildOptions
 from specds.cache_folder import write_whole
 from specds.cli import display
 from specds.cli.arguments import Json, Overwrite, require_place
-from specds.cli.records import Only, with_records
+from specds.cli.records import Only
 
 
-@with_records
 def fit(
     more_transcripts: Sequence[Path] = (),
     /,

@@ -8,7 +8,6 @@ import typer
 
 from specds import terminal
 from specds.cli.arguments import Json, text_of
-from specds.cli.records import with_records
 from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
@@ -17,7 +16,6 @@ _VERBOSE = Annotated[
 ]
 
 
-@with_records
 def generate(
     prompt: str | None = None,
     /,
@@ -84,7 +82,6 @@ def generate(
         raise KeyboardInterrupt
 
 
-@with_records
 def chat(
     *,
     running: Running,

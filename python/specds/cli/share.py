@@ -6,12 +6,10 @@ from typing import Any
 
 from specds import terminal
 from specds.cli.arguments import Json
-from specds.cli.records import with_records
 
 _BUDGETS = (16, 64)
 
 
-@with_records
 def push(
     datastore: Path,
     name: str,
@@ -52,7 +50,6 @@ def push(
         terminal.out.print(address)
 
 
-@with_records
 def pull(
     name: str,
     /,
