@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessorList
@@ -19,10 +20,6 @@ from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
 from specds.verify.recordings import CudaRecording, SharedMemory
 from specds.verify.static import StaticRunner
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
 
 REPEATS = 15
 PROMPT, FEW_SLOTS = 128, 512
