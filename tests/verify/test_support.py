@@ -133,7 +133,7 @@ UNFIT = {
     ),
     "training": ({"attention_dropout": 0.1}, {"train": True}, r"call `model\.eval\(\)`"),
     "checkpointing": ({}, {"train": True, "checkpoint": True}, "which keeps no KV cache"),
-    "tensor parallel": ({}, {"_tp_size": 2}, "tensors are spread over some processes"),
+    "tensor parallel": ({}, {"_tp_size": 2}, "weights are spread over processes"),
 }
 
 

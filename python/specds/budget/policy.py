@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import islice, zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
-
-SHARED_NODES = 15
-"""What `auto` is for processes that share a model: no two of them measure the same time."""
 
 
 class Budget:
@@ -81,25 +78,6 @@ class Budget:
             Learns from it. The next draft can come first, where a device waits for that.
         """
         return lambda: None
-
-
-class SharedBudget(Budget):
-    """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
-
-    All processes draft, so that their sessions learn; what they know may differ, and so may drafts.
-    """
-
-    def draft(
-        self, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
-        """As `Budget.draft`."""
-        from torch.distributed import broadcast_object_list
-
-        trees = super().draft(sessions, max_depths)
-        told: list[Any] = [tree and (tree.token_ids, tree.parents, tree.probs) for tree in trees]
-        if not self.pauses:
-            broadcast_object_list(told)
-        return [tree and TokenTree(*tree) for tree in told]
 
 
 class AutoBudget(Budget):

@@ -14,13 +14,7 @@ from specds._core import Datastore
 from specds.accept.noise import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
-from specds.budget.policy import (
-    SHARED_NODES,
-    AutoBudget,
-    Budget,
-    SharedBudget,
-    require_budget,
-)
+from specds.budget.policy import AutoBudget, Budget, require_budget
 from specds.budget.step_cost import MOST_NODES, StepCosts
 from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
@@ -30,12 +24,7 @@ from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
 from specds.verify.cache import CACHE_NAME
 from specds.verify.static import name_of, runner_class
-from specds.verify.support import (
-    Verification,
-    num_sharing,
-    require_support,
-    require_verification,
-)
+from specds.verify.support import Verification, require_support, require_verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -288,9 +277,7 @@ def _decode(
     cache = None
     try:
         budget: Budget
-        if num_sharing(model) > 1:
-            budget = SharedBudget(SHARED_NODES if num_nodes == "auto" else num_nodes)
-        elif num_nodes == "auto":
+        if num_nodes == "auto":
             budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
         else:
             fills_below = 0 if options.stream_every is None else vocab_size

@@ -186,7 +186,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
     reasons = [
         *_state_reasons(model, config),
         *_training_reasons(model, config),
-        *_process_reasons(model, verification),
+        *_process_reasons(model),
         *_position_reasons(model, config),
     ]
     # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
@@ -227,23 +227,10 @@ def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
         yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
 
 
-def num_sharing(model: PreTrainedModel) -> int:
-    """Over how many processes its tensors are spread."""
-    return getattr(model, "_tp_size", None) or 1
-
-
-def _process_reasons(model: PreTrainedModel, verification: Verification) -> Iterator[str]:
-    """Why the processes that share a model may not draft, each by its own clock."""
-    if not torch.distributed.is_available():
-        return
-    num = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    shards: Any = is_deepspeed_zero3_enabled
-    if num_sharing(model) > 1 and verification != "tree":
-        yield "its tensors are spread over processes: use verification='tree'"
-    elif num_sharing(model) not in (1, num):
-        yield "its tensors are spread over some processes, and drafts are shared by all"
-    elif num > 1 and (is_fsdp_managed_module(model) or shards()):
-        yield "its weights are spread over processes, which must run the same passes"
+def _process_reasons(model: PreTrainedModel) -> Iterator[str]:
+    is_zero3: Any = is_deepspeed_zero3_enabled
+    if getattr(model, "_tp_size", None) or is_fsdp_managed_module(model) or is_zero3():
+        yield "its weights are spread over processes, and each of them drafts by itself"
 
 
 def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
