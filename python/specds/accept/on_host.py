@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.accept.rejection import accept_or_redraw, draw, draw_by
+from specds.accept.draws import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
-    from specds.accept.noise import Noise
+    from specds.accept.draws import Noise
     from specds.drafters.session import Proposal
 
 
 def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
-    """The length and the tokens that end a text: 0.1 us a token instead of the 14 of criteria.
-
-    None where there are other criteria, or one that reminds of the model's own limit.
-    """
+    """The length and tokens that end a text, where that is all: 0.1 us a token instead of 14."""
     max_length, eos = sys.maxsize, frozenset[int]()
     for criterion in criteria:
         if type(criterion) is EosTokenCriteria:
@@ -42,7 +39,7 @@ def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | N
         elif type(criterion) is MaxLengthCriteria:
             max_length = min(max_length, criterion.max_length)
             if criterion.max_length > (criterion.max_position_embeddings or sys.maxsize):
-                return None
+                return None  # it warns there
         else:
             return None
     return max_length, eos
@@ -129,7 +126,6 @@ class Sampler:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
-        self._num_calls = 0
         self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
@@ -171,13 +167,12 @@ class Sampler:
             self.logits.append(logits)
         if self._do_sample:
             probs = torch.nn.functional.softmax(scores, dim=-1)[0]
-            self._num_calls += 1
             if proposal is not None:
                 return accept_or_redraw(probs, proposal)
             if self._noise is None:
                 return draw(probs)
             noise, number = self._noise
-            return draw_by(probs, noise.at(self._num_calls - 1)[number])
+            return draw_by(probs, noise.at(len(emitter.emitted))[number])
         return int(scores.argmax(dim=-1))
 
     def everywhere(

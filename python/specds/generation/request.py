@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import torch
 
 from specds._core import Datastore
-from specds.accept.noise import Noise
+from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import AutoBudget, Budget, require_budget

@@ -8,7 +8,7 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from specds.accept.rejection import accept_or_redraw, draw
+from specds.accept.draws import accept_or_redraw, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
