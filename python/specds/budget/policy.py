@@ -1,17 +1,16 @@
-"""How many nodes of a draft are verified: a fixed number in each step, or what pays by the clock.
-
-Which nodes are verified may so depend on the clock; what is emitted does not.
-"""
+"""How many nodes of a draft are verified: a number in each step, or what pays by the clock?"""
 
 from __future__ import annotations
 
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, cast
 
+import numpy as np
+
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES
-from specds.drafters.session import EMPTY_TREE, within
+from specds.drafters.session import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,16 +30,15 @@ class Budget:
         max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
         fills_below: Fill up smaller drafts with arbitrary tokens below this, so that the time of a
             step reveals nothing of the text; 0 fills nothing.
+
+    Attributes:
+        pauses: The next step drafts nothing: sessions then need not have observed anything.
     """
 
     def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
         self._max_nodes = max_nodes
         self._fills_below = fills_below
-
-    @property
-    def pauses(self) -> bool:
-        """Whether the next step drafts nothing: sessions then need not have observed anything."""
-        return self._max_nodes == 0
+        self.pauses = max_nodes == 0
 
     def prepare(self) -> None:
         """Comes before every draft; it may take a while to measure what a step costs."""
@@ -55,13 +53,13 @@ class Budget:
             max_depths: How deep a node of each sequence can be and still be emitted.
         """
         most = self._max_nodes
-        trees: list[TokenTree | None] = []
-        for session, max_depth in zip(sessions, max_depths, strict=True):
-            tree = EMPTY_TREE
+        trees: list[TokenTree | None] = [None] * len(sessions)
+        for row, (session, max_depth) in enumerate(zip(sessions, max_depths, strict=True)):
             if most > 0 and max_depth > 0:
                 tree = within(session.draft(most, max_depth), most, max_depth)
-                tree = _filled(tree, most, self._fills_below)
-            trees.append(tree if len(tree) else None)
+                if self._fills_below:
+                    tree = _filled(tree, most, self._fills_below)
+                trees[row] = tree if len(tree) else None
         return trees
 
     def record(
@@ -99,18 +97,13 @@ class AutoBudget(Budget):
         self._experience = experience
         self._clock = clock
         self._cost: CostModel | None = None
-        self._pauses = not experience.is_time_to_draft()
+        self.pauses = not experience.is_time_to_draft()
         self._learning_s = 0.0
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
-        if not self._pauses:
+        if not self.pauses:
             self._cost = self._costs()
-
-    @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`: for a while after drafts that lost."""
-        return self._pauses
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
@@ -119,10 +112,10 @@ class AutoBudget(Budget):
         # What was drafted by row, and what of it is verified: of a row that has fewer, pads.
         self._drafts: list[TokenTree] = []
         self._num_nodes = 0
-        if self._cost is not None and not self._pauses and max(max_depths) > 0:
+        if self._cost is not None and not self.pauses and max(max_depths) > 0:
             self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
-        self._pauses = not self._experience.is_time_to_draft()
+        self.pauses = not self._experience.is_time_to_draft()
         size = self._num_nodes
         trees = (tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts)
         return [tree if len(tree) else None for tree in trees] or [None] * len(sessions)
@@ -200,22 +193,15 @@ def _draft_all(
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
     """The tree with more children of the context, of tokens that have none there yet."""
-    if vocab_size == 0 or len(tree) == num_nodes:
-        return tree
-    token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
-    taken = {token for token, parent in zip(token_ids, parents, strict=True) if parent == -1}
-    free = (token for token in range(vocab_size) if token not in taken)
-    more = [*islice(free, num_nodes - len(tree))]
-    probs = [*tree.probs, *[0.0] * len(more)]
-    return TokenTree([*token_ids, *more], [*parents, *[-1] * len(more)], probs)
+    taken = tree.token_ids[tree.parents == -1]
+    free = np.setdiff1d(np.arange(vocab_size), taken)[: num_nodes - len(tree)]
+    parents, probs = (np.pad(of, (0, len(free))) for of in (tree.parents, tree.probs))
+    parents[len(tree) :] = -1
+    return TokenTree(np.append(tree.token_ids, free), parents, probs)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:
-    """Refuses what is no budget.
-
-    Raises:
-        ValueError: It is neither `auto` nor a number of nodes.
-    """
+    """Raises a ValueError for what is neither `auto` nor a number of nodes."""
     is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
     if budget != "auto" and not is_number:
         raise ValueError(f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}")

@@ -15,7 +15,7 @@ from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import AutoBudget, Budget, require_budget
-from specds.budget.step_cost import MOST_NODES, StepCosts
+from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
@@ -278,7 +278,7 @@ def _decode(
     try:
         budget: Budget
         if num_nodes == "auto":
-            budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
+            budget = AutoBudget(partial(step_costs, model, runner), experience_of(options.drafter))
         else:
             fills_below = 0 if options.stream_every is None else vocab_size
             budget = Budget(num_nodes, fills_below=fills_below)

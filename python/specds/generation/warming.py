@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.budget.step_cost import MOST_NODES, StepCosts
+from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Options
 from specds.verify.static import StaticRunner, runner_class
 from specds.verify.support import require_support
@@ -80,12 +80,11 @@ def _rehearse(
 ) -> None:
     lengths = runner.cache.lengths
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
-    costs = StepCosts(model, runner)
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # What slots hold that no prompt has filled is zeros, and takes as long.
         runner.cache.lengths = [length] * len(lengths)
-        costs.now()
+        step_costs(model, runner)
         if isinstance(runner, StaticRunner) and runner.accepts:
             for num_nodes in runner.node_steps:
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None
