@@ -10,7 +10,7 @@ from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from specds.verify.cache import CACHE_NAME
-from specds.verify.masks import layer_types
+from specds.verify.inputs import layer_types
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel

@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from specds.verify.masks import Sight
+    from specds.verify.inputs import Sight
 
+# The name of `attend_packed` among the attention functions of transformers. No mask function has
+# it, so that transformers makes no masks of its own.
 PACKED = "specds_packed"
-"""The name of `attend_packed` among the attention functions of transformers.
-
-No mask function has that name, so that transformers makes no masks of its own for it.
-"""
-
-SEEN = "specds_seen"
-"""The attribute in which the modules of a `packed_model` have a `Seen`."""
+# The attribute in which the modules of a `packed_model` have a `Seen`.
+_SEEN = "specds_seen"
 
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_TO_KERNEL = ("position_bias", "head_mask")
@@ -54,7 +51,7 @@ class AttentionError(ValueError):
 
 
 def attend_packed(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -68,7 +65,7 @@ def attend_packed(
     model may see the rows as one sequence or as parts that share one prefix.
 
     Args:
-        module: The model's attention layer; its `SEEN` may have a `Tree` in place of a mask.
+        module: The model's attention layer, which may have a `Tree` in place of a mask.
         query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
         key: `(num_rows, num_key_heads, num_slots, head_dim)`.
         value: As `key`, its `head_dim` may be another.
@@ -83,12 +80,11 @@ def attend_packed(
     Raises:
         AttentionError: The model asks for what is not computed here.
     """
-    seen = module.__dict__.get(SEEN)
+    seen = module.__dict__.get(_SEEN)
     if seen is not None and seen.tree is not None:
         _refuse(kwargs, _UNKNOWN_TO_KERNEL, makes_masks=attention_mask is not None)
         wanted = {"softcap": kwargs.get("softcap"), "sinks": kwargs.get("s_aux"), "scale": scaling}
-        layer: Any = module.layer_idx
-        return attend_tree(seen.tree, layer, query, key, value, **wanted), None
+        return attend_tree(seen.tree, module.layer_idx, query, key, value, **wanted), None
     num_parts, num_heads, num_tokens, head_dim = query.shape
     num_rows, num_key_heads = key.shape[:2]
     group, width = num_heads // num_key_heads, num_parts * num_tokens // num_rows
@@ -115,14 +111,13 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
         raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
 
 
-def attend_tree(tree: Tree, layer: int, *states: torch.Tensor, **asked: Any) -> torch.Tensor:
+def attend_tree(
+    tree: Tree, layer: int, query: torch.Tensor, *states: torch.Tensor, **asked: Any
+) -> torch.Tensor:
     """`attend_packed` by the kernel: what it returns, of the tokens of all rows in one part."""
-    query, key, value = states
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
-    window, chunk = tree.sights[layer]
-    told = tree.lengths, tree.positions, tree.ancestors
-    asked |= {"window": window, "chunk": chunk, "scratch": tree.scratch}
-    attended: torch.Tensor = tree_attention(by_row, key, value, *told, **asked)
+    asked |= {"scratch": tree.scratch, **tree.sights[layer]._asdict()}
+    attended: torch.Tensor = tree_attention(by_row, *states, *tree[:3], **asked)
     return attended.flatten(0, 1)[None]
 
 
@@ -150,19 +145,14 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
                 name: None if child is None else shared(child)
                 for name, child in module._modules.items()
             }
-            other.__dict__[SEEN] = seen
+            other.__dict__[_SEEN] = seen
             # A model that was compiled in place would call the model that it was compiled for.
             other.__dict__["_compiled_call_impl"] = None
             if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
-                other.__dict__["config"] = packing(config)
+                packing = other.__dict__["config"] = made.setdefault(id(config), copy.copy(config))
+                # The setter would pass it on to configurations within, which are the model's own.
+                packing.__dict__["_attn_implementation_internal"] = PACKED
         return made[id(module)]  # type: ignore[no-any-return]
-
-    def packing(config: PreTrainedConfig) -> PreTrainedConfig:
-        if id(config) not in made:
-            made[id(config)] = copy.copy(config)
-            # The setter would pass it on to configurations within, which are the model's own.
-            made[id(config)].__dict__["_attn_implementation_internal"] = PACKED
-        return made[id(config)]  # type: ignore[no-any-return]
 
     return shared(model)  # type: ignore[return-value]
 

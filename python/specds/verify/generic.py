@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specds.verify.cache import CACHE_NAME, TreeCache
-from specds.verify.inputs import Inputs
-from specds.verify.masks import MaskBuilder
+from specds.verify.inputs import Inputs, MaskBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Masks
 
 # Slots allocated ahead of the prompt; requests that run on grow the cache when they get there, so
 # that a large `max_length` which is never reached costs no memory.

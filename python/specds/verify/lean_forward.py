@@ -18,7 +18,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from specds.verify import layer_operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
-from specds.verify.masks import layer_types
+from specds.verify.inputs import layer_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds.verify.cache import TreeCache
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Masks
 
     _Function = Callable[[torch.Tensor], torch.Tensor]
     _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]

@@ -11,8 +11,8 @@ from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify import recordings
 from specds.verify.attention import Seen, Tree, group_size, packed_model
 from specds.verify.generic import Runner, most_tokens, of_rows
+from specds.verify.inputs import MaskBuilder, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.masks import MaskBuilder, layer_types, sight_of
 from specds.verify.tree_attention import kernel_reason, make_scratch, power_of_two
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.accept.on_device import Decision, PassRequest
     from specds.verify.cache import TreeCache
-    from specds.verify.inputs import Inputs
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Inputs, Masks
     from specds.verify.recordings import Outputs, Pass
 
 # With the last token, whole tiles of what multiplies matrices.
@@ -104,21 +103,16 @@ class StaticRunner(Runner):
             kept.has_kernels = reason is None
             if kept.has_kernels:
                 kept.scratch = make_scratch(self._device)
-                self._compute = self._chosen()
-                try:
-                    self._try()
+                self._compute, num_rows = self._chosen(), len(self.cache.lengths)
+                try:  # by a pass that commits nothing
+                    of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
+                    self._pass(of_shape.inputs, end)
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as failure:
                     kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
                     kept.has_kernels, kept.scratch, kept.forward = False, None, None
         self._compute = self._chosen()
-
-    def _try(self) -> None:
-        """A pass that commits nothing."""
-        num_rows = len(self.cache.lengths)
-        of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
-        self._pass(of_shape.inputs, end)
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
         kept = self._kept
@@ -203,9 +197,7 @@ class StaticRunner(Runner):
         return *self._kept.outputs(of_shape, told, compute, self._device), inputs
 
     def _filled(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> tuple[Pass, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
         kept, lengths = self._kept, self.cache.lengths
@@ -240,11 +232,11 @@ class StaticRunner(Runner):
 
     def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
         seen: Masks | Tree
-        if self._kept.scratch is not None:
-            told = inputs.lengths, positions, inputs.ancestors
-            seen = Tree(*told, self._sights, self._kept.scratch)
-        else:
+        if self._kept.scratch is None:
             seen = self._mask(inputs, end)
+        else:
+            where = inputs.lengths, positions, inputs.ancestors
+            seen = Tree(*where, self._sights, self._kept.scratch)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 

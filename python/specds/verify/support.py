@@ -18,7 +18,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from specds._core import TokenTree
 from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
-from specds.verify.masks import LAYER_TYPES, layer_types, sight_of
+from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import AUTO, RUNNERS, name_of, runner_class
 from specds.verify.tree_attention import kernel_reason
