@@ -23,7 +23,6 @@ from specds.generation.arguments import require_past, require_request, require_r
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
 from specds.verify.cache import CACHE_NAME
-from specds.verify.static import name_of, runner_class
 from specds.verify.support import Verification, require_support, require_verification
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.stats import GenerationStats
+    from specds.verify.generic import Runner
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
@@ -152,7 +152,7 @@ def run(
         prompt_is_put: Whether the streamer has the prompts already.
         **model_kwargs: Likewise.
     """
-    verification, reason = require_support(
+    verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
     )
     shown = require_request(model, input_ids, generation_config, model_kwargs)
@@ -192,9 +192,9 @@ def run(
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
         stats, cache = _decode(
-            options, model, verification, rows, noise, vocab_size, past, generation_config
+            options, model, verifies, rows, noise, vocab_size, past, generation_config
         )
-        stats.verification, stats.reason = name_of(verification), reason or stats.reason
+        stats.verification, stats.reason = name, reason or stats.reason
     finally:
         with ExitStack() as finishing:
             if noise is not None:
@@ -254,7 +254,7 @@ def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Se
 def _decode(
     options: Options,
     model: PreTrainedModel,
-    verification: Verification,
+    verifies: type[Runner],
     rows: list[Row],
     noise: Noise | None,
     vocab_size: int,
@@ -263,7 +263,7 @@ def _decode(
 ) -> tuple[GenerationStats, DynamicCache | None]:
     """Decodes all rows together."""
     num_nodes = node_budget(options.drafter, options.budget)
-    runner = runner_class(verification)(
+    runner = verifies(
         model,
         prompt_length=max(row.prompt_ids.shape[1] for row in rows),
         max_length=generation_config.max_length,

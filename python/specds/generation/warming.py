@@ -12,7 +12,7 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Options
-from specds.verify.static import StaticRunner, runner_class
+from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def warm_up(
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    verification, _ = require_support(model, verification="auto")
+    verifies, *_ = require_support(model, verification="auto")
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
@@ -59,7 +59,7 @@ def warm_up(
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        runner = runner_class(verification)(
+        runner = verifies(
             model,
             prompt_length=max_context,
             max_length=max_context,

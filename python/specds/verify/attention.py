@@ -46,10 +46,6 @@ class Seen:
     tree: Tree | None = None
 
 
-class AttentionError(ValueError):
-    """A model's attention is of a kind that cannot be computed over packed drafts."""
-
-
 def attend_packed(
     module: Any,
     query: torch.Tensor,
@@ -78,7 +74,7 @@ def attend_packed(
         `(num_parts, num_tokens, num_heads, head_dim)`, and no weights.
 
     Raises:
-        AttentionError: The model asks for what is not computed here.
+        ValueError: The model asks for what is not computed here.
     """
     seen = module.__dict__.get(_SEEN)
     if seen is not None and seen.tree is not None:
@@ -108,7 +104,7 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
     found = [name for name in unknown if asked.get(name) is not None]
     if found or makes_masks:
         what = f"with {found[0]}" if found else "that makes its own masks"
-        raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
+        raise ValueError(f"attention {what} cannot be packed: use verification='tree'")
 
 
 def attend_tree(

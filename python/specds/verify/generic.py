@@ -37,7 +37,10 @@ class Runner:
     """Numbers of nodes that passes have, up to 63; empty where they have any."""
 
     accepts: bool = False
-    """Whether it can accept too, by `launch` and `wait` (see `StaticRunner`)."""
+    """Whether it can accept too, by `launch` (see `StaticRunner`)."""
+
+    reason: str = ""
+    """Why passes were slower than they might be, once it is closed."""
 
     def __init__(
         self,
@@ -58,11 +61,6 @@ class Runner:
         self._always_masks = self._masks.has_windows
         self._num_moved = 0
         self.cache = self._make_cache(num_rows)
-
-    @property
-    def reason(self) -> str:
-        """Why passes are slower than they might be; empty where they are not."""
-        return ""
 
     def _make_cache(self, num_rows: int) -> TreeCache:
         return TreeCache(self._slots, num_rows)

@@ -295,7 +295,7 @@ def _attend(
     if isinstance(seen, Tree):
         norms = layer.head_norms
         weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
-        where = seen.lengths, seen.positions, *cache.slots(index), cache.capacity
+        where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
         eps_offset = (norms[0] if norms else layer.input_norm)[1:3]
         rotated = layer_operations.rotate_and_store(
             query, key, value, *weights, *angles, *where, *eps_offset

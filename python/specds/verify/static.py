@@ -82,6 +82,7 @@ class StaticRunner(Runner):
 
     def close(self) -> None:
         """As `Runner.close`."""
+        self.reason = self._kept.reason
         if self._records:
             recordings.give_back(self._model, self._kept)
 
@@ -138,11 +139,6 @@ class StaticRunner(Runner):
             return self._forward(ids, positions, mask, model=packed)
 
         return compute
-
-    @property
-    def reason(self) -> str:
-        """As `Runner.reason`."""
-        return self._kept.reason
 
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
@@ -242,16 +238,3 @@ class StaticRunner(Runner):
 
 RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}
 """The ways to verify a draft, by name."""
-
-AUTO = "auto"
-"""The name of whichever of them is the fastest on a model."""
-
-
-def runner_class(verification: str | type[Runner]) -> type[Runner]:
-    """What verifies, by its name or itself."""
-    return RUNNERS[verification] if isinstance(verification, str) else verification
-
-
-def name_of(verification: str | type[Runner]) -> str:
-    """What statistics and messages call it."""
-    return verification if isinstance(verification, str) else verification.__name__

@@ -20,7 +20,7 @@ from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
 from specds.verify.recordings import autocast_dtype
-from specds.verify.static import AUTO, RUNNERS, name_of, runner_class
+from specds.verify.static import RUNNERS
 from specds.verify.tree_attention import kernel_reason
 
 if TYPE_CHECKING:
@@ -110,37 +110,42 @@ def _resolution(dtype: torch.dtype) -> float:
 
 def require_support(
     model: PreTrainedModel, *, verification: Verification = "tree", self_check: bool = True
-) -> tuple[Verification, str]:
+) -> tuple[type[Runner], str, str]:
     """Refuses a model on which a draft cannot be verified.
 
     The model is run once in its life for each way to verify, and only with `self_check`: again
     where that failed without a result.
 
     Returns:
-        The way to verify: `verification`, and for `auto` `fast` where that is right on the model,
-        else `tree`; and then why, of which a warning tells once.
+        The way to verify, and its name: of `auto`, `fast` where that is right on the model, else
+        `tree`; and then why, of which a warning tells once.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
-    require_transformers()
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):
+        raise ImportError(
+            f"specds needs transformers 5.17 or newer, found {transformers.__version__}: "
+            "run `pip install 'transformers>=5.17'`"
+        )
     why = ""
-    if verification == AUTO:
+    if verification == "auto":
         why = "; ".join(_reasons(model, "fast", self_check))
         verification = "tree" if why else "fast"
-    reasons = _reasons(model, verification, self_check)
-    if reasons:
-        name = "a token tree" if verification == "tree" else f"drafts by {name_of(verification)!r}"
+    runner = _runner_class(verification)
+    name = verification if isinstance(verification, str) else runner.__name__
+    if reasons := _reasons(model, verification, self_check):
+        what = "a token tree" if name == "tree" else f"drafts by {name!r}"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot verify {name}: {'; '.join(reasons)}"
+            f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
     if why and why not in _warned.setdefault(model, set()):
         _warned[model].add(why)
         warnings.warn(
             f"drafts are verified by 'tree' and not by 'fast', which is faster: {why}", stacklevel=2
         )
-    return verification, why
+    return runner, name, why
 
 
 def _reasons(model: PreTrainedModel, verification: Verification, self_check: bool) -> Sequence[str]:
@@ -154,30 +159,17 @@ def _reasons(model: PreTrainedModel, verification: Verification, self_check: boo
     return found.reasons
 
 
-def require_verification(
-    verification: Verification, names: Collection[str] = (AUTO, *RUNNERS)
-) -> None:
-    """Refuses a way to verify that there is not.
+def _runner_class(verification: Verification) -> type[Runner]:
+    return RUNNERS[verification] if isinstance(verification, str) else verification
 
-    Raises:
-        ValueError: Naming those there are.
-    """
+
+def require_verification(
+    verification: Verification, names: Collection[str] = ("auto", *RUNNERS)
+) -> None:
+    """Raises a ValueError for a way to verify that there is not."""
     if isinstance(verification, str) and verification not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"verification must be {known}, got {verification!r}")
-
-
-def require_transformers(version: str = transformers.__version__) -> None:
-    """Refuses a release of transformers that lacks the interfaces which this package uses.
-
-    Raises:
-        ImportError: Naming the version found and the way out.
-    """
-    if tuple(int(part) for part in version.split(".")[:2]) < (5, 17):
-        raise ImportError(
-            f"specds needs transformers 5.17 or newer, found {version}: "
-            "run `pip install 'transformers>=5.17'`"
-        )
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
@@ -273,7 +265,7 @@ def tree_error(
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = runner_class(verification)(
+    runner = _runner_class(verification)(
         model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
     )
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -142,14 +142,10 @@ def tree_attention(
 
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
-
-    Raises:
-        ValueError: Shapes, strides, dtypes or the device do not fit.
     """
     from specds.verify import kernels
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
-    _check(query, keys, values, num_words, window, chunk)
     if scratch is None:
         scratch = make_scratch(query.device)
     num_rows, num_heads, width, head_dim = query.shape
@@ -178,30 +174,3 @@ def tree_attention(
         enable_fp_fusion=True,  # the default, of which Triton 3.9 warns
     )  # fmt: skip
     return output
-
-
-@tree_attention.register_fake
-def _(query: torch.Tensor, _: Any, values: torch.Tensor, *__: Any, **___: Any) -> torch.Tensor:
-    num_rows, num_heads, width = query.shape[:3]
-    return query.new_empty(num_rows, width, num_heads, values.shape[-1])
-
-
-def _check(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, num_words: int, *sights: Any
-) -> None:
-    num_heads, width, head_dim = query.shape[1:]
-    reason = kernel_reason(query.device, query.dtype, (head_dim, values.shape[-1]))
-    if keys.dtype != query.dtype or values.dtype != query.dtype:
-        reason = f"query, keys and values are of {query.dtype}, {keys.dtype}, {values.dtype}"
-    elif reason is not None:
-        pass
-    elif num_heads % keys.shape[1] or keys.shape[-1] != head_dim:
-        reason = f"keys {tuple(keys.shape)} are not for queries {tuple(query.shape)}"
-    elif any(states.stride(-1) != 1 for states in (query, keys, values)):
-        reason = "the last strides are not 1"
-    elif num_words * 64 < width:
-        reason = f"{width} nodes need {-(-width // 64)} words of ancestors each"
-    elif all(sights):
-        reason = "a layer has a window or chunks"
-    if reason is not None:
-        raise ValueError(f"no tree attention: {reason}")
