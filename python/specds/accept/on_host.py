@@ -50,9 +50,9 @@ class Emitter:
 
     Args:
         token_ids: int64 `(1, prompt_length)`, the prompt.
-        stopping_criteria: Called once per emitted token, with the tokens so far.
+        stopping_criteria: Of the tokens so far, and of the `scores` that a `Sampler` keeps.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: Those that the `Sampler` keeps, for the criteria.
+        scores: For the criteria.
     """
 
     def __init__(
@@ -136,16 +136,13 @@ class Sampler:
         """Whether nothing counts but logits and noise, so that `everywhere` does what calls do."""
 
     def draw_by(self, noise: Noise, row: int) -> None:
-        """Draws by the noise of a row, and not by what the generator would give next."""
+        """From now on draws by the noise of a row."""
         self._noise = noise, row
 
     def __call__(
         self, emitter: Emitter, logits: torch.Tensor, proposal: Proposal | None = None
     ) -> int:
-        """The token after those of the emitter, given `logits`, `(vocab_size,)`.
-
-        A sample is of the same distribution with a proposal, but equals it whenever it can.
-        """
+        """The token after those of the emitter, given `logits`, `(vocab_size,)`."""
         if self.is_argmax:
             # Of 128,256 numbers numpy takes a tenth of torch's time.
             row = logits.float()
@@ -178,12 +175,10 @@ class Sampler:
     def everywhere(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
     ) -> torch.Tensor:
-        """The choices at all places of a pass, int64 as `depths`: the argmax, or samples by noise.
+        """The choices at all places, int64 as `depths`: the argmax, or samples by `Noise.ahead`.
 
-        Args:
-            logits: `(num_rows, width, vocab_size)`.
-            depths: `(num_rows, width)`; places of one depth share the noise.
-            noise: Of `Noise.ahead`; rows that it lacks are padding.
+        Logits are `(num_rows, width, vocab_size)`. Places of one depth share the noise; rows that
+        it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -216,10 +211,9 @@ def walk(
 ) -> list[int]:
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
-    At each node one token is chosen from the target's distribution there. Where a child carries it,
-    the walk goes on from that child; where none does, that same token is the bonus token: a second
-    draw would favour what the tree lacks. So `choose` is called exactly as often and with the same
-    prefixes as by plain decoding.
+    Where no child carries the chosen token, that same token is the bonus token: a second draw would
+    favour what the tree lacks. So `choose` is called exactly as often and with the same prefixes as
+    by plain decoding.
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.

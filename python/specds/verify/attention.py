@@ -155,9 +155,10 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
 
 def packing_reasons(model: PreTrainedModel) -> list[str]:
     """Why a model cannot be packed so; empty where it can."""
+    reasons = []
     if not model._supports_attention_backend:
-        return ["its attention cannot be exchanged"]
+        reasons.append("its attention cannot be exchanged")
     # Such a forward is bound to the module that it was made for, and would run that one.
     if any("forward" in module.__dict__ for module in model.modules()):
-        return ["the forward of one of its modules was replaced, as by offloading"]
-    return []
+        reasons.append("the forward of one of its modules was replaced, as by offloading")
+    return [f"{reason}: use verification='tree'" for reason in reasons]

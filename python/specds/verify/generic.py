@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs, MaskBuilder
@@ -60,10 +61,7 @@ class Runner:
         self._masks = MaskBuilder(config, model.dtype)
         self._always_masks = self._masks.has_windows
         self._num_moved = 0
-        self.cache = self._make_cache(num_rows)
-
-    def _make_cache(self, num_rows: int) -> TreeCache:
-        return TreeCache(self._slots, num_rows)
+        self.cache = TreeCache(self._slots, num_rows)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
@@ -111,11 +109,9 @@ class Runner:
         self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
     ) -> torch.Tensor:
         """Runs one prompt, in chunks, or several, padded on the left as plain decoding has them."""
-        lengths = torch.tensor([[prompts[row].shape[1]] for row in rows], device="cpu")
-        width = int(lengths.max())
-        ids = torch.zeros((len(rows), width), dtype=torch.int64, device="cpu")
-        for index, row in enumerate(rows):
-            ids[index, width - prompts[row].shape[1] :] = prompts[row][0]
+        parts = [prompts[row][0] for row in rows]
+        ids = pad_sequence(parts, batch_first=True, padding_side="left")
+        lengths, width = torch.tensor([[*map(len, parts)]], device="cpu").T, ids.shape[1]
         step = chunk_size or (width if width <= _LONG_PROMPT else _CHUNK)
         for start in range(self.cache.lengths[rows[0]], width, step):
             end = min(start + step, width)
@@ -129,8 +125,8 @@ class Runner:
             chunk, positions = (of.to(self._device) for of in (ids[:, start:end], positions))
             logits = self._forward(chunk, positions.clamp(min=0), shown, last=1)
             self.cache.settle()
-            for row, length in zip(rows, lengths.flatten().tolist(), strict=True):
-                self.cache.lengths[row] = min(end, length)
+            for row, part in zip(rows, parts, strict=True):
+                self.cache.lengths[row] = min(end, len(part))
         return logits[:, -1]
 
     def verify_rows(

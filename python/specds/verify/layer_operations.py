@@ -60,10 +60,10 @@ def rotate_and_store(
     """Turns queries and keys by their positions, and writes keys and values to the cache.
 
     Query, key and value are `(1, num_tokens, heads * size)`, of any stride between tokens; weights
-    of norms of each head, before it is turned, are None where there are none. Cosines and sines are
-    `(num_positions, size)`, the sines of the first half of a head with the other sign. Keys and
-    values are the cache's slots `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths`
-    int64 `(num_rows,)` and `positions` int64 `(num_rows, width)` tell where tokens are.
+    are of norms of each head, before it is turned. Cosines and sines are `(num_positions, size)`,
+    the sines of the first half of a head with the other sign. Keys and values are the cache's slots
+    `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths`, int64 `(num_rows,)`, and
+    `positions`, int64 `(num_rows, width)`, tell where tokens are.
 
     Returns:
         The turned queries, `(num_tokens, num_heads, size)`.

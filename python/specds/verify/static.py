@@ -55,9 +55,9 @@ class StaticRunner(Runner):
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
-        super().__init__(model, **sizes)
         # On a CPU not: there the rows that are visited cost less than all of them.
         self.accepts = self._records or self._device.type != "cpu"
         self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
@@ -65,20 +65,15 @@ class StaticRunner(Runner):
         self._always_masks = self._records or self._masks.has_windows
         self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
         self._compute: Callable[..., torch.Tensor]
-
-    def _make_cache(self, num_rows: int) -> TreeCache:
-        if not self._records:
-            self._kept = recordings.Kept(())
-            return super()._make_cache(num_rows)
-        self._kept = recordings.take(self._model)
-        try:
-            room = power_of_two(num_rows)
+        self._kept = recordings.take(model) if self._records else recordings.Kept(())
+        if self._records:
+            num_rows, self.cache = len(self.cache.lengths), self._kept.cache
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
-            self._kept.cache.restart(num_rows, room, slots)
-        except BaseException:
-            self.close()
-            raise
-        return self._kept.cache
+            try:
+                self.cache.restart(num_rows, power_of_two(num_rows), slots)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """As `Runner.close`."""

@@ -21,7 +21,6 @@ from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
-from specds.verify.tree_attention import kernel_reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ATTENTION = {"sdpa", "eager"}
-# Scaling that depends on the largest position of a pass, which a tree's deepest node would decide.
-_ROPE_BY_LENGTH = {"dynamic", "longrope"}
 
 
 class UnsupportedModelError(ValueError):
@@ -77,8 +74,7 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
         torch.OutOfMemoryError: Memory is short, which says nothing of the model.
     """
     require_verification(verification, RUNNERS)
-    reasons = unsupported_reasons(model, verification)
-    if reasons:
+    if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
     sights = (sight_of(kind, config) for kind in {*layer_types(config)})
@@ -90,8 +86,13 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
+    dtype = autocast_dtype(model.device) or model.dtype
+    # Norms and rotary angles are float32 in most models, whatever the dtype.
+    resolution = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        resolution = 2.0**-10  # TensorFloat-32 keeps ten bits
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
-    allowed = _resolution(autocast_dtype(model.device) or model.dtype) ** 0.5
+    allowed = resolution**0.5
     if error <= allowed:
         return Support(True, (), error)
     reason = (
@@ -99,13 +100,6 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
         f"{allowed:.2g}; if that is this model's own rounding, pass `self_check=False`"
     )
     return Support(False, (reason,), error)
-
-
-def _resolution(dtype: torch.dtype) -> float:
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return 2.0**-10  # TensorFloat-32 keeps ten bits
-    # Norms and rotary angles are float32 in most models, whatever the dtype.
-    return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
 
 
 def require_support(
@@ -175,12 +169,10 @@ def require_verification(
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
     """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
-    reasons = [
-        *_state_reasons(model, config),
-        *_training_reasons(model, config),
-        *_process_reasons(model),
-        *_position_reasons(model, config),
-    ]
+    reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
+    is_zero3: Any = is_deepspeed_zero3_enabled
+    if getattr(model, "_tp_size", None) or is_fsdp_managed_module(model) or is_zero3():
+        reasons.append("its weights are spread over processes, and each of them drafts by itself")
     # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
     if config._attn_implementation not in _ATTENTION and verification != "fast":
         reasons.append(
@@ -188,44 +180,17 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
             "`attn_implementation='sdpa'` or 'eager'"
         )
     if verification != "tree":
-        packing = packing_reasons(model)
-        has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
-        if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
-            packing.append("its attention caps logits")
-        reasons += [f"{reason}: use verification='tree'" for reason in packing]
+        reasons += packing_reasons(model)
     return reasons
 
 
-def _state_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
-    others = sorted({*layer_types(config)} - LAYER_TYPES)
-    if others:
+    if others := sorted({*layer_types(config)} - LAYER_TYPES):
         yield f"layers of type {', '.join(others)} are no plain attention over a KV cache"
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         yield "its recurrent state cannot drop a rejected branch"
-
-
-def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
-    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
-    if not model.training:
-        return
-    settings = {**vars(model.config), **vars(config)}
-    random = {name for name in settings if "drop" in name or "jitter" in name}
-    active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
-    if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
-        yield "it is in training mode, where dropout is random: call `model.eval()`"
-    elif any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
-        yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
-
-
-def _process_reasons(model: PreTrainedModel) -> Iterator[str]:
-    is_zero3: Any = is_deepspeed_zero3_enabled
-    if getattr(model, "_tp_size", None) or is_fsdp_managed_module(model) or is_zero3():
-        yield "its weights are spread over processes, and each of them drafts by itself"
-
-
-def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     nested = getattr(config, "attn_config", None)  # of mpt
     has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
     if has_alibi or config.model_type == "bloom":
@@ -239,11 +204,23 @@ def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     # One dictionary, or one per layer type.
     parameters = getattr(config, "rope_parameters", None) or {}
     for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
-        rope_type = scaling.get("rope_type")
-        if rope_type in _ROPE_BY_LENGTH:
+        if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
             yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
             yield "its rotary positions have several dimensions (mrope)"
+
+
+def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
+    if not model.training:
+        return
+    settings = {**vars(model.config), **vars(config)}
+    random = {name for name in settings if "drop" in name or "jitter" in name}
+    active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
+    if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
+        yield "it is in training mode, where dropout is random: call `model.eval()`"
+    elif any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
 
 
 # Three branches of three nodes, two of which part after their first. The nodes of a branch stand
