@@ -129,10 +129,13 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
     reason = kernel_reason(query.device, query.dtype)
     scratch = make_scratch(query.device) if reason is None else None
     of_tree = (tree.lengths, tree.positions, tree.ancestors)
-    yield (
-        "tree",
-        lambda keys, values: tree_attention(query, keys, values, *of_tree, scratch=scratch),
-    )
+
+    def by_tree(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        if reason is not None:
+            raise ValueError(reason)
+        return tree_attention(query, keys, values, *of_tree, scratch=scratch)
+
+    yield "tree", by_tree
 
 
 def _scaled_dot_product(

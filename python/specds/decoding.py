@@ -39,8 +39,6 @@ class Row:
 
     Attributes:
         prompt_ids: int64 `(1, prompt_length)`, without padding.
-        open: Opens a session with a prompt.
-        number: Which sequence of the request it is.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -110,7 +108,7 @@ class Decoding:
         budget: How many nodes of the drafts are verified.
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
-        clock: Tells the seconds, for the statistics.
+        waits_for: A CUDA device whose work counts where it was asked for, in the statistics.
         noise: What samples are drawn by; None where each sampler draws for itself.
     """
 
@@ -118,14 +116,14 @@ class Decoding:
     budget: Budget
     max_length: int
     vocab_size: int
-    clock: Callable[[], float]
+    waits_for: torch.device | None = None
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
         # The runner that also accepts, where one does.
         self._accepts: StaticRunner | None = None
-        self._watch = _Stopwatch(self.stats, self.clock)
+        self._watch = _Stopwatch(self.stats, self.waits_for)
         # What a device does not wait for: it comes after the next launch.
         self._late: list[Callable[[], None]] = []
 
@@ -258,33 +256,26 @@ class Decoding:
 class _Stopwatch:
     """Adds the time since its last lap to a phase of the statistics."""
 
-    def __init__(self, stats: GenerationStats, clock: Callable[[], float]) -> None:
+    def __init__(self, stats: GenerationStats, device: torch.device | None) -> None:
         self._stats = stats
-        self._clock = clock
-        self._start = self._last = clock()
+        self._device = device
+        self._start = self._last = self._now()
+
+    def _now(self) -> float:
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+        return perf_counter()
 
     def lap(self, phase: str) -> None:
-        now = self._clock()
+        now = self._now()
         setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
         self._last = now
 
     def since_lap(self) -> float:
-        return self._clock() - self._last
+        return self._now() - self._last
 
     def stop(self) -> None:
-        self._stats.total_s += self._clock() - self._start
-
-
-def clock_of(device: torch.device, profile: bool) -> Callable[[], float]:
-    """The clock of a request; with `profile` it waits for a CUDA device at each reading."""
-    if not profile or device.type != "cuda":
-        return perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return perf_counter()
-
-    return synchronised
+        self._stats.total_s += self._now() - self._start
 
 
 def refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:

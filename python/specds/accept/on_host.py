@@ -216,7 +216,7 @@ def walk(
     by plain decoding.
 
     Args:
-        logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
+        logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
         tree: The draft; None where it is empty.
         emitter: Gets the tokens by `emit`, and ends the walk where it is `finished`.
         choose: The next token by the emitter, a row of logits, and a proposal or None.

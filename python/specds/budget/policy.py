@@ -46,11 +46,9 @@ class Budget:
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
-        """What is to be verified, in one step for all sequences; None where that is nothing.
+        """What is to be verified of each sequence; None where that is nothing.
 
-        Args:
-            sessions: One for each sequence.
-            max_depths: How deep a node of each sequence can be and still be emitted.
+        `max_depths` are how deep a node of each can be and still be emitted.
         """
         most = self._max_nodes
         trees: list[TokenTree | None] = [None] * len(sessions)
@@ -65,27 +63,16 @@ class Budget:
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
     ) -> Callable[[], None]:
-        """Takes what came of a step, when all its work is done.
+        """Takes what came of a step: the tokens of each sequence, None for one that it ended.
 
-        Args:
-            emitted: The tokens of each sequence; None for one that the step ended: its next tokens
-                are not known.
-            learning_s: How long its sessions took to learn from it.
-
-        Returns:
-            Learns from it. The next draft can come first, where a device waits for that.
+        Sessions took `learning_s` to learn from it. What is returned has the budget learn, for
+        which a device need not wait.
         """
         return lambda: None
 
 
 class AutoBudget(Budget):
-    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
-
-    Args:
-        costs: What steps cost at present.
-        experience: What the drafter has been worth so far.
-        clock: Seconds since some moment.
-    """
+    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves."""
 
     def __init__(
         self,

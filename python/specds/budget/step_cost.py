@@ -99,13 +99,9 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer; each size gets as much of it.
-
-    Args:
-        verify: Verifies this number of nodes, and returns when that is done.
-        most_nodes: What no pass may be larger than.
-        order: The sizes, those first that are to be measured where time is short.
-        clock: Seconds since some moment.
+    Takes about a second, or three passes where these take longer; each size gets as much of it, and
+    those first in `order` something where time is short. `verify` returns when a number of nodes,
+    at most `most_nodes`, is verified.
 
     Returns:
         The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the

@@ -16,7 +16,7 @@ from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import AutoBudget, Budget, require_budget
 from specds.budget.step_cost import MOST_NODES, step_costs
-from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
+from specds.decoding import Decoding, Row, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
@@ -284,9 +284,9 @@ def _decode(
             budget = Budget(num_nodes, fills_below=fills_below)
         if past is not None:
             load(past, runner.cache)
-        clock = clock_of(model.device, options.profile)
+        waits_for = model.device if options.profile and model.device.type == "cuda" else None
         max_length = generation_config.max_length
-        decoding = Decoding(runner, budget, max_length, vocab_size, clock, noise)
+        decoding = Decoding(runner, budget, max_length, vocab_size, waits_for, noise)
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)

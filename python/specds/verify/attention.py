@@ -57,24 +57,18 @@ def attend_packed(
 ) -> tuple[torch.Tensor, None]:
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
-    Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
-    model may see the rows as one sequence or as parts that share one prefix.
-
-    Args:
-        module: The model's attention layer, which may have a `Tree` in place of a mask.
-        query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
-        key: `(num_rows, num_key_heads, num_slots, head_dim)`.
-        value: As `key`, its `head_dim` may be another.
-        attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
-            as share a head of the keys. None where every token sees every slot.
-        scaling: Factor of the products; by default one over the root of `head_dim`.
-        **kwargs: What else the model says.
+    Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`,
+    `(num_rows, num_key_heads, num_slots, head_dim)`, as are values. The model may see the rows as
+    one sequence or as parts that share one prefix: queries are
+    `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens. The module may
+    have a `Tree` in place of a mask; that is additive, `(num_rows, 1, group * width, num_slots)`,
+    and None where every token sees every slot.
 
     Returns:
         `(num_parts, num_tokens, num_heads, head_dim)`, and no weights.
 
     Raises:
-        ValueError: The model asks for what is not computed here.
+        ValueError: The model asks, in its `kwargs`, for what is not computed here.
     """
     seen = module.__dict__.get(_SEEN)
     if seen is not None and seen.tree is not None:

@@ -65,10 +65,6 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     which use neither our cache nor our masks: three forward passes over some twenty tokens, or as
     many as cross the model's windows of at most 512 tokens.
 
-    Args:
-        model: The model to check.
-        verification: How drafts are verified.
-
     Raises:
         ValueError: There is no such way to verify.
         torch.OutOfMemoryError: Memory is short, which says nothing of the model.

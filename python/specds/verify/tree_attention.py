@@ -114,11 +114,10 @@ def tree_attention(
     """Attention of rows of drafted nodes over what is cached, the nodes' own states included.
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
-    slot ``lengths[row] + j``. What is behind the nodes is not read. Every node sees all of the
-    prefix, and of the nodes those that its bits name. Nothing is read by the host, and neither
-    shapes nor launches depend on the numbers in the tensors, so that a CUDA graph holds a call for
-    all lengths. Slots are split among programs, and what these found is merged by its log-sum-exp
-    (Flash-Decoding), in float32.
+    slot ``lengths[row] + j``. Every node sees all of the prefix, and of the nodes those that its
+    bits name. Nothing is read by the host, and neither shapes nor launches depend on the numbers in
+    the tensors, so that a CUDA graph holds a call for all lengths. Slots are split among programs,
+    and what these found is merged by its log-sum-exp (Flash-Decoding), in float32.
 
     Args:
         query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Any strides
@@ -129,8 +128,8 @@ def tree_attention(
         lengths: int64 `(num_rows,)`, tokens before the nodes.
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
-            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Every node
-            has to see itself.
+            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Each sees
+            itself.
         scale: Factor of the products; by default one over the root of `head_dim`.
         window: A node sees at most this number of last positions, its own included.
         chunk: A node sees what is not before the last multiple of this position.
