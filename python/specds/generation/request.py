@@ -141,16 +141,7 @@ def run(
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop.
 
-    Args:
-        options: Of the drafts.
-        streamer: Gets the prompts and the tokens.
-        model: The target.
-        input_ids: int64 `(num_rows, prompt_length)`.
-        logits_processor: What transformers prepared; this and the rest.
-        stopping_criteria: Likewise.
-        generation_config: Likewise.
-        prompt_is_put: Whether the streamer has the prompts already.
-        **model_kwargs: Likewise.
+    The streamer gets the prompts too, unless they were `put` already.
     """
     verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
@@ -179,14 +170,22 @@ def run(
             processors = logits_processor
             if len(input_ids) > 1:
                 processors = processors_of_row(logits_processor, number)
-            sampler = _sampler(processors, generation_config)
+            keeps = generation_config.return_dict_in_generate
+            sampler = Sampler(
+                processors,
+                do_sample=generation_config.do_sample,
+                keep_scores=keeps and generation_config.output_scores,
+                keep_logits=keeps and generation_config.output_logits,
+            )
             emitter = Emitter(ids, stopping_criteria, puts, sampler.scores)
             if isinstance(puts, InStep):
                 puts.rows.append(emitter)
             prompt_ids = ids[:, shown[number]]
             # Sessions see a prompt without its padding.
             max_length = generation_config.max_length - ids.shape[1] + prompt_ids.shape[1]
-            rules = _rules(model, processors, generation_config, max_length)
+            do_sample, eos = generation_config.do_sample, generation_config.eos_token_id
+            eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+            rules = RequestRules(model, processors, do_sample, max_length, eos_ids)
             opens = partial(_open, options.drafter, rules)
             rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
         if generation_config.do_sample:
@@ -217,26 +216,6 @@ def run(
         logits=None if logits is None else in_step([row.sampler.logits or [] for row in rows]),
         cache=cache,
     )
-
-
-def _sampler(processors: LogitsProcessorList, config: GenerationConfig) -> Sampler:
-    return Sampler(
-        processors,
-        do_sample=config.do_sample,
-        keep_scores=config.return_dict_in_generate and config.output_scores,
-        keep_logits=config.return_dict_in_generate and config.output_logits,
-    )
-
-
-def _rules(
-    model: PreTrainedModel,
-    processors: LogitsProcessorList,
-    config: GenerationConfig,
-    max_length: int,
-) -> RequestRules:
-    eos = config.eos_token_id
-    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
-    return RequestRules(model, processors, config.do_sample, max_length, eos_ids)
 
 
 def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
