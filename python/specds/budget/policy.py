@@ -181,7 +181,7 @@ def _draft_all(
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
     """The tree with more children of the context, of tokens that have none there yet."""
     taken = tree.token_ids[tree.parents == -1]
-    free = np.setdiff1d(np.arange(vocab_size), taken)[: num_nodes - len(tree)]
+    free = np.setdiff1d(np.arange(min(num_nodes, vocab_size)), taken)[: num_nodes - len(tree)]
     parents, probs = (np.pad(of, (0, len(free))) for of in (tree.parents, tree.probs))
     parents[len(tree) :] = -1
     return TokenTree(np.append(tree.token_ids, free), parents, probs)

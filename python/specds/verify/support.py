@@ -167,7 +167,10 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
     config = model.config.get_text_config(decoder=True)
     reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
     is_zero3: Any = is_deepspeed_zero3_enabled
-    if getattr(model, "_tp_size", None) or is_fsdp_managed_module(model) or is_zero3():
+    num = getattr(model, "_tp_size", None) or 1
+    if (is_fsdp_managed_module(model) or is_zero3()) and torch.distributed.is_initialized():
+        num = torch.distributed.get_world_size()
+    if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
     # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
     if config._attn_implementation not in _ATTENTION and verification != "fast":
