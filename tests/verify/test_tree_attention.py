@@ -5,8 +5,8 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from specds.verify import tree_attention as module
-from specds.verify.tree_attention import kernel_reason, make_scratch
+from specds.verify import operations as module
+from specds.verify.operations import kernel_reason, make_scratch
 from tree_attention_cases import TOLERANCES, assert_near, make_case
 from triton_on_cpu import interpreted
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
-from specds.verify.tree_attention import power_of_two
+from specds.verify.operations import power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

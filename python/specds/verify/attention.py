@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
-from specds.verify.tree_attention import tree_attention
+from specds.verify.operations import tree_attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from torch.backends import mkl
 from torch.nn.modules.module import _has_any_global_hook
 from transformers.activations import ACT2FN
 
-from specds.verify import layer_operations
+from specds.verify import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
 from specds.verify.inputs import layer_types
 
@@ -46,7 +46,7 @@ _JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
 _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
-# Activations that `layer_operations.gate` computes, and whether that is by GELU.
+# Activations that `operations.gate` computes, and whether that is by GELU.
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
@@ -128,7 +128,7 @@ class _Layer:
         self.mlp_norm = before_mlp or after
         self.gate_up = join(mlp.gate_proj, mlp.up_proj)
         self.activation = mlp.act_fn
-        # None for an activation that `layer_operations.gate` does not compute.
+        # None for an activation that `operations.gate` does not compute.
         self.is_gelu = None if _is_hooked(mlp.act_fn) else _GATES.get(type(mlp.act_fn))
         self.down = _function(mlp.down_proj)
         self.norm_of_mlp = norms.get("post_feedforward_layernorm")
@@ -274,7 +274,7 @@ def _add_norm(
     """Adds to a layer's states, after an inner norm where there is one; the sum, and it normed."""
     if isinstance(seen, Tree):
         inner_weight = None if inner is None else inner.weight
-        made = layer_operations.add_norm(residual, delta, inner_weight, *norm[:3])
+        made = operations.add_norm(residual, delta, inner_weight, *norm[:3])
         return made[0], made[1]
     if delta is not None:
         residual = residual + (delta if inner is None else inner.function(delta))
@@ -297,7 +297,7 @@ def _attend(
         weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
         where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
         eps_offset = (norms[0] if norms else layer.input_norm)[1:3]
-        rotated = layer_operations.rotate_and_store(
+        rotated = operations.rotate_and_store(
             query, key, value, *weights, *angles, *where, *eps_offset
         )
         query = rotated.transpose(0, 1)[None]
@@ -319,5 +319,5 @@ def _attend(
 def _transform(layer: _Layer, normed: torch.Tensor, seen: Masks | Tree) -> torch.Tensor:
     gates, ups = layer.gate_up(normed)
     if isinstance(seen, Tree) and layer.is_gelu is not None:
-        return layer.down(layer_operations.gate(gates, ups, layer.is_gelu))
+        return layer.down(operations.gate(gates, ups, layer.is_gelu))
     return layer.down(layer.activation(gates) * ups)

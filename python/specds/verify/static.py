@@ -13,7 +13,7 @@ from specds.verify.attention import Seen, Tree, group_size, packed_model
 from specds.verify.generic import Runner, most_tokens, of_rows
 from specds.verify.inputs import MaskBuilder, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.tree_attention import kernel_reason, make_scratch, power_of_two
+from specds.verify.operations import kernel_reason, make_scratch, power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
