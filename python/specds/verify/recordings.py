@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,27 +27,21 @@ if TYPE_CHECKING:
 _recording = Lock()
 
 
-class SharedMemory:
-    """What recordings share that come and go together: they are replayed one after the other.
+class CudaRecording:
+    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
 
-    They are made on a stream on which nothing is computed: so the workspace that cuBLAS keeps for a
-    stream lies in the pool too. A pool may not be used again when all that used it are gone.
+    It shares its memory with another, as they are replayed one after the other, and the stream on
+    which it is made and nothing is computed: so the workspace that cuBLAS keeps for a stream lies
+    in that memory too.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.pool: Any = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-class CudaRecording:
-    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`."""
-
     def __init__(
-        self, compute: Callable[[], Outputs], memory: SharedMemory, device: torch.device
+        self, compute: Callable[[], Outputs], other: CudaRecording | None, device: torch.device
     ) -> None:
-        graph = torch.cuda.CUDAGraph()
+        graph, new_stream = torch.cuda.CUDAGraph(), cast("Any", torch.cuda.Stream)
+        pool, stream = (None, new_stream(device)) if other is None else other.shared
         # What other threads do on the device is no part of it.
-        mode: Any = {"stream": memory.stream, "capture_error_mode": "thread_local"}
+        mode: Any = {"stream": stream, "capture_error_mode": "thread_local"}
         with _recording, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
             for _ in range(2):
@@ -55,9 +49,10 @@ class CudaRecording:
             # A recording that fails does not leave its stream.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, memory.pool, **mode),
+                torch.cuda.graph(graph, pool, **mode),
             ):
                 self.outputs = compute()
+        self.shared: Any = graph.pool(), stream
         self.replay = graph.replay
 
 
@@ -142,10 +137,9 @@ class Kept:
         if not self.records or record is None:
             return compute()
         if told not in of_shape.recordings:
-            if not any(made.recordings for made in self.passes.values()):
-                self._memory = SharedMemory(device) if device.type == "cuda" else None
+            others = chain.from_iterable(of.recordings.values() for of in self.passes.values())
             try:
-                of_shape.recordings[told] = record(compute, self._memory, device)
+                of_shape.recordings[told] = record(compute, next(others, None), device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
