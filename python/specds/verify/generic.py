@@ -12,7 +12,7 @@ from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs, MaskBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
@@ -82,28 +82,18 @@ class Runner:
             first_rows.setdefault(tuple(prompt[0].tolist()), row)
             for row, prompt in enumerate(prompts)
         ]
+        # Those of like length in one pass, since shorter ones are padded.
+        rows = sorted(first_rows.values(), key=lambda row: prompts[row].shape[1])
+        is_alone = chunk_size is not None or any(self.cache.lengths)
+        number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[-1]].shape[1], 1)
         logits: dict[int, torch.Tensor] = {}
-        for rows in self._together(prompts, [*first_rows.values()], chunk_size):
-            logits |= zip(rows, self._read(prompts, rows, chunk_size), strict=True)
+        for start in range(0, len(rows), number):
+            some = rows[start : start + number]
+            logits |= zip(some, self._read(prompts, some, chunk_size), strict=True)
         for row, original in enumerate(originals):
             if row != original:
                 self.cache.copy_row(original, row)
         return torch.stack([logits[original] for original in originals])
-
-    def _together(
-        self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
-    ) -> Iterator[list[int]]:
-        """Rows whose prompts go through the model in one pass."""
-        group: list[int] = []
-        # Of like length, since shorter ones are padded.
-        for row in sorted(rows, key=lambda row: prompts[row].shape[1]):
-            length = prompts[row].shape[1]
-            fits = chunk_size is None and (len(group) + 1) * length <= _LONG_PROMPT
-            if group and not (fits and self.cache.lengths[row] == 0):
-                yield group
-                group = []
-            group.append(row)
-        yield group
 
     def _read(
         self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
