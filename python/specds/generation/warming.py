@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,17 +60,9 @@ def warm_up(
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        runner = verifies(
-            model,
-            prompt_length=max_context,
-            max_length=max_context,
-            max_nodes=MOST_NODES,
-            num_rows=num_rows,
-        )
-        try:
+        sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MOST_NODES}
+        with closing(verifies(model, num_rows=num_rows, **sizes)) as runner:
             _rehearse(model, runner, max_context, requests)
-        finally:
-            runner.close()
 
 
 def _rehearse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -241,14 +242,10 @@ def tree_error(
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = _runner_class(verification)(
-        model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
-    )
-    try:
+    sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
+    with closing(_runner_class(verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
         rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
-    finally:
-        runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()
     expected = plain[:, -of_tree.shape[1] :].float()
     differences = (of_tree - expected).square().mean(dim=-1).sqrt()
