@@ -147,7 +147,7 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
     return shared(model)  # type: ignore[return-value]
 
 
-def packing_reasons(model: PreTrainedModel) -> list[str]:
+def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:
     """Why a model cannot be packed so; empty where it can."""
     reasons = []
     if not model._supports_attention_backend:
@@ -155,4 +155,6 @@ def packing_reasons(model: PreTrainedModel) -> list[str]:
     # Such a forward is bound to the module that it was made for, and would run that one.
     if any("forward" in module.__dict__ for module in model.modules()):
         reasons.append("the forward of one of its modules was replaced, as by offloading")
+    if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
+        reasons.append("its attention caps logits")
     return [f"{reason}: use verification='tree'" for reason in reasons]

@@ -83,12 +83,12 @@ class Runner:
             for row, prompt in enumerate(prompts)
         ]
         # Those of like length in one pass, since shorter ones are padded.
-        rows = sorted(first_rows.values(), key=lambda row: prompts[row].shape[1])
+        rows = sorted(first_rows.values(), key=lambda row: -prompts[row].shape[1])
         is_alone = chunk_size is not None or any(self.cache.lengths)
-        number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[-1]].shape[1], 1)
         logits: dict[int, torch.Tensor] = {}
-        for start in range(0, len(rows), number):
-            some = rows[start : start + number]
+        while rows:
+            number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[0]].shape[1], 1)
+            some, rows = rows[:number], rows[number:]
             logits |= zip(some, self._read(prompts, some, chunk_size), strict=True)
         for row, original in enumerate(originals):
             if row != original:

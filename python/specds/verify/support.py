@@ -20,6 +20,7 @@ from specds._core import TokenTree
 from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
+from specds.verify.operations import kernel_reason
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
 
@@ -180,7 +181,8 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
             "`attn_implementation='sdpa'` or 'eager'"
         )
     if verification != "tree":
-        reasons += packing_reasons(model)
+        has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
+        reasons += packing_reasons(model, config, has_kernel=has_kernel)
     return reasons
 
 
