@@ -17,8 +17,8 @@ from index.report import Figure
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
+from specds.verify.operations import kernel_reason
 from specds.verify.static import StaticRunner
-from specds.verify.tree_attention import kernel_reason
 
 # One pattern of Gemma 3's layers, and two.
 LAYERS = (6, 12)

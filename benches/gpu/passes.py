@@ -18,7 +18,7 @@ from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
-from specds.verify.recordings import CudaRecording, SharedMemory
+from specds.verify.recordings import CudaRecording
 from specds.verify.static import StaticRunner
 
 REPEATS = 15
@@ -29,7 +29,7 @@ def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> flo
     """The median time of a computation, without what its launches cost the host."""
     run: Callable[[], object] = compute
     if device.type == "cuda":
-        run = CudaRecording(lambda: (compute(), None), SharedMemory(device), device).replay
+        run = CudaRecording(lambda: (compute(), None), None, device).replay
     run()
     times = []
     for _ in range(REPEATS):

@@ -8,7 +8,7 @@ import torch
 from fuzz_generate import drawn, faults, outcome
 from passes import Accepting
 from recorded import Recorded
-from specds.accept import Emitter, Sampler, noise
+from specds.accept import Emitter, Sampler, draws
 from specds.decoding import Row
 from specds.verify import recordings, static
 
@@ -68,7 +68,7 @@ def drafted_is_not_noted(monkeypatch):
 
 
 def draws_are_not_put_back(monkeypatch):
-    monkeypatch.setattr(noise.Noise, "close", lambda *_: None)
+    monkeypatch.setattr(draws.Noise, "close", lambda *_: None)
 
 
 @pytest.mark.parametrize(
