@@ -11,7 +11,6 @@ mod memory;
 mod papers;
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -175,9 +174,7 @@ fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
             .add_documents(document, &[document.len()])
             .expect("room on the disk");
     }
-    builder
-        .finish(&mut |_, _, _| ControlFlow::Continue(()))
-        .expect("a datastore")
+    builder.finish(&mut |_, _, _| Ok(())).expect("a datastore")
 }
 
 /// The beginnings of held-out files, up to 25 consecutive ones each.

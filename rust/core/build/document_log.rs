@@ -46,6 +46,7 @@ impl Checkpoint {
 }
 
 /// Streams the documents of a shard to disk.
+#[derive(Debug)]
 pub(crate) struct DocumentLog {
     folder: PathBuf,
     vocab_size: u32,

@@ -4,7 +4,6 @@
 //! the datastore: so nothing is held out of the index. The weights that come of it are a file of
 //! the datastore, and what drafters start from.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,13 +12,12 @@ use xxhash_rust::xxh3::xxh3_128;
 #[cfg(doc)]
 use crate::base::error::Error;
 use crate::base::error::Result;
-use crate::build::builder::{Report, stoppable};
 use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::effort::Effort;
 use crate::fused::weights::Weights;
-use crate::index::write::Stage;
+use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
@@ -56,20 +54,14 @@ pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
 pub fn refit(
     path: impl AsRef<Path>,
     num_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<Datastore> {
     Manifest::read(path.as_ref())?;
-    let staging = Staging::open(path.as_ref())?;
-    let target = staging.target().to_owned();
+    let mut staging = Staging::open(path.as_ref())?;
     staging.begin(None)?;
-    match put(&staging, num_tokens, &mut stoppable(progress)) {
-        Ok(manifest) => staging.publish(manifest)?,
-        Err(error) => {
-            staging.remove();
-            return Err(error);
-        }
-    }
-    Datastore::open(&target)
+    let manifest = put(&staging, num_tokens, report)?;
+    staging.publish(manifest)?;
+    Datastore::open(staging.target())
 }
 
 /// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
@@ -82,13 +74,13 @@ pub fn refit(
 pub fn fit_missing(
     datastore: Datastore,
     num_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<Datastore> {
     let manifest = datastore.manifest();
     if manifest.prior.is_some() || num_to_fit(manifest, num_tokens).is_none() {
         return Ok(datastore);
     }
-    refit(datastore.path(), num_tokens, progress)
+    refit(datastore.path(), num_tokens, report)
 }
 
 /// How many tokens a prior of at most `num_tokens` is fitted to; `None` where that teaches nothing.

@@ -10,6 +10,7 @@ use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, posi
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// What a shard's index is built from: its complete token and document sections.
+#[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
     pub(crate) separator: u32,
@@ -45,6 +46,10 @@ impl Stage {
         }
     }
 }
+
+/// Takes how far the work has come: a stage, how much of it is done, and how much it is in all. An error,
+/// such as [`Error::Stopped`], ends the work.
+pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
 /// How far the threads of a build are, in tokens, and whether they are to stop.
 #[derive(Debug, Default)]

@@ -65,7 +65,6 @@ impl Holdout {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
     use std::sync::Arc;
 
     use proptest::collection::vec;
@@ -96,7 +95,7 @@ mod tests {
             let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
             let added = builder.add_documents(&documents.concat(), &lengths);
             added.unwrap();
-            let finished = builder.finish(&mut |_, _, _| ControlFlow::Continue(()));
+            let finished = builder.finish(&mut |_, _, _| Ok(()));
             built = Some(finished.unwrap());
         }
         Arc::new(built.unwrap())

@@ -192,6 +192,7 @@ fn map(path: &Path) -> Result<Mmap> {
 }
 
 /// Writes one section file.
+#[derive(Debug)]
 pub(crate) struct SectionWriter {
     path: PathBuf,
     file: BufWriter<File>,
