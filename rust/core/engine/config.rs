@@ -88,10 +88,6 @@ impl Default for EngineConfig {
 
 impl EngineConfig {
     /// Reads a JSON object; keys that are missing have their defaults.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] that names the key that is unknown or has no usable value.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |what: &str, error| Error::invalid("config", format!("{what}: {error}"));
         let object: Map<String, Value> =

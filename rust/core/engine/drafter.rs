@@ -60,12 +60,6 @@ pub struct EngineDrafter {
 impl EngineDrafter {
     /// Opens what the configuration names. A snapshot that cannot be read is a
     /// [warning](Self::warnings): without it, drafts start from nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Datastore::open`]; [`Error::OtherTokenizer`] where the datastore is not of the engine's
-    /// tokenizer; [`Error::InvalidArgument`] where a memory or a snapshot has no known vocabulary, or
-    /// several ranks were to measure time.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
         let several = |key, verb: &str| {
             let reason = format!("can be {verb} by one rank only: several would draft differently");

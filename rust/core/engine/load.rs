@@ -16,11 +16,6 @@ pub struct StepCost {
 
 impl StepCost {
     /// A curve through points: tokens of a step, and its seconds, in any unit.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless there is a point, tokens rise, and seconds are above 0 and do
-    /// not fall.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
         let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0 && two[0].1 <= two[1].1;
         let is_usable = |&(tokens, seconds): &(f64, f64)| {

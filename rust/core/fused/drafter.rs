@@ -71,10 +71,6 @@ pub struct FusedDrafter {
 
 impl FusedDrafter {
     /// A drafter of these sources, which starts from these weights.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the memory is for another vocabulary than the datastore.
     pub fn new(
         datastore: Option<Arc<Datastore>>,
         memory: Option<Arc<Memory>>,
@@ -104,10 +100,6 @@ impl FusedDrafter {
     }
 
     /// The same drafter with what the target model predicts after a single token.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where a token of the other sources is not in the tables.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
         if let Some(expected) = self.vocab_size().filter(|&expected| found < expected) {
@@ -197,11 +189,6 @@ impl FusedSession {
     const MAX_LEAD: usize = 16;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the tenant's name is longer than
-    /// [`MAX_NAME`](Memory::MAX_NAME).
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
@@ -221,11 +208,6 @@ impl FusedSession {
     /// Enters the request into a group of its tenant, before its prompt is observed: samples of one
     /// prompt, turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
     /// of at least 16 tokens that its own begins with.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the name is empty, or longer than
-    /// [`MAX_NAME`](Memory::MAX_NAME).
     pub fn join(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
@@ -238,10 +220,6 @@ impl FusedSession {
 
     /// Tells the session what the caller expects the target model to write, the text that is to be
     /// edited for example: it is matched as the context is. O(tokens).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary.
     pub fn expect_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.expected.get_or_insert_default().extend(tokens);

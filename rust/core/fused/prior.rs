@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-#[cfg(doc)]
-use crate::base::error::Error;
 use crate::base::error::Result;
 use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
@@ -45,12 +43,7 @@ pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
 
 /// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
 /// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
-/// Readers that have the datastore open keep the old one.
-///
-/// # Errors
-///
-/// Those of opening a datastore, but for its prior, which may be damaged; [`Error::Locked`],
-/// [`Error::Stopped`], [`Error::Io`]. The datastore is left as it was.
+/// Readers that have the datastore open keep the old one, and where it fails, all do.
 pub fn refit(
     path: impl AsRef<Path>,
     num_tokens: u64,
@@ -67,10 +60,6 @@ pub fn refit(
 /// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
 /// added to, merged or compacted. A process that is killed before the fit is done leaves a complete
 /// datastore without a prior.
-///
-/// # Errors
-///
-/// Those of [`refit`].
 pub fn fit_missing(
     datastore: Datastore,
     num_tokens: u64,
@@ -140,10 +129,6 @@ fn fit_to_documents(
 
 /// Learns weights from documents as if a model had written them: the prior of drafters with this
 /// datastore. The documents should not be in it. Some 20 µs a token.
-///
-/// # Errors
-///
-/// [`Error::TokenOutOfRange`] where a token is not in the vocabulary.
 pub fn fit<D: AsRef<[u32]>>(
     datastore: Option<Arc<Datastore>>,
     documents: &[D],

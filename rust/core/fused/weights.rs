@@ -163,10 +163,6 @@ impl Weights {
     }
 
     /// Reads what [`to_bytes`](Self::to_bytes) wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the bytes are not that: cut, changed, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let invalid = |reason| Error::invalid("weights", reason);
         let (version, rest) = bytes
