@@ -194,7 +194,7 @@ impl LedTo {
         let sum: f32 = counts.clone().map(|(_, count)| count).sum();
         let total = f32::from(total) + 1.0;
         let matched = Matched {
-            kind: Kind::ECHO,
+            kind: Kind::Echo,
             order: confidence(largest / total),
             rank: 0,
             num_matches: total,

@@ -265,7 +265,7 @@ impl FusedSession {
             self.builder
                 .learn(weights, learned, accepted, num_verified, tokens);
             for &token in tokens {
-                for (_, source) in self.builder.sources() {
+                for source in self.builder.sources() {
                     source.learn(learned, &self.context, token);
                 }
                 self.context.extend(&[token]);
@@ -353,8 +353,8 @@ impl Session for FusedSession {
     }
 
     fn num_predictions(&self) -> usize {
-        let sources = self.builder.sources();
-        let most = sources.map(|(_, source)| source.num_predictions()).max();
+        let sources = self.builder.sources().iter();
+        let most = sources.map(|source| source.num_predictions()).max();
         most.unwrap_or(0)
     }
 

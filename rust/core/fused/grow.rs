@@ -65,7 +65,7 @@ struct Pending {
 /// One draft, and what it takes to learn from it. Its buffers are kept for the next one.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
-    sources: Vec<(Source, Box<dyn DraftSource>)>,
+    sources: Vec<Box<dyn DraftSource>>,
     tree: TokenTree,
     /// For each node of the tree: where its probability is calibrated, its path's probability before
     /// calibration, its depth, and its number among the asked nodes.
@@ -87,9 +87,9 @@ pub(crate) struct TreeBuilder {
 impl TreeBuilder {
     /// A builder that asks those sources of [`REGISTRY`] whose label is wanted.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
-        let rows = REGISTRY.iter().filter(|row| is_wanted(row.label));
+        let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
         Self {
-            sources: rows.map(|row| (row.label, (row.open)())).collect(),
+            sources: rows.map(|(label, open)| open(label)).collect(),
             tree: TokenTree::default(),
             corners: Vec::new(),
             path_probs: Vec::new(),
@@ -116,17 +116,17 @@ impl TreeBuilder {
         self.pending.clear();
         self.tail.clear();
         self.evidence.clear();
-        for (_, source) in &mut self.sources {
+        for source in &mut self.sources {
             source.clear();
         }
     }
 
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &(Source, Box<dyn DraftSource>)> {
-        self.sources.iter()
+    pub(crate) fn sources(&self) -> &[Box<dyn DraftSource>] {
+        &self.sources
     }
 
-    pub(crate) fn sources_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn DraftSource>> {
-        self.sources.iter_mut().map(|(_, source)| source)
+    pub(crate) fn sources_mut(&mut self) -> &mut [Box<dyn DraftSource>] {
+        &mut self.sources
     }
 
     /// Drafts a tree.
@@ -293,7 +293,7 @@ impl TreeBuilder {
             prob,
             min_share: min_prob / prob,
         };
-        for (_, source) in &mut self.sources {
+        for source in &mut self.sources {
             source.add_experts(inputs, &node, &mut self.evidence);
         }
         let next_tokens = inputs.datastore.map(Datastore::next_tokens);
@@ -395,7 +395,7 @@ impl TreeBuilder {
 
     /// The length in tokens of the longest match at the root, in any source.
     pub(crate) fn match_length(&self) -> usize {
-        let lengths = self.sources.iter().map(|(_, source)| source.match_length());
+        let lengths = self.sources.iter().map(|source| source.match_length());
         lengths.max().unwrap_or(0)
     }
 }

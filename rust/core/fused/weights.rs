@@ -105,22 +105,22 @@ impl Default for Weights {
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
         const OWN: [Kind; 5] = [
-            Kind::CONTEXT,
-            Kind::MEMORY,
-            Kind::EXPECTED,
-            Kind::RECYCLED,
-            Kind::GROUP,
+            Kind::Context,
+            Kind::Memory,
+            Kind::Expected,
+            Kind::Recycled,
+            Kind::Group,
         ];
         const LOOSE: [Kind; 9] = [
-            Kind::CORPUS_SKIP,
-            Kind::CONTEXT_SKIP,
-            Kind::MEMORY_SKIP,
-            Kind::EXPECTED_SKIP,
-            Kind::GROUP_SKIP,
-            Kind::CONTEXT_EDITED,
-            Kind::MEMORY_EDITED,
-            Kind::EXPECTED_EDITED,
-            Kind::GROUP_EDITED,
+            Kind::CorpusSkip,
+            Kind::ContextSkip,
+            Kind::MemorySkip,
+            Kind::ExpectedSkip,
+            Kind::GroupSkip,
+            Kind::ContextEdited,
+            Kind::MemoryEdited,
+            Kind::ExpectedEdited,
+            Kind::GroupEdited,
         ];
         /// As much as a long match: suggestions come from someone who knows the model.
         const SUGGESTED: f32 = 5.0;
@@ -133,7 +133,7 @@ impl Default for Weights {
             let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
             *weight = if LOOSE.iter().any(is_kind) {
                 -1.0
-            } else if is_kind(&Kind::SUGGESTED) {
+            } else if is_kind(&Kind::Suggested) {
                 SUGGESTED
             } else {
                 0.9 * order as f32 + own

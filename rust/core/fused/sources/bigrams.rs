@@ -16,7 +16,7 @@ impl DraftSource for Bigrams {
             return;
         };
         let matched = Matched {
-            kind: Kind::BIGRAM,
+            kind: Kind::Bigram,
             order: 1,
             rank: 0,
             num_matches: 1.0,

@@ -65,7 +65,7 @@ impl DraftSource for Corpus {
         let collect = |parent: usize, token, skipped: &mut Skipped| {
             passages.skip(&nodes[parent], token, skipped);
         };
-        let kind = (Kind::CORPUS_SKIP, 1.0);
+        let kind = (Kind::CorpusSkip, 1.0);
         self.skip_grams
             .add_expert(kind, node, reading, evidence, collect);
     }
@@ -150,7 +150,7 @@ fn add_next_tokens(
         .or_else(|| datastore.next_tokens().of(shards, token));
     if let Some(next_tokens) = next_tokens {
         let matched = Matched {
-            kind: Kind::CORPUS,
+            kind: Kind::Corpus,
             order: 1,
             rank,
             num_matches: next_tokens.num_matches,
@@ -385,7 +385,7 @@ impl Passages {
                 last = group.num_matches;
                 let rows = self.rows[group.rows.clone()].iter();
                 let matched = Matched {
-                    kind: Kind::CORPUS,
+                    kind: Kind::Corpus,
                     order: group.order,
                     rank,
                     num_matches: group.num_matches,

@@ -48,7 +48,7 @@ impl DraftSource for Recycled {
                 && slot.key == key
             {
                 let matched = Matched {
-                    kind: Kind::RECYCLED,
+                    kind: Kind::Recycled,
                     order,
                     rank,
                     num_matches: 1.0,

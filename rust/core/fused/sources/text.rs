@@ -22,31 +22,14 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// The request's own text.
-    pub(crate) fn context() -> Self {
-        let kinds = [Kind::CONTEXT, Kind::CONTEXT_SKIP, Kind::CONTEXT_EDITED];
-        Self::new(Source::Context, kinds)
-    }
-
-    /// Earlier texts of the request's tenant.
-    pub(crate) fn memory() -> Self {
-        let kinds = [Kind::MEMORY, Kind::MEMORY_SKIP, Kind::MEMORY_EDITED];
-        Self::new(Source::Memory, kinds)
-    }
-
-    /// Texts of other requests of the same group.
-    pub(crate) fn group() -> Self {
-        let kinds = [Kind::GROUP, Kind::GROUP_SKIP, Kind::GROUP_EDITED];
-        Self::new(Source::Group, kinds)
-    }
-
-    /// The output that the caller expects.
-    pub(crate) fn expected() -> Self {
-        let kinds = [Kind::EXPECTED, Kind::EXPECTED_SKIP, Kind::EXPECTED_EDITED];
-        Self::new(Source::Predicted, kinds)
-    }
-
-    fn new(label: Source, [kind, skip_kind, edited_kind]: [Kind; 3]) -> Self {
+    /// The text that users know by this name.
+    pub(crate) fn new(label: Source) -> Self {
+        let [kind, skip_kind, edited_kind] = match label {
+            Source::Memory => [Kind::Memory, Kind::MemorySkip, Kind::MemoryEdited],
+            Source::Group => [Kind::Group, Kind::GroupSkip, Kind::GroupEdited],
+            Source::Predicted => [Kind::Expected, Kind::ExpectedSkip, Kind::ExpectedEdited],
+            _ => [Kind::Context, Kind::ContextSkip, Kind::ContextEdited],
+        };
         Self {
             label,
             kind,
@@ -65,10 +48,6 @@ impl Text {
             Source::Predicted => inputs.expected,
             _ => Some(inputs.context),
         }
-    }
-
-    fn root(&self) -> Option<&Found> {
-        self.nodes.first()
     }
 }
 
@@ -111,7 +90,9 @@ impl DraftSource for Text {
     }
 
     fn match_length(&self) -> usize {
-        self.root().map_or(0, |found| self.places.longest(found))
+        self.nodes
+            .first()
+            .map_or(0, |found| self.places.longest(found))
     }
 
     fn boxed_clone(&self) -> Box<dyn DraftSource> {
