@@ -42,7 +42,6 @@ pub struct EngineCounts {
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    is_alone: bool,
     /// For requests whose earlier ones may be drafted from, and for the others.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
@@ -86,7 +85,6 @@ impl EngineDrafter {
             _ => None,
         };
         Ok(Self {
-            is_alone: engine.num_ranks <= 1,
             vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
             with_memory: drafters.0,
             without_memory: drafters.1,
@@ -228,7 +226,7 @@ impl EngineDrafter {
         if let Some(cost) = cost {
             let worth = cost.num_worth(&trees);
             for (tree, worth) in trees.iter_mut().zip(worth) {
-                *tree = tree.prefix(worth);
+                tree.truncate(worth);
             }
         }
         self.num_step_tokens = num_rows + trees.iter().map(TokenTree::len).sum::<usize>();
@@ -242,12 +240,10 @@ impl EngineDrafter {
     }
 
     /// The tree before its first token that the engine does not know.
-    fn known(&self, tree: TokenTree) -> TokenTree {
-        let mut tokens = tree.token_ids().iter();
-        match tokens.position(|&token| token >= self.vocab_size) {
-            Some(place) => tree.prefix(place),
-            None => tree,
-        }
+    fn known(&self, mut tree: TokenTree) -> TokenTree {
+        let tokens = tree.token_ids().iter();
+        tree.truncate(tokens.take_while(|&&token| token < self.vocab_size).count());
+        tree
     }
 
     fn step_cost(&self) -> Option<StepCost> {
@@ -269,7 +265,11 @@ impl EngineDrafter {
     /// Tells how long the step took that the last drafts went into, in seconds. Ignored where there are
     /// several ranks, whose clocks differ.
     pub fn observe_step_time(&mut self, seconds: f64) {
-        if self.is_alone && seconds > 0.0 && seconds.is_finite() && self.num_step_tokens > 0 {
+        if self.facts.num_ranks <= 1
+            && seconds > 0.0
+            && seconds.is_finite()
+            && self.num_step_tokens > 0
+        {
             self.times.add(self.num_step_tokens, seconds);
         }
     }

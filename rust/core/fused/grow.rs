@@ -106,7 +106,7 @@ impl TreeBuilder {
 
     /// Forgets the last draft.
     pub(crate) fn clear(&mut self) {
-        self.tree.clear();
+        self.tree.truncate(0);
         self.corners.clear();
         self.path_probs.clear();
         self.depths.clear();

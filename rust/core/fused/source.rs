@@ -58,7 +58,7 @@ pub(crate) struct NodeView<'a> {
 ///
 /// A new source implements this in a file of its own in `sources`, and becomes a row of
 /// [`REGISTRY`](crate::fused::registry::REGISTRY).
-pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
+pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     /// Adds an expert for each match of the source at a node. Every node of a draft is asked for
     /// once, parents before their children.
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
@@ -69,14 +69,10 @@ pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
     /// Keeps what the next draft may need of this one, which [`clear`](Self::clear) forgets next:
     /// the context grows by tokens of which `token` is the last one, and `node` is the number of the
     /// node before it, where the draft had it.
-    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
-        let _ = (node, token, reading);
-    }
+    fn advance(&mut self, _node: Option<usize>, _token: u32, _reading: Reading) {}
 
     /// Learns for all requests of the tenant that `token` came after `context`.
-    fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
-        let _ = (learned, context, token);
-    }
+    fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
 
     /// How many of the target model's likeliest tokens at each verified node it uses.
     fn num_predictions(&self) -> usize {
@@ -87,25 +83,32 @@ pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
     /// `tree`: `predictions` holds `k` tokens for each.
     fn observe_predictions(
         &mut self,
-        context: &[u32],
-        tree: &TokenTree,
-        predictions: &[u32],
-        k: usize,
+        _context: &[u32],
+        _tree: &TokenTree,
+        _predictions: &[u32],
+        _k: usize,
     ) {
-        let _ = (context, tree, predictions, k);
     }
 
     /// The length in tokens of the longest match at the root; 0 where nothing matched.
     fn match_length(&self) -> usize {
         0
     }
+}
 
-    /// A copy, for a draft on trial.
+/// A copy, for a draft on trial: every source that can be cloned has it.
+pub(crate) trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
+}
+
+impl<S: DraftSource + Clone + 'static> BoxedClone for S {
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
 }
 
 impl Clone for Box<dyn DraftSource> {
     fn clone(&self) -> Self {
-        (**self).boxed_clone()
+        (**self).boxed_clone() // of the source, not of the box
     }
 }

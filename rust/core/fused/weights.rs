@@ -164,37 +164,24 @@ impl Weights {
 
     /// Reads what [`to_bytes`](Self::to_bytes) wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let invalid = |reason| Error::invalid("weights", reason);
-        let (version, rest) = bytes
-            .strip_prefix(&MAGIC)
-            .and_then(<[u8]>::split_first)
-            .ok_or_else(|| invalid("are not weights: fit them again"))?;
+        let invalid = |what: &str| Error::invalid("weights", format!("{what}: fit them again"));
+        let marked = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first);
+        let (version, rest) = marked.ok_or_else(|| invalid("are not weights"))?;
         if *version != VERSION {
-            let reason = format!(
-                "are of version {version}, this version of specds reads {VERSION}: fit them again"
-            );
-            return Err(Error::invalid("weights", reason));
+            let versions = format!("version {version}, this version of specds reads {VERSION}");
+            return Err(invalid(&format!("are of {versions}")));
         }
-        let (rest, checksum) = rest
-            .split_last_chunk::<8>()
-            .ok_or_else(|| invalid("are cut: copy or fit them again"))?;
+        let (numbers, checksum) = rest.split_at(rest.len().saturating_sub(8));
         let checked = &bytes[..bytes.len() - checksum.len()];
         if xxh3_64(checked).to_le_bytes() != *checksum {
-            return Err(invalid(
-                "do not match their checksum: copy or fit them again",
-            ));
+            return Err(invalid("are cut or changed"));
         }
-        let (numbers, rest) = rest.as_chunks();
-        let numbers: Vec<f32> = numbers
-            .iter()
-            .map(|bytes| f32::from_le_bytes(*bytes))
-            .collect();
-        if !numbers.iter().all(|weight| weight.is_finite()) {
-            return Err(invalid("are not all finite: fit them again"));
-        }
+        let (numbers, rest) = numbers.as_chunks();
+        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let numbers: Vec<f32> = numbers.filter(|number| number.is_finite()).collect();
         let weights = numbers.try_into().ok().filter(|_| rest.is_empty());
-        let reason = "have another length than this version's: fit them again";
-        weights.map(Self).ok_or_else(|| invalid(reason))
+        let weights = weights.map(Self);
+        weights.ok_or_else(|| invalid("are not as many finite numbers as this version's"))
     }
 
     #[inline]

@@ -136,7 +136,7 @@ impl Texts {
     }
 
     /// The groups of the latest documents.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> + Clone {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
         latest.map(|document| document.group)
     }

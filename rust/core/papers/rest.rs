@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session, draft_after};
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::datastore::Datastore;
@@ -124,10 +124,6 @@ impl Session for RestSession {
             .shards()
             .read_samples(found, length, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
-    }
-
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

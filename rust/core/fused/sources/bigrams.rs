@@ -25,8 +25,4 @@ impl DraftSource for Bigrams {
         let known = row.filter(|&(token, _)| token < inputs.vocab_size);
         evidence.add(matched, Some(1.0), known.take(MAX_TOKENS));
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(*self)
-    }
 }

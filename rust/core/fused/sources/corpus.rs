@@ -89,10 +89,6 @@ impl DraftSource for Corpus {
             .first()
             .map_or(0, |found| self.passages.longest(found))
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }
 
 /// A datastore without one of its documents, where one is held out.

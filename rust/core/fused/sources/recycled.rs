@@ -90,10 +90,6 @@ impl DraftSource for Recycled {
             }
         }
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }
 
 impl Recycled {

@@ -43,8 +43,4 @@ impl DraftSource for Suggested {
     fn clear(&mut self) {
         self.nodes.clear();
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }

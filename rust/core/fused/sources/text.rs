@@ -94,8 +94,4 @@ impl DraftSource for Text {
             .first()
             .map_or(0, |found| self.places.longest(found))
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }

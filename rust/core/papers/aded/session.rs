@@ -102,11 +102,9 @@ impl Session for AdedSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        check_tokens(tokens, self.trigrams.trigrams().vocab_size())?;
         let mut trial = self.clone();
-        for &token in tokens {
-            trial.step(token);
-        }
+        trial.config.is_adaptive = false; // what others draft from stays as it is
+        trial.observe(tokens, None)?;
         trial.draft(DraftLimits::nodes(max_nodes))
     }
 
