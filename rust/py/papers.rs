@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use numpy::{
-    AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike2, PyArrayMethods,
-    PyUntypedArrayMethods,
-};
+use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::papers::aded::{self, AdedConfig, AdedSession, TrigramOptions};
@@ -14,7 +11,7 @@ use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::papers::rest::{RestConfig, RestSession};
 
-use crate::arrays::integers;
+use crate::arrays::{int64, integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
@@ -145,31 +142,26 @@ impl ModelTables {
     /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
-        let tokens = PyArray1::from_iter(py, self.0.bigram().iter().map(|&token| token.into()));
-        self.in_rows(tokens)
+        let tokens = self.0.bigram().iter().map(|&token| token.into());
+        shaped(py, self.shape(), tokens.collect())
     }
 
     /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram_probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        self.in_rows(PyArray1::from_slice(py, self.0.bigram_probs()))
+        shaped(py, self.shape(), self.0.bigram_probs().to_vec())
     }
 
     /// Shape `(vocab_size,)`.
     #[getter]
-    fn unigram<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        let tokens = self.0.unigram().iter().map(|&token| token.into());
-        tokens.collect::<Vec<i64>>().into_pyarray(py)
+    fn unigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.unigram().iter().copied())
     }
 }
 
 impl ModelTables {
-    fn in_rows<'py, T: numpy::Element>(
-        &self,
-        array: Bound<'py, PyArray1<T>>,
-    ) -> PyResult<Bound<'py, PyArray2<T>>> {
-        let shape = [array.len() / self.0.k(), self.0.k()];
-        array.reshape(shape)
+    fn shape(&self) -> (usize, usize) {
+        (self.0.vocab_size() as usize, self.0.k())
     }
 }
 
@@ -237,11 +229,8 @@ impl Trigrams {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Trigrams(order={}, {} entries)",
-            self.order(),
-            self.__len__()
-        )
+        let (order, length) = (self.order(), self.__len__());
+        format!("Trigrams(order={order}, {length} entries)")
     }
 }
 
