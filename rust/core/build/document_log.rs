@@ -28,20 +28,14 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    fn path(folder: &Path) -> PathBuf {
-        folder.join("text.json")
-    }
+    const FILE_NAME: &str = "text.json";
 
     /// The last checkpoint of the text in `folder`, if there is one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
-        let read: Option<Self> = read_note(&Self::path(folder));
+        let read: Option<Self> = read_note(&folder.join(Self::FILE_NAME));
         read.filter(|read| {
             read.num_documents <= read.num_tokens && read.num_tokens <= MAX_SHARD_TOKENS
         })
-    }
-
-    fn write(self, folder: &Path) -> Result<()> {
-        write_note(&Self::path(folder), &self)
     }
 }
 
@@ -119,7 +113,7 @@ impl DocumentLog {
         }
         self.tokens.sync()?;
         self.documents.sync()?;
-        self.written.write(&self.folder)?;
+        write_note(&self.folder.join(Checkpoint::FILE_NAME), &self.written)?;
         self.synced = self.written;
         Ok(())
     }

@@ -7,8 +7,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_128;
-
 use crate::base::error::Result;
 use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
@@ -19,7 +17,7 @@ use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
-use crate::storage::manifest::{Manifest, PriorEntry};
+use crate::storage::manifest::{Manifest, PriorEntry, id_of};
 
 /// A prior is fitted to at most one token in this many: a small datastore is soon done.
 const SHARE: u64 = 16;
@@ -92,7 +90,7 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
     let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
-        id: format!("{:032x}", xxh3_128(&bytes)),
+        id: id_of(&bytes),
         num_tokens,
         num_bytes: bytes.len() as u64,
     };

@@ -1,7 +1,7 @@
 //! Which files make up a datastore, and what was it built from?
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,12 @@ impl ShardEntry {
     }
 }
 
-/// Whether this is an xxh3-128 in hexadecimal.
+/// An xxh3-128 in hexadecimal.
+pub(crate) fn id_of(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
+}
+
+/// Whether this is one.
 fn is_id(text: &str) -> bool {
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 32 && text.bytes().all(is_digit)
@@ -111,7 +116,7 @@ impl PriorEntry {
         let path = folder.join(self.file_name());
         let bytes = read_up_to(&path, self.num_bytes)?;
         section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
-        if format!("{:032x}", xxh3_128(&bytes)) != self.id {
+        if id_of(&bytes) != self.id {
             return Err(Error::Checksum(path));
         }
         Ok(bytes)
@@ -150,9 +155,8 @@ impl Manifest {
         if text != manifest.clone().seal().as_bytes() {
             return Err(Error::Checksum(path));
         }
-        manifest
-            .check()
-            .map_err(|reason| Error::corrupt(&path, reason))?;
+        let checked = manifest.check();
+        checked.map_err(|reason| Error::corrupt(&path, reason))?;
         Ok(manifest)
     }
 
@@ -185,7 +189,7 @@ impl Manifest {
     /// Sets what follows from the shards, and gives the text of the file.
     pub(crate) fn seal(&mut self) -> String {
         self.build_id.clear();
-        self.build_id = format!("{:032x}", xxh3_128(self.to_json().as_bytes()));
+        self.build_id = id_of(self.to_json().as_bytes());
         self.to_json()
     }
 
@@ -238,19 +242,16 @@ impl ShardManifest {
     pub(crate) fn read(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let path = folder.join(SHARD_FILE_NAME);
         let text = read_up_to(&path, MAX_NOTE_BYTES)?;
-        if format!("{:032x}", xxh3_128(&text)) != entry.id {
+        if id_of(&text) != entry.id {
             return Err(Error::Checksum(path));
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         section::check_version(&path, shard.format_version.into())?;
-        shard
-            .check()
-            .map_err(|reason| Error::corrupt(&path, reason))?;
-        let is_of = |manifest: &Manifest| {
-            (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
-        };
-        if !is_of(manifest) || shard.entry() != *entry {
+        let checked = shard.check();
+        checked.map_err(|reason| Error::corrupt(&path, reason))?;
+        let expected = (manifest.vocab_size, manifest.separator, entry);
+        if (shard.vocab_size, shard.separator, &shard.entry()) != expected {
             return Err(Error::corrupt(&path, "it is not what the manifest says"));
         }
         Ok(shard)
@@ -293,7 +294,7 @@ impl ShardManifest {
         let text = to_json(self);
         let lengths = Kind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
         ShardEntry {
-            id: format!("{:032x}", xxh3_128(text.as_bytes())),
+            id: id_of(text.as_bytes()),
             num_tokens: self.num_tokens,
             num_documents: self.num_documents,
             num_bytes: lengths.iter().sum::<u64>() + text.len() as u64,
@@ -374,12 +375,12 @@ fn read_text(folder: &Path) -> Result<Vec<u8>> {
     let path = folder.join(FILE_NAME);
     let none = || Error::NotADatastore(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
-    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match &error {
-        Error::Io { source, .. } => match source.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => none(),
-            _ => error,
-        },
-        _ => error,
+    let is_none = |source: &io::Error| {
+        [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&source.kind())
+    };
+    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match error {
+        Error::Io { source, .. } if is_none(&source) => none(),
+        error => error,
     })?;
     let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| none())?;
     if preamble.format != FORMAT {
