@@ -13,7 +13,7 @@ use crate::fused::evidence::{Evidence, MAX_DEPTH, NodePrediction};
 use crate::fused::learned::Learned;
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
-use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 
@@ -66,6 +66,9 @@ struct Pending {
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
     sources: Vec<Box<dyn DraftSource>>,
+    /// What each source skipped before the root, and, while it is asked, before a node.
+    of_root: Vec<Skipped>,
+    of_node: Skipped,
     tree: TokenTree,
     /// For each node of the tree: where its probability is calibrated, its path's probability before
     /// calibration, its depth, and its number among the asked nodes.
@@ -88,8 +91,11 @@ impl TreeBuilder {
     /// A builder that asks those sources of [`REGISTRY`] whose label is wanted.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
         let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
+        let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
         Self {
-            sources: rows.map(|(label, open)| open(label)).collect(),
+            of_root: vec![Skipped::default(); sources.len()],
+            of_node: Skipped::default(),
+            sources,
             tree: TokenTree::default(),
             corners: Vec::new(),
             path_probs: Vec::new(),
@@ -293,8 +299,22 @@ impl TreeBuilder {
             prob,
             min_share: min_prob / prob,
         };
-        for source in &mut self.sources {
+        for (source, of_root) in self.sources.iter_mut().zip(&self.of_root) {
             source.add_experts(inputs, &node, &mut self.evidence);
+            let skipped = match (parent, node.path.last()) {
+                (Some(parent), Some(&token)) if prob >= inputs.reading.full_from => {
+                    self.of_node.clear();
+                    source.skip(parent, token, inputs.reading, &mut self.of_node);
+                    &self.of_node
+                }
+                (None, _) => of_root,
+                _ => continue,
+            };
+            if !skipped.tokens.is_empty()
+                && let Some((kind, decay)) = source.skip_grams(inputs)
+            {
+                skipped.add_expert(kind, decay, &mut self.evidence);
+            }
         }
         let next_tokens = inputs.datastore.map(Datastore::next_tokens);
         let reading = inputs.reading;
@@ -382,12 +402,15 @@ impl TreeBuilder {
         }
     }
 
-    /// Prepares the sources for the draft after `tokens`.
+    /// Keeps what the draft after `tokens` needs of this one.
     pub(crate) fn advance(&mut self, reading: Reading, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
-            let node = accepted.asked.get(before.len()).copied();
-            for source in self.sources_mut() {
-                source.advance(node, token, reading);
+            let node = accepted.asked.get(before.len());
+            for (source, of_root) in self.sources.iter().zip(&mut self.of_root) {
+                of_root.clear();
+                if let Some(&node) = node {
+                    source.skip(node, token, reading, of_root);
+                }
             }
         }
         self.clear();

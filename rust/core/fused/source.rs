@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::Evidence;
+use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::learned::{Known, Learned};
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
@@ -63,13 +63,17 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     /// once, parents before their children.
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
 
+    /// The kind of its skip-grams, and how much less each of their tokens counts than the one before;
+    /// `None` where it has none.
+    fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        None
+    }
+
+    /// Collects what followed the matches of a node after any other token than `token`.
+    fn skip(&self, _node: usize, _token: u32, _reading: Reading, _skipped: &mut Skipped) {}
+
     /// Forgets the nodes of the last draft.
     fn clear(&mut self) {}
-
-    /// Keeps what the next draft may need of this one, which [`clear`](Self::clear) forgets next:
-    /// the context grows by tokens of which `token` is the last one, and `node` is the number of the
-    /// node before it, where the draft had it.
-    fn advance(&mut self, _node: Option<usize>, _token: u32, _reading: Reading) {}
 
     /// Learns for all requests of the tenant that `token` came after `context`.
     fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
@@ -110,5 +114,44 @@ impl<S: DraftSource + Clone + 'static> BoxedClone for S {
 impl Clone for Box<dyn DraftSource> {
     fn clone(&self) -> Self {
         (**self).boxed_clone() // of the source, not of the box
+    }
+}
+
+/// A skip-gram: the tokens two places after a node's matches, wherever the token in between is another one.
+///
+/// A name or a number that changes ends every match, yet what comes after it is often what came after the
+/// old one. So a source that knows the matches of a node's parent has one more expert, for no search.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Skipped {
+    /// The length of the longest match before the skipped token.
+    order: usize,
+    /// The tokens after it, those that count most first.
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl Skipped {
+    pub(crate) fn clear(&mut self) {
+        self.order = 0;
+        self.tokens.clear();
+    }
+
+    /// Adds a token that follows the skipped one after a match of `order` tokens.
+    pub(crate) fn add(&mut self, order: usize, token: u32) {
+        if token != END {
+            self.order = self.order.max(order);
+            self.tokens.push(token);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "there are few tokens")]
+    pub(crate) fn add_expert(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
+        let matched = Matched {
+            kind,
+            order: self.order,
+            rank: 0,
+            num_matches: self.tokens.len() as f32,
+        };
+        let counts = std::iter::successors(Some(1.0), |count| Some(count * decay));
+        evidence.add(matched, None, self.tokens.iter().copied().zip(counts));
     }
 }

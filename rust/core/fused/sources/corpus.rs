@@ -5,8 +5,7 @@ use std::ops::Range;
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
@@ -40,7 +39,6 @@ pub(crate) struct Corpus {
     passages: Passages,
     /// The groups of each node.
     nodes: Vec<Found>,
-    skip_grams: SkipGrams,
 }
 
 impl DraftSource for Corpus {
@@ -61,27 +59,19 @@ impl DraftSource for Corpus {
             add_next_tokens(corpus, token, rank, node.min_share, evidence);
         }
         self.nodes.push(found);
-        let (passages, nodes) = (&self.passages, &self.nodes);
-        let collect = |parent: usize, token, skipped: &mut Skipped| {
-            passages.skip(&nodes[parent], token, skipped);
-        };
-        let kind = (Kind::CorpusSkip, 1.0);
-        self.skip_grams
-            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        inputs.datastore.map(|_| (Kind::CorpusSkip, 1.0))
+    }
+
+    fn skip(&self, node: usize, token: u32, _reading: Reading, skipped: &mut Skipped) {
+        self.passages.skip(&self.nodes[node], token, skipped);
     }
 
     fn clear(&mut self) {
         self.passages.clear();
         self.nodes.clear();
-    }
-
-    fn advance(&mut self, node: Option<usize>, token: u32, _reading: Reading) {
-        let (passages, nodes) = (&self.passages, &self.nodes);
-        self.skip_grams.advance(node, |node, skipped| {
-            if let Some(found) = nodes.get(node) {
-                passages.skip(found, token, skipped);
-            }
-        });
     }
 
     fn match_length(&self) -> usize {

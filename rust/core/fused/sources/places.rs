@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::sources::skip_gram::Skipped;
+use crate::fused::source::Skipped;
 use crate::memory::history::History;
 
 /// A search counts at most this many matching tokens.

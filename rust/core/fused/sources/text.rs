@@ -3,9 +3,8 @@
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{Evidence, Kind};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
-use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
 
 /// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
@@ -18,7 +17,6 @@ pub(crate) struct Text {
     places: Places,
     /// The places of each node.
     nodes: Vec<Found>,
-    skip_grams: SkipGrams,
 }
 
 impl Text {
@@ -37,7 +35,6 @@ impl Text {
             edited_kind,
             places: Places::default(),
             nodes: Vec::new(),
-            skip_grams: SkipGrams::default(),
         }
     }
 
@@ -66,27 +63,20 @@ impl DraftSource for Text {
             self.places.add_edited(&found, self.edited_kind, evidence);
         }
         self.nodes.push(found);
-        let (places, nodes) = (&self.places, &self.nodes);
-        let collect = |parent: usize, token, skipped: &mut Skipped| {
-            places.skip(&nodes[parent], token, reading.skipped_places, skipped);
-        };
-        let kind = (self.skip_kind, DECAY);
-        self.skip_grams
-            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        self.of(inputs).map(|_| (self.skip_kind, DECAY))
+    }
+
+    fn skip(&self, node: usize, token: u32, reading: Reading, skipped: &mut Skipped) {
+        let (found, most) = (&self.nodes[node], reading.skipped_places);
+        self.places.skip(found, token, most, skipped);
     }
 
     fn clear(&mut self) {
         self.places.clear();
         self.nodes.clear();
-    }
-
-    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
-        let (places, nodes) = (&self.places, &self.nodes);
-        self.skip_grams.advance(node, |node, skipped| {
-            if let Some(found) = nodes.get(node) {
-                places.skip(found, token, reading.skipped_places, skipped);
-            }
-        });
     }
 
     fn match_length(&self) -> usize {
