@@ -49,8 +49,6 @@
 //! # }
 //! ```
 
-#![warn(missing_docs)]
-
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");
 

@@ -25,7 +25,6 @@ pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Res
     check_within(name, value, 1..=limit)
 }
 
-/// Whether a number lies in a range.
 pub(crate) fn check_within<T: PartialOrd + Display + Copy>(
     name: &'static str,
     value: T,

@@ -161,7 +161,6 @@ impl DatastoreBuilder {
         self.staging.leave(manifest)
     }
 
-    /// The most tokens that a shard of this build has.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }

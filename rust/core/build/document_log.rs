@@ -118,7 +118,6 @@ impl DocumentLog {
         Ok(())
     }
 
-    /// Ends the text.
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;

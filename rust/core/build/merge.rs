@@ -72,12 +72,9 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// How [`compact`] rebuilds a datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactOptions {
-    /// As in [`DatastoreOptions`].
     pub max_shard_tokens: u64,
-    /// As in [`DatastoreOptions`].
     pub max_memory: u64,
     /// Whether documents that occur several times are kept once, or as often.
     pub drop_duplicates: bool,

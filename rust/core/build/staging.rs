@@ -93,17 +93,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Where the datastore will be.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Where shard `index` is written.
     pub(crate) fn workplace(&self, index: usize) -> PathBuf {
         self.folder.join(format!("{index:05}"))
     }
 
-    /// The folder itself.
     pub(crate) fn path(&self) -> &Path {
         &self.folder
     }

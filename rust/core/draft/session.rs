@@ -7,7 +7,6 @@ use crate::draft::token_tree::TokenTree;
 /// How large a draft may be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLimits {
-    /// The most nodes.
     pub max_nodes: usize,
     /// The least probability of a node: a less likely one is not worth its verification.
     pub min_gain: f32,
@@ -105,7 +104,6 @@ pub trait Session: BoxedClone + Send {
 
 /// A copy, for a draft on trial: every session that can be cloned has it.
 pub trait BoxedClone {
-    /// Copies the session.
     fn boxed_clone(&self) -> Box<dyn Session>;
 }
 

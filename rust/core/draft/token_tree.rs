@@ -122,17 +122,14 @@ impl TokenTree {
         self.sources.push(source);
     }
 
-    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.token_ids.len()
     }
 
-    /// Whether nothing is drafted.
     pub fn is_empty(&self) -> bool {
         self.token_ids.is_empty()
     }
 
-    /// The token of each node.
     pub fn token_ids(&self) -> &[u32] {
         &self.token_ids
     }

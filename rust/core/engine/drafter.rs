@@ -21,7 +21,6 @@ use crate::memory::store::MemoryOptions;
 pub struct EngineCounts {
     /// Drafts with at least one node that the engine went on from.
     pub num_drafts: u64,
-    /// Their nodes.
     pub num_draft_tokens: u64,
     /// Of these, those that the target model accepted.
     pub num_accepted_tokens: u64,
@@ -100,7 +99,6 @@ impl EngineDrafter {
         })
     }
 
-    /// What the operator configured.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -113,12 +111,10 @@ impl EngineDrafter {
         self.warnings.iter().cloned().chain(failure).collect()
     }
 
-    /// What came of all drafts so far.
     pub fn counts(&self) -> EngineCounts {
         self.counts
     }
 
-    /// The rows of the last sync.
     pub fn num_rows(&self) -> usize {
         self.requests.rows.len()
     }
@@ -303,7 +299,6 @@ impl EngineDrafter {
         finish(self.requests.take(is_named));
     }
 
-    /// Ends all requests.
     pub fn end_all(&mut self) {
         finish(self.requests.take(|_| true));
     }

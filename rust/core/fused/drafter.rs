@@ -36,7 +36,6 @@ pub struct FusedConfig {
     pub recycled: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
-    /// How much of the sources a draft reads.
     pub effort: Effort,
 }
 
@@ -249,7 +248,6 @@ impl FusedSession {
         self.builder.accepted(tokens).nodes.len()
     }
 
-    /// Credits the sources of what was accepted.
     fn credit(&self, accepted: &Accepted, num_verified: usize) {
         for source in self.builder.sources_of(accepted, num_verified) {
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);

@@ -135,7 +135,6 @@ impl TreeBuilder {
         &mut self.sources
     }
 
-    /// Drafts a tree.
     pub(crate) fn grow(
         &mut self,
         inputs: &Inputs<'_>,

@@ -19,7 +19,6 @@ pub(crate) struct ShardText {
     pub(crate) documents: Section,
 }
 
-/// What a build is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Reading the documents of shards that are rebuilt: counted in tokens.
@@ -35,7 +34,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Its name in a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

@@ -48,7 +48,6 @@ pub struct NGrammysConfig {
     pub w: usize,
     /// The number of tokens at the end of the context that are looked for earlier in it.
     pub q: usize,
-    /// What the rows come from.
     pub strategy: Strategy,
 }
 

@@ -47,7 +47,6 @@ pub struct PromptLookupSession {
 }
 
 impl PromptLookupSession {
-    /// Starts a request with an empty context.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {

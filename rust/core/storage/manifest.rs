@@ -38,7 +38,6 @@ pub struct Manifest {
     pub separator: u32,
     /// All tokens, separators included.
     pub num_tokens: u64,
-    /// All documents.
     pub num_documents: u64,
     /// The name of the tokenizer, as the builder was told.
     pub tokenizer_name: String,
@@ -65,7 +64,6 @@ pub struct ShardEntry {
     pub id: String,
     /// Its tokens, separators included.
     pub num_tokens: u64,
-    /// Its documents.
     pub num_documents: u64,
     /// The length of all its files.
     pub num_bytes: u64,
@@ -102,7 +100,6 @@ pub struct PriorEntry {
     pub id: String,
     /// The tokens that it was fitted to.
     pub num_tokens: u64,
-    /// The length of its file.
     pub num_bytes: u64,
 }
 
@@ -136,7 +133,6 @@ const MAX_PRIOR_BYTES: u64 = 1 << 28;
 /// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
-/// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
     format!("{FOLDER_PREFIX}{id}")
 }
@@ -170,7 +166,6 @@ impl Manifest {
         (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
     }
 
-    /// Lists more shards.
     pub(crate) fn extend(&mut self, shards: impl IntoIterator<Item = ShardEntry>) {
         for shard in shards {
             self.num_tokens += shard.num_tokens;
@@ -179,7 +174,6 @@ impl Manifest {
         }
     }
 
-    /// The length of all files of the datastore.
     pub(crate) fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.num_bytes);
         let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
@@ -220,17 +214,12 @@ pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
 /// What `shard.json` says: the files of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardManifest {
-    /// What the file is: always `specds shard`.
     pub format: String,
     /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
-    /// Tokens are below this.
     pub vocab_size: u32,
-    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// All tokens, separators included.
     pub num_tokens: u64,
-    /// All documents.
     pub num_documents: u64,
     /// The xxh3-64 of the sections: the tokens themselves, the suffix array, the number of suffixes below
     /// each first token, the first tokens of every 256th suffix, and the ends of the documents.

@@ -26,7 +26,6 @@ pub(crate) const TAIL_LEN: usize = 8;
 /// every 64th).
 pub(crate) const KEY_STRIDE: usize = 256;
 
-/// The number of tokens in a key.
 pub(crate) const KEY_LEN: usize = 4;
 
 /// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
@@ -35,7 +34,6 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     u16::try_from(bits.max(1)).expect("64 bits at most")
 }
 
-/// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tokens,
@@ -90,7 +88,6 @@ pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()>
     })
 }
 
-/// A mapped section file.
 #[derive(Debug)]
 pub(crate) struct Section {
     path: PathBuf,
@@ -191,7 +188,6 @@ fn map(path: &Path) -> Result<Mmap> {
     files::map(&files::open(path)?).map_err(Error::io(path))
 }
 
-/// Writes one section file.
 #[derive(Debug)]
 pub(crate) struct SectionWriter {
     path: PathBuf,

@@ -29,7 +29,6 @@ pub struct AdedSession {
 }
 
 impl AdedSession {
-    /// Starts a request with an empty context.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -47,7 +46,6 @@ impl AdedSession {
         self.trigrams.trigrams().options().order - 1
     }
 
-    /// Takes a token into the context.
     fn step(&mut self, token: u32) {
         let trigrams = self.trigrams.trigrams();
         self.num_tokens = if token == trigrams.separator() {

@@ -121,12 +121,10 @@ impl Trigrams {
         }
     }
 
-    /// What is counted, and what of it is kept.
     pub fn options(&self) -> TrigramOptions {
         self.options
     }
 
-    /// Tokens are below this.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
@@ -136,7 +134,6 @@ impl Trigrams {
         self.separator
     }
 
-    /// The n-grams that it keeps.
     pub fn num_entries(&self) -> usize {
         self.words.len()
     }
