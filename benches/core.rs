@@ -224,7 +224,6 @@ fn check_answers() {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn print_sizes() {
     let num_tokens = CORPUS.num_tokens() as f64;
     let seconds = BUILT.elapsed.as_secs_f64();
@@ -252,7 +251,6 @@ fn print_replays() {
 }
 
 /// Each time is the best of five passes: others use the machine too.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn print_replay(datastore: &Arc<Datastore>) {
     let (mut times, trees) = replay(datastore);
     for _ in 0..4 {

@@ -18,7 +18,6 @@ fn count() -> Trigrams {
 }
 
 /// Every word after some pairs has the probability that a scan gives it.
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
 pub(crate) fn check_answers() {
     for context in contexts().into_iter().step_by(97).take(12) {
         let [.., first, second] = *context else {

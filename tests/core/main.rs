@@ -105,6 +105,7 @@ fn refusal<T: Debug>(result: Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as builds ask for it")]
 fn silent(_stage: Stage, _done: u64, _total: u64) -> specds::Result<()> {
     Ok(())
 }

@@ -164,7 +164,6 @@ fn order_level(order: usize) -> usize {
 }
 
 /// Whether one token followed, few for the number of matches, or many.
-#[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
 fn spread(expert: &Expert) -> usize {
     match expert.counts.len() {
         1 => 0,
@@ -340,7 +339,6 @@ struct Opinion {
 }
 
 impl Opinion {
-    #[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
     fn of(expert: &Expert) -> Self {
         let smoothing = 0.3 * expert.counts.len() as f32;
         let scale = 1.0 / (expert.total + smoothing);

@@ -143,7 +143,6 @@ impl Skipped {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "there are few tokens")]
     pub(crate) fn add_expert(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
         let matched = Matched {
             kind,

@@ -102,7 +102,6 @@ pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
     /// text more than a corpus; what leaves out a token counts least.
-    #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
         const OWN: [Kind; 5] = [
             Kind::Context,

@@ -148,7 +148,7 @@ impl NGrammysSession {
         // Matches come latest first, and the sort is stable.
         rows.sort_by_key(|row| Reverse(counts[row]));
         rows.truncate(k);
-        let share = |row| ratio(counts[row], num_matches);
+        let share = |row| counts[row] as f64 / num_matches as f64;
         rows.into_iter().map(|row| (row, share(row))).collect()
     }
 }
@@ -284,9 +284,4 @@ impl Rows {
         }
         tree
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "as precise as a share is")]
-fn ratio(part: usize, whole: usize) -> f64 {
-    part as f64 / whole as f64
 }

@@ -149,7 +149,6 @@ const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
 impl Frontier {
     /// The tree of the `max_nodes` most frequent beginnings of continuations that stand together where
     /// they begin alike. A node's probability is its share of them.
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
     fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
         let num_rows = samples.rows.len();
         let mut tree = TokenTree::with_capacity(max_nodes.min(samples.tokens.len()));

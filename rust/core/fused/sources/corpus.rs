@@ -207,7 +207,6 @@ impl Passages {
     ///
     /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer
     /// matches need no search: they are the passages of that one whose preceding tokens agree too.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn look_up(&mut self, corpus: View<'_>, tail: &[u32], reading: Reading) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
@@ -249,7 +248,6 @@ impl Passages {
     }
 
     /// Reads all passages of a match, and adds the groups of the longest matches among them.
-    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
     fn read_complete(&mut self, corpus: View<'_>, tail: &[u32], index: usize, reading: Reading) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
@@ -276,7 +274,6 @@ impl Passages {
     }
 
     /// Reads passages of a match, unless all but those of a longer match, `num_longer`, are held out.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn read(&mut self, corpus: View<'_>, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
         let count = corpus.sample(found, max_passages, &[], &mut self.samples) as f32;
@@ -315,7 +312,6 @@ impl Passages {
     }
 
     /// The groups of those passages of a parent that continue with `token`.
-    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
     fn follow(&mut self, parent: &Found, token: u32) -> Found {
         let first = self.groups.len();
         for group in parent.clone() {
@@ -341,7 +337,6 @@ impl Passages {
     }
 
     /// Searches for the last tokens of a likely node, where its parent's passages say too little of it.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn requery(&mut self, corpus: View<'_>, tail: &[u32], found: &Found) -> Found {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {

@@ -68,7 +68,6 @@ impl Trigrams {
 /// The words after a prefix with their probabilities, given how often each follows it.
 #[expect(
     clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
     reason = "as precise as a probability is"
 )]
 fn words(counts: &mut Vec<(u32, u64)>) -> Vec<Word> {
