@@ -19,12 +19,7 @@ use crate::error::py_err;
 
 /// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
 ///
-/// Args:
-///     datastore: What to draft from.
-///     max_match: The longest suffix of the context that is looked up.
-///     min_match: A shorter one counts as no match.
-///     continuation: Tokens of a continuation.
-///     max_samples: The most continuations of a draft.
+/// `specds.drafters.RestConfig` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (
     datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
@@ -48,12 +43,7 @@ pub(crate) fn rest_session(
 
 /// Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
 ///
-/// Args:
-///     tables: The target model's; needed for all strategies but ``context``.
-///     k: Rows of a draft.
-///     w: Tokens of a row.
-///     q: Tokens at the end of the context that are looked for earlier in it.
-///     strategy: ``mixed``, ``context``, ``bigram``, ``extended-bigram`` or ``unigram``.
+/// `specds.drafters.NGrammysConfig` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
 pub(crate) fn n_grammys_session(
@@ -71,9 +61,7 @@ pub(crate) fn n_grammys_session(
 
 /// Starts a request that is drafted for by prompt lookup (Saxena 2023).
 ///
-/// Args:
-///     max_match: The longest suffix of the context that is looked for earlier in it.
-///     num_tokens: Tokens of a draft.
+/// `specds.drafters.PromptLookupDrafter` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
 pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {

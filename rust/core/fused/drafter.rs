@@ -248,12 +248,6 @@ impl FusedSession {
         self.builder.accepted(tokens).nodes.len()
     }
 
-    fn credit(&self, accepted: &Accepted, num_verified: usize) {
-        for source in self.builder.sources_of(accepted, num_verified) {
-            self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Learns from what the target model wrote after the context, and appends it.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter {
@@ -298,7 +292,14 @@ impl Session for FusedSession {
         if self.prompt_length.is_none() && self.drafter.has_texts {
             self.group.begin(&self.tenant.read(), tokens);
         }
-        self.credit(&accepted, num_verified);
+        let verified = accepted
+            .nodes
+            .iter()
+            .take_while(|&&node| node < num_verified);
+        for &node in verified {
+            let source = self.builder.tree().sources()[node];
+            self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
+        }
         if self.drafter.config.learns && self.prompt_length.is_some() {
             self.learn(&accepted, num_verified, tokens);
         } else {

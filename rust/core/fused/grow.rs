@@ -127,6 +127,10 @@ impl TreeBuilder {
         }
     }
 
+    pub(crate) fn tree(&self) -> &TokenTree {
+        &self.tree
+    }
+
     pub(crate) fn sources(&self) -> &[Box<dyn DraftSource>] {
         &self.sources
     }
@@ -361,19 +365,6 @@ impl TreeBuilder {
             index = i32::try_from(child).unwrap_or(i32::MAX);
         }
         accepted
-    }
-
-    /// The sources of the accepted nodes, as far as they were verified.
-    pub(crate) fn sources_of<'a>(
-        &'a self,
-        accepted: &'a Accepted,
-        num_verified: usize,
-    ) -> impl Iterator<Item = Source> + 'a {
-        let verified = accepted
-            .nodes
-            .iter()
-            .take_while(move |&&node| node < num_verified);
-        verified.map(|&node| self.tree.sources()[node])
     }
 
     /// Learns from the tokens that came, where the first `num_verified` nodes were verified.
