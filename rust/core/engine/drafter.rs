@@ -12,6 +12,7 @@ use crate::engine::load::{StepCost, StepTimes};
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use crate::fused::prior::prior_of;
+use crate::fused::sources::recycled::NUM_KEPT;
 use crate::lookup::datastore::Datastore;
 use crate::memory::sharing::Sharing;
 use crate::memory::store::MemoryOptions;
@@ -272,11 +273,7 @@ impl EngineDrafter {
 
     /// How many of the target model's likeliest tokens after each node are used; 0 for none.
     pub fn num_predictions(&self) -> usize {
-        if self.config.recycled {
-            NUM_PREDICTIONS
-        } else {
-            0
-        }
+        if self.config.recycled { NUM_KEPT } else { 0 }
     }
 
     /// Takes the target model's likeliest tokens where it verified the last drafts: `k` for each of
@@ -306,9 +303,6 @@ impl EngineDrafter {
 
 /// The draft of a row that is not served.
 static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
-
-/// As many as the recycled predictions of a fused drafter keep.
-const NUM_PREDICTIONS: usize = 8;
 
 fn finish(ended: Vec<Request>) {
     for mut request in ended {

@@ -173,9 +173,10 @@ pub struct FusedSession {
     group: Group,
     expected: Option<History>,
     suggestion: Option<Suggestion>,
-    holdout: Option<Holdout>,
+    /// A document that drafts must not see.
+    pub(crate) holdout: Option<Holdout>,
     counts: TokenCounts,
-    reading: Reading,
+    pub(crate) reading: Reading,
     builder: TreeBuilder,
 }
 
@@ -224,18 +225,6 @@ impl FusedSession {
         self.expected.get_or_insert_default().extend(tokens);
         self.builder.clear();
         Ok(())
-    }
-
-    /// Drafts as if a document were not in the datastore.
-    pub(crate) fn without(mut self, holdout: Holdout) -> Self {
-        self.holdout = Some(holdout);
-        self
-    }
-
-    /// Finds matches beyond an edit, whatever the effort.
-    pub(crate) fn finding_edits(mut self) -> Self {
-        self.reading.finds_edits = true;
-        self
     }
 
     /// The tokens so far; at most [`History::MAX_LENGTH`].

@@ -159,10 +159,9 @@ fn learn_from(
     const MAX_NODES: usize = 32;
     const PROMPT: usize = 16;
     let drafter = Arc::new(drafter);
-    let mut session = FusedSession::new(Arc::clone(&drafter), "")?.finding_edits();
-    if let Some(hidden) = hidden {
-        session = session.without(hidden);
-    }
+    let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
+    session.reading.finds_edits = true; // for the drafters of normal effort
+    session.holdout = hidden;
     let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
     session.observe(prompt, None)?;
     while !rest.is_empty() {

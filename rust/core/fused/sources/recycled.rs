@@ -5,7 +5,7 @@ use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 
 /// How many predictions are kept of each node.
-const NUM_KEPT: usize = 8;
+pub(crate) const NUM_KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
 
