@@ -178,8 +178,8 @@ impl Iterator for Documents {
     type Item = Result<Vec<u32>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (ends, _) = self.ends.payload().as_chunks();
-        let end = usize::try_from(u64::from_le_bytes(*ends.get(self.next)?)).ok();
+        let end = *self.ends.numbers::<u64>().get(self.next)?;
+        let end = usize::try_from(end).ok();
         let is_later = |end: &usize| (self.start + 1..=self.tokens.len()).contains(end);
         let Some(end) = end.filter(is_later) else {
             self.next = usize::MAX;

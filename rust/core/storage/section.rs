@@ -9,6 +9,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use bytemuck::AnyBitPattern;
 use memmap2::Mmap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -129,6 +130,11 @@ impl Section {
 
     pub(crate) fn payload(&self) -> &[u8] {
         &self.map[..self.num_bytes]
+    }
+
+    /// The payload as numbers: they are little-endian in memory too, and a payload begins at a page.
+    pub(crate) fn numbers<T: AnyBitPattern>(&self) -> &[T] {
+        bytemuck::try_cast_slice(self.payload()).unwrap_or_default()
     }
 
     /// The payload and the eight zero bytes after it.
