@@ -61,14 +61,23 @@ impl History {
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
         let tokens = &tokens[..tokens.len().min(room)];
-        reserve(&mut self.tokens, tokens.len());
-        reserve(&mut self.of_tokens.before, tokens.len());
-        reserve(&mut self.of_pairs.before, tokens.len());
+        self.reserve(tokens.len());
         for block in tokens.chunks(BLOCK) {
             self.prefetch(block);
             for &token in block {
                 self.push(token);
             }
+        }
+    }
+
+    /// Makes room for more tokens.
+    pub(crate) fn reserve(&mut self, num_tokens: usize) {
+        for places in [
+            &mut self.tokens,
+            &mut self.of_tokens.before,
+            &mut self.of_pairs.before,
+        ] {
+            reserve(places, num_tokens);
         }
     }
 
