@@ -1,7 +1,6 @@
 //! The builder: what it takes, what it refuses, and what it leaves behind.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use specds::Error;
@@ -58,9 +57,9 @@ fn a_build_stopped_at_any_point_leaves_the_old_datastore() {
         let finished = builder.finish(&mut |_, _, _| {
             calls += 1;
             if calls > last {
-                ControlFlow::Break(())
+                Err(specds::Error::Stopped)
             } else {
-                ControlFlow::Continue(())
+                Ok(())
             }
         });
         let Err(error) = finished else { break };
@@ -81,7 +80,7 @@ fn progress_rises_to_the_total_in_every_stage() {
     let mut heard = Vec::new();
     let mut progress = |stage, done, total| {
         heard.push((stage, done, total));
-        ControlFlow::Continue(())
+        Ok(())
     };
     builder.finish(&mut progress).unwrap();
     for (stage, total) in [(Stage::Sort, 16), (Stage::Write, 16), (Stage::Sync, 4)] {

@@ -1,7 +1,6 @@
 //! Joining datastores, and rebuilding their shards.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::collection::vec;
@@ -54,7 +53,7 @@ fn readers_of_the_old_shards_go_on_while_and_after_they_are_compacted() {
     let mut report = |_, _, _| {
         num_reports += 1;
         assert_eq!(asked(&Datastore::open(&path).unwrap()), [(2, 2), (3, 1)]);
-        ControlFlow::Continue(())
+        Ok(())
     };
     let new = compact(&path, few(MAX_SHARD_TOKENS, false), &mut report).unwrap();
     assert!(num_reports > 2);
@@ -125,7 +124,9 @@ fn a_stopped_compaction_leaves_the_old_shards_and_is_taken_up() {
     let path = folder.path().join("d");
     build(&path, small(3), &[vec![1, 2], vec![1, 3], vec![1, 2]]).unwrap();
     let before = read_all(&path);
-    let stopped = compact(&path, few(6, false), &mut |_, _, _| ControlFlow::Break(()));
+    let stopped = compact(&path, few(6, false), &mut |_, _, _| {
+        Err(specds::Error::Stopped)
+    });
     let error = stopped.unwrap_err();
     assert!(matches!(error, Error::Stopped));
     assert_eq!(read_all(&path), before);

@@ -1,6 +1,5 @@
 //! Drafts from all sources: what they hold to, what they learn, and how soon.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -59,7 +58,7 @@ pub(crate) fn with_tables(
 
 pub(crate) fn trigrams(datastore: &Datastore) -> Arc<Trigrams> {
     let options = TrigramOptions::default();
-    let progress = &mut |_, _, _| ControlFlow::Continue(());
+    let progress = &mut |_, _, _| Ok(());
     Arc::new(Trigrams::build(datastore, options, progress).unwrap())
 }
 

@@ -25,7 +25,6 @@ mod suggest;
 mod tenants;
 
 use std::fmt::Debug;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, compact};
@@ -106,8 +105,9 @@ fn refusal<T: Debug>(result: Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
-fn silent(_stage: Stage, _done: u64, _total: u64) -> ControlFlow<()> {
-    ControlFlow::Continue(())
+#[expect(clippy::unnecessary_wraps, reason = "as builds ask for it")]
+fn silent(_stage: Stage, _done: u64, _total: u64) -> specds::Result<()> {
+    Ok(())
 }
 
 #[test]

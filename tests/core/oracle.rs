@@ -124,7 +124,6 @@ impl Oracle {
 
 /// The most frequent beginnings of the continuations: count descending, shorter ones first, then in
 /// lexicographic order.
-#[expect(clippy::cast_precision_loss, reason = "a handful of continuations")]
 pub(crate) fn naive_draft(continuations: &[Vec<u32>], max_nodes: usize) -> Parts {
     let mut counts: BTreeMap<&[u32], usize> = BTreeMap::new();
     for continuation in continuations {

@@ -2,7 +2,6 @@
 //! the datastore came about, and what becomes of a damaged one.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -256,8 +255,8 @@ fn a_fit_that_is_stopped_leaves_the_datastore_as_it_is_and_nothing_beside() {
     let folder = tempdir().unwrap();
     let path = copied(folder.path());
     let mut stop = |stage, done, _| match stage {
-        Stage::Prior if done > 0 => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
+        Stage::Prior if done > 0 => Err(specds::Error::Stopped),
+        _ => Ok(()),
     };
     let before = read_all(&path);
     let stopped = refit(&path, PRIOR_TOKENS, &mut stop);
@@ -285,7 +284,7 @@ fn the_fit_tells_how_far_it_is() {
     let mut told = Vec::new();
     let mut progress = |stage: Stage, done, total| {
         told.push((stage.name(), done, total));
-        ControlFlow::Continue(())
+        Ok(())
     };
     refit(&path, u64::MAX, &mut progress).unwrap();
     let total = manifest(&path).num_tokens / 16;

@@ -28,7 +28,7 @@ fn add(builder: &mut DatastoreBuilder, documents: &[Vec<u32>]) -> Result<()> {
 
 /// Ends a build as a kill does: nothing is tidied up, but the lock is gone.
 fn kill(builder: DatastoreBuilder) {
-    let staging = builder.staging_folder().unwrap().to_owned();
+    let staging = builder.staging_folder().to_owned();
     let files = read_all(&staging);
     drop(builder);
     let _ = fs::remove_dir_all(&staging);

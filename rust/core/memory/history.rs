@@ -27,7 +27,6 @@ struct Links {
 /// The tokens that are appended between two prefetches.
 const BLOCK: usize = 32;
 
-/// No place.
 const NONE: u32 = u32::MAX;
 
 impl Links {
@@ -82,7 +81,6 @@ impl History {
         }
     }
 
-    /// The whole text.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -104,7 +102,6 @@ impl History {
         self.of_pairs.of(pair(before, token), key_of)
     }
 
-    /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
         bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
     }

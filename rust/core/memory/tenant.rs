@@ -15,7 +15,6 @@ use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
 /// What a drafter learns of a tenant besides its texts: of one size, whatever it writes.
 pub trait Learned: fmt::Debug + Default + Send + Sync {
-    /// The bytes that it takes.
     const NUM_BYTES: usize;
 
     /// Appends it to a snapshot.
@@ -61,7 +60,6 @@ impl<L: Learned> Tenant<L> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes that it takes.
     pub fn num_bytes(&self) -> usize {
         self.fixed_bytes() + self.read().num_bytes()
     }
@@ -107,7 +105,6 @@ impl<L: Learned> Kept<L> {
 pub(crate) struct Texts {
     text: History,
     documents: Vec<Document>,
-    /// How many documents were removed.
     num_removed: u64,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
@@ -136,7 +133,7 @@ impl Texts {
     }
 
     /// The groups of the latest documents.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> + Clone {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
         latest.map(|document| document.group)
     }
@@ -209,7 +206,6 @@ impl Texts {
         self.find(hash).map(|document| self.tokens(document))
     }
 
-    /// The hashes of all documents.
     pub(crate) fn hashes(&self) -> Vec<u64> {
         let documents = self.documents.iter();
         documents.map(|document| document.hash).collect()
@@ -222,7 +218,6 @@ impl Texts {
         (document.start as usize <= position).then_some(document.group)
     }
 
-    /// Appends a document.
     pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
         self.text.extend(tokens);
         let documents = &mut self.documents;
